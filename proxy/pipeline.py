@@ -39,6 +39,7 @@ from proxy.parse.uploads import Uploads
 from proxy.parse.wires.wire import Kept, Memory, Wire
 from proxy.plan.agreement import AgreementRates
 from proxy.plan.answer_retention import learns
+from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import refuse_unrun_tools
 from proxy.plan.routed_request import RoutedRequest
@@ -89,13 +90,14 @@ class RequestPipeline:
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
-        self._router = Router(affinity, breakers, dispatcher.room, rates)
+        overruns = Overruns(clock)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
         self.reports = Reports(observers, reported_at_once, self._under_way)
-        self._settlement = Settlement(affinity, latency, self.reports)
+        self._settlement = Settlement(affinity, latency, self.reports, overruns)
         self._tracing = tracing
         self._clock = clock
         self._habits = habits

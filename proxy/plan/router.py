@@ -33,6 +33,7 @@ from proxy.plan.answer_retention import kept_bytes, portion_bytes
 from proxy.plan.cache_control import Reuse, ReuseShares
 from proxy.plan.escalation_rules import asks_two, may_escalate
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
+from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.route_plan import (
@@ -210,11 +211,17 @@ class Router:
     """The process's state that routing needs; the planning itself is pure."""
 
     def __init__(
-        self, affinity: Affinity, breakers: Breakers, capacity: TargetCapacity, rates: AgreementRates | None = None
+        self,
+        affinity: Affinity,
+        breakers: Breakers,
+        capacity: TargetCapacity,
+        overruns: Overruns,
+        rates: AgreementRates | None = None,
     ) -> None:
         self._affinity = affinity
         self._breakers = breakers
         self._capacity = capacity
+        self._overruns = overruns
         self._shares = ReuseShares()
         self._rates = rates or AgreementRates()
 
@@ -241,6 +248,8 @@ class Router:
         """
         request = parsed.request
         facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
+        if bounded and (overruns := self._overruns.current()):
+            facts = replace(facts, overruns=overruns)
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         absences = NO_ABSENCES
