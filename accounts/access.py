@@ -27,6 +27,7 @@ Right = Literal[
 ]
 """A permission that a route requires. `team.*` rights are checked for one team, the others for the organisation."""
 
+_NONE: Final[frozenset[Right]] = frozenset()
 _EVERYONE_RIGHTS: Final[frozenset[Right]] = frozenset({"signed-in"})
 _TEAM_RIGHTS: Final[Mapping[TeamRole, frozenset[Right]]] = {
     "member": frozenset({"team.read"}),
@@ -74,8 +75,9 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 def rights(principal: Principal) -> frozenset[Right]:
     """Return the rights that a principal has in the whole organisation; those of its team roles are not among them."""
-    own = _EVERYONE_RIGHTS | _ORGANISATION_RIGHTS[principal.role]
-    return own | _OPERATOR_RIGHTS[principal.role] if principal.of_operators else own
+    # A role that a newer version gave has no row here, and no rights but everybody's.
+    own = _EVERYONE_RIGHTS | _ORGANISATION_RIGHTS.get(principal.role, _NONE)
+    return own | _OPERATOR_RIGHTS.get(principal.role, _NONE) if principal.of_operators else own
 
 
 def may(principal: Principal, right: Right, *, team_id: str | None = None) -> bool:

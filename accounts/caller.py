@@ -30,6 +30,11 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
     continue_streams: bool = False
     """Has another replica go on with a streamed answer whose replica died."""
 
+    @property
+    def learns(self) -> bool:
+        """True when the team allows learning from its requests."""
+        return self.learning != "off"
+
 
 def narrowed(of_team: frozenset[str] | None, of_key: Iterable[str] | None) -> frozenset[str] | None:
     """Return the models that a key may use: its own, as far as its team may use them; None for all.

@@ -206,8 +206,8 @@ class Directory:
         return self._evaluate(digest, stored, asked_at)
 
     async def _ask_store(self, presented: str, *, again: bool) -> tuple[float, StoredKey | None]:
-        """Return what the store says of a key, and when it was asked: the answer was true then, not when it came. With `again` a store
-        that fails is asked until it answers.
+        """Return the store's answer on a key, and the time of asking: the answer was true then, not on arrival. With
+        `again` a store that fails is asked until it answers.
         """
         while True:
             asked_at = self._clock()

@@ -96,7 +96,7 @@ def digest_key(plaintext: str, pepper: Pepper) -> bytes:
 
 
 def usable_peppers(peppers: tuple[Pepper, ...]) -> tuple[Pepper, ...]:
-    """`peppers` unchanged, current one first. Raises UnusablePepper when there is none or two share an id."""
+    """Return `peppers` unchanged, current one first. Raises UnusablePepper when there is none or two share an id."""
     if not peppers:
         raise UnusablePepper("at least one pepper is needed")
     if len({pepper.id for pepper in peppers}) != len(peppers):

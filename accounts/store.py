@@ -112,7 +112,7 @@ def utc_now() -> datetime:
 
 
 class AccountStore:
-    """Reads and writes organisations, teams and API keys, for the command line, the admin API and the directory."""
+    """The store of organisations, teams and API keys, for the command line, the admin API and the directory."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class AccountStore:
             raise OrganisationExists(f"organisation {organisation_id!r} exists already") from failure
 
     async def list_organisations(self) -> list[OrganisationRecord]:
-        """All organisations, by id."""
+        """Return all organisations, by id."""
         query = select(*_ORGANISATION_COLUMNS).order_by(col(Organisation.organisation_id))
         async with self._engine.connect() as connection:
             return [OrganisationRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
@@ -186,13 +186,13 @@ class AccountStore:
         return team
 
     async def list_teams(self) -> list[TeamRecord]:
-        """All teams, by id."""
+        """Return all teams, by id."""
         query = select(*_TEAM_COLUMNS).order_by(col(Team.team_id))
         async with self._engine.connect() as connection:
             return [_team_record(row) for row in await connection.execute(query)]
 
     async def get_team(self, team_id: str) -> TeamRecord:
-        """One team of any organisation; raises UnknownTeam."""
+        """Return one team of any organisation; raises UnknownTeam."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
@@ -217,7 +217,7 @@ class AccountStore:
             return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def team_of(self, organisation_id: str, team_id: str) -> TeamRecord:
-        """One of an organisation's teams. Raises UnknownTeam, for another organisation's team too."""
+        """Return one of an organisation's teams. Raises UnknownTeam, for another organisation's team too."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
@@ -281,7 +281,7 @@ class AccountStore:
         )
 
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
-        """Each team's current learning setting, by team id; teams that do not exist are left out."""
+        """Return each team's current learning setting, by team id; teams that do not exist are left out."""
         async with self._engine.connect() as connection:
             found = await connection.execute(_LEARNING_OF, {"team_ids": sorted(set(team_ids))})
             return {row[0]: row[1] for row in found}
@@ -350,7 +350,7 @@ class AccountStore:
             return {row[0]: (row[1], row[2]) for row in await connection.execute(query)}
 
     async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
-        """One key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""
+        """Return one key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""
         query = select(*_KEY_COLUMNS).where(col(ApiKey.key_id) == key_id, _in_organisation(organisation_id))
         if team_id is not None:
             query = query.where(col(ApiKey.team_id) == team_id)
@@ -389,22 +389,16 @@ class AccountStore:
         self, organisation_id: str, team_id: str, key_id: str, expires_at: datetime | None
     ) -> KeyRecord:
         """Set the moment at which a key expires; None removes it. Raises UnknownKeyId, also for a revoked key."""
-        change = update(ApiKey).where(
-            col(ApiKey.key_id) == key_id,
-            col(ApiKey.team_id) == team_id,
-            col(ApiKey.revoked_at).is_(None),
-            _in_organisation(organisation_id),
-        )
-        async with self._engine.begin() as connection:
-            changed = await connection.execute(change.values(expires_at=expires_at))
-        if changed.rowcount == 0:
-            raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
-        return await self.key_of(organisation_id, team_id, key_id)
+        return await self._change_key(organisation_id, team_id, key_id, expires_at=expires_at)
 
     async def set_key_models(
         self, organisation_id: str, team_id: str, key_id: str, models: Iterable[str] | None
     ) -> KeyRecord:
         """Set the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
+        listed = None if models is None else sorted(set(models))
+        return await self._change_key(organisation_id, team_id, key_id, models=listed)
+
+    async def _change_key(self, organisation_id: str, team_id: str, key_id: str, **values: object) -> KeyRecord:
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
             col(ApiKey.team_id) == team_id,
@@ -412,13 +406,13 @@ class AccountStore:
             _in_organisation(organisation_id),
         )
         async with self._engine.begin() as connection:
-            changed = await connection.execute(change.values(models=None if models is None else sorted(set(models))))
+            changed = await connection.execute(change.values(**values))
         if changed.rowcount == 0:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
         return await self.key_of(organisation_id, team_id, key_id)
 
     async def revoke_key(self, key_id: str) -> None:
-        """Revokes a key; a second revocation keeps the first time. Raises UnknownKeyId."""
+        """Revoke a key; a second revocation keeps the first time. Raises UnknownKeyId."""
         change = update(ApiKey).where(col(ApiKey.key_id) == key_id, col(ApiKey.revoked_at).is_(None))
         async with self._engine.begin() as connection:
             changed = await connection.execute(change.values(revoked_at=self._clock()))

@@ -42,9 +42,11 @@ def within(connection: AsyncConnection) -> AsyncEngine:
 
 
 async def one_at_a_time(connection: AsyncConnection, *names: str) -> None:
-    """Lets the rest of this transaction pass only while no other one that asked for the same names is under way, in any process.
+    """Hold a lock on these names until the transaction ends: another one that asks for a name of them, in any process,
+    waits.
 
-    For what is counted before it is added to. It is the transaction's first statement; it may be asked for once in it.
+    For rows that are counted before one is added. It is the transaction's first statement, and may be called once in
+    it.
     """
     if connection.dialect.name == "sqlite":
         # Of those that write there is one at a time in any case; it must not have read before.

@@ -1,4 +1,6 @@
 """Load tests and measurements, each a module of its own; see docs/benchmarks.md.
 
-An example: `python -m benchmarks.run --quick` compares the gateway with a bare relay of the same bytes.
+The gateway beside a bare relay of the same bytes:
+
+    python -m benchmarks.run --quick
 """

@@ -7,17 +7,17 @@ from typing import Final
 import msgspec
 
 _MOST: Final = 200_000
-"""Of one plan."""
+"""Most arrivals of one plan."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
     """One request."""
 
     at_s: float
-    """After the load's beginning."""
+    """Seconds after the load's beginning."""
     caller: int
     tokens: int
-    """Of the answer."""
+    """Tokens of the answer."""
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 def poisson(per_s: float, seconds: float, rng: random.Random) -> list[float]:
-    """Moments of a Poisson process: independent of each other, so `per_s` on the average."""
+    """Return the moments of a Poisson process: independent of each other, so `per_s` on the average."""
     moments: list[float] = []
     at_s = 0.0
     while per_s > 0 and (at_s := at_s + rng.expovariate(per_s)) < seconds:
@@ -37,7 +37,9 @@ def poisson(per_s: float, seconds: float, rng: random.Random) -> list[float]:
 
 
 def arrivals(streams: Sequence[Stream], seconds: float, sizes: Sequence[int], seed: int) -> list[Arrival]:
-    """All of them in order. A caller's requests are the same whoever else is there, so that two loads can be compared."""
+    """Return all arrivals in order. A caller's requests are the same whoever else is there, so that two loads can be
+    compared.
+    """
     expected = seconds * sum(stream.per_s for stream in streams)
     if expected > _MOST:
         raise ValueError(f"{expected:,.0f} requests are more than the {_MOST:,} that one plan may hold")

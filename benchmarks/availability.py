@@ -24,10 +24,10 @@ MINUTES: Final = float(os.environ.get("WB_MINUTES", "15"))
 LEAST_SHARE: Final = 0.999
 _QUICK_MINUTES: Final = 4.0
 _LONG_MINUTES: Final = 10.0
-"""From here on every illness is tried at one request a second, too, for a minute."""
+"""Length of a run from which on every illness is also tried at one request a second for a minute."""
 _SOME: Final = ("429 insufficient_quota", "429, bare", "500", "refused")
 _MIX_SHARE: Final = 0.5
-"""Of the time, for the mix."""
+"""Share of the time for the mix."""
 _FAULTS: Final = 18
 _BETWEEN_S: Final = 5.0
 """Seconds, about, until a target is used again."""
@@ -78,7 +78,7 @@ def missed(report: Mapping[str, Any]) -> list[str]:
 
 
 def _share(found: Mapping[str, Any]) -> str:
-    """To two decimals, and never rounded up to all."""
+    """Round a share to two decimals, and never up to 1."""
     share = figures.ratio(found["answered"], found["requests"])
     return "-" if share is None else f"{int(share * 10_000) / 100:.2f} %"
 

@@ -98,7 +98,7 @@ async def _nothing() -> None:
 
 
 def faults(town: Town, size: Size) -> list[Fault]:
-    """In the order in which they come."""
+    """Return the faults in the order in which they come."""
     cheap = town.places["cheap"]
     engines = [town.places["replica-0"], town.places["replica-1"]]
     paced = ILLNESSES["429, retry-after 20"]
@@ -182,7 +182,7 @@ def _of_stores(town: Town) -> list[Fault]:
 
 
 async def _replace(server: Server) -> None:
-    """Both workers, one after the other."""
+    """Replace both workers, one after the other."""
     before = set(server.workers())
     server.signal(signal.SIGUSR2)
     async with asyncio.timeout(_REPLACED_WITHIN_S):
@@ -298,7 +298,7 @@ async def _until_chosen(session: aiohttp.ClientSession, url: str, key: str) -> N
 
 
 async def _warm(session: aiohttp.ClientSession, url: str, keys: Sequence[str]) -> None:
-    """Every worker has seen every key: what a database that is away does to those that are new is not looked at here."""
+    """Show every key to every worker: the effect of an absent database on new keys is not measured here."""
     async with asyncio.timeout(_READY_WITHIN_S):
         for key in keys:
             while not all(  # noqa: ASYNC110 - a gateway tells of no events
@@ -309,7 +309,7 @@ async def _warm(session: aiohttp.ClientSession, url: str, keys: Sequence[str]) -
 
 
 async def play(stage: Stage, size: Size) -> dict[str, Any]:
-    """Each fault in turn under one load; the figures by fault, team and tier."""
+    """Play each fault in turn under one load; return the figures by fault, team and tier."""
     phases: list[dict[str, Any]] = []
     async with _town(stage) as (town, callers):
         pacers = [callers.pacer(town.server.url, tier) for tier in ("interactive", "batch")]
@@ -370,7 +370,7 @@ async def _asked(town: Town) -> dict[str, int]:
 
 
 def _share(before: dict[str, int], after: dict[str, int], requests: int) -> float | None:
-    """Upstream calls a request; None where a process was killed, with what it had counted."""
+    """Return the upstream calls per request; None where a process was killed, and its counts with it."""
     if any(after[name] < count for name, count in before.items()):
         return None
     return (sum(after.values()) - sum(before.values())) / max(1, requests)

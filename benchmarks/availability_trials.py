@@ -25,7 +25,7 @@ MOST_CALLS: Final = 1.2
 """Upstream calls a request that a total outage may cost."""
 _KEY_NAME: Final = "MADE_UP_ANTHROPIC_KEY"
 _FIRST_TOKEN_S: Final = 1.0
-"""For black holes: the default is 15 s."""
+"""First-token timeout in trials with black holes; the default is 15 s."""
 _LATE_S: Final = 6.0
 _DEADLINE_MS: Final = 5_000
 _WARM_WITHIN_S: Final = 60.0
@@ -58,10 +58,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     town: Town
     places: int = 2
     ills: Mapping[int, Illness] = {}
-    """By place."""
+    """Illnesses by the place of the target."""
     load: Load = Load()
     beside: Load | None = None
-    """Of another team, which may fail."""
+    """Load of another team, which may fail."""
     warm: str = ""
     """A model that must answer before the illness begins."""
     outage: bool = False
@@ -90,7 +90,7 @@ def _deployment(illness: str) -> Callable[[Place], dict[str, Any]]:
 
 
 def first_seconds(per_s: float, count: int, only: Sequence[str] = ()) -> list[Trial]:
-    """One of two targets is ill from the first second, in each of the ways."""
+    """Try one of two targets being ill from the first second, in each of the ways."""
     bar = f"one of two ill from the first second, {per_s:g}/s"
     limits = {"timeouts": {"first_token_interactive_s": _FIRST_TOKEN_S}}
     trials = [
@@ -146,7 +146,7 @@ def _pool_and_paid(places: Sequence[Place]) -> tuple[list[dict[str, Any]], dict[
 
 
 def others(count: int) -> list[Trial]:
-    """All that is asked besides: deployments, other teams, long prompts, engines, slow pools."""
+    """Try all other cases: deployments, other teams, long prompts, engines, slow pools."""
     throttled = ILLNESSES["429, bare"]
     load = Load(count=count)
     poisoned = msgspec.structs.replace(ILLNESSES["500"], only=POISON)
@@ -202,7 +202,7 @@ def others(count: int) -> list[Trial]:
 
 
 def outages(seconds: float) -> list[Trial]:
-    """Every target fails, for one team and for ten."""
+    """Let every target fail, for one team and for ten."""
     trials = []
     for teams in (1, 10):
         load = Load(count=round(10 * seconds), teams=teams)

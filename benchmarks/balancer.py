@@ -61,7 +61,7 @@ def _snapshot(at: float) -> PoolSnapshot:
 
 
 def _asks(rng: random.Random) -> list[ReplicaRequest]:
-    """Conversations that share a system prompt of 1,024 tokens."""
+    """Return conversations that share a system prompt of 1,024 tokens."""
     blocks = _TOKENS * _BYTES_A_TOKEN // _BLOCK_BYTES
     shared = tuple(rng.getrandbits(62) for _ in range(blocks // 8))
     return [
@@ -98,8 +98,8 @@ def _warm(balancer: Balancer, asks: list[ReplicaRequest], snapshot: PoolSnapshot
 
 
 def decision_us(policy: str, *, repeated: bool, along_ring: bool = False) -> dict[str, float]:
-    """`repeated`: prompts of conversations that are known; otherwise their system prompt alone is. `along_ring`: by a process
-    that knows little of what others send.
+    """Measure the microseconds of a decision. `repeated`: prompts of known conversations; otherwise their system prompt
+    alone is. `along_ring`: by a process that knows little of what others send.
     """
     rng = random.Random(1)
     balancer = policy_of(policy, BalanceConfig(), RoomConfig(), rng)
@@ -235,7 +235,7 @@ def told_us() -> dict[str, float]:
 
 
 def index_bytes(max_blocks: int) -> dict[str, float]:
-    """After prompts of which none came twice, five times as many blocks as are kept."""
+    """Measure the index's bytes after prompts of which none came twice, with five times as many blocks as are kept."""
     rng = random.Random(1)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

@@ -27,7 +27,7 @@ _BODY: Final = b'{"choices":[{"message":{"role":"assistant","content":"' + b"x" 
 
 
 async def _filled(store: BatchStore, lines: int) -> list[str]:
-    """Batches in progress with so many lines together."""
+    """Make batches in progress with this many lines together; return their ids."""
     found = []
     for _ in range(max(1, lines // _LINES_OF_ONE)):
         count = min(lines, _LINES_OF_ONE)

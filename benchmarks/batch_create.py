@@ -29,11 +29,11 @@ class Took(msgspec.Struct, frozen=True):
     """Seconds of one creation."""
 
     file_s: float
-    """From the file's last byte to the answer."""
+    """Time from the file's last byte to the answer."""
     batch_s: float
-    """To make the batch."""
+    """Time to make the batch."""
     begun_s: float
-    """From then on until it was validated."""
+    """Time from then on until it was validated."""
 
 
 def _lines(count: int) -> bytes:
@@ -84,7 +84,7 @@ async def _asked(asking: Any) -> dict[str, Any]:
 
 
 async def measured(site: Site, lines: int, times: int) -> list[Took]:
-    """So many creations, one after the other."""
+    """Measure that many creations, one after the other."""
     content = _lines(lines)
     headers = {"authorization": f"Bearer {site.keys['bench']}"}
     limit = aiohttp.ClientTimeout(total=_WITHIN_S)

@@ -37,8 +37,8 @@ _POLL_S: Final = 1.0
 _TICK_S: Final = 0.02
 _LOOK_S: Final = 0.5
 _HOP_S: Final = 0.025
-"""From the end of a piece to when the next one waits in the engine: a few milliseconds of servers and network, and a step, as vLLM
-schedules one step ahead.
+"""Time from the end of a piece until the next one waits in the engine: a few milliseconds of servers and network, and a
+step, as vLLM schedules one step ahead.
 """
 _MOST_WAITING_S: Final = 5.0
 PIECE_TOKENS: Final = READ_AHEAD_TOKENS
@@ -245,7 +245,7 @@ class _House:
     # One second's decisions.
 
     def _decide(self) -> bool:
-        """Begins and hands over lines; True where some wait for the engine all the same."""
+        """Begin and hand over lines; True where some wait for the engine all the same."""
         live = [each for each in self.batches if each.begins_s <= self.now and each.done < each.total]
         if not live or self.policy == "none":
             return False
@@ -338,7 +338,7 @@ class _House:
         self._read_on(_Line(batch, prompt, answer, self._count))
 
     def _read_on(self, line: _Line) -> None:
-        """Has the next piece of a prompt read, or the answer begun; not while somebody waits for a first token."""
+        """Have the next piece of a prompt read, or the answer begun; not while somebody waits for a first token."""
         piece = self.plan.piece_tokens
         if line.read and self._known_waiting and line.held_s < _MOST_WAITING_S:
             line.held_s += _TICK_S
@@ -407,7 +407,7 @@ class _House:
     # The engine.
 
     def _enqueue(self, at: float, prompt: int, answer: int) -> None:
-        """Somebody asks, and waits."""
+        """Enqueue a caller's request."""
         self._gate.append(Job(arrived_at=at, prompt_tokens=prompt, output_tokens=answer, blocks=()))
         self._interactive_waiting += 1
 
@@ -425,7 +425,7 @@ class _House:
             self.engine.enqueue(self._kept(job), self.now)
 
     def _kept(self, job: Job) -> Job:
-        """Kept until it is over, so that its identity stays its own."""
+        """Keep an object until the end, so that its id is not used again."""
         self._jobs[id(job)] = job
         return job
 
@@ -480,7 +480,9 @@ class _House:
         return max(0.0, 1.0 - QUEUE_SHARE - (self._in_flight_batch + self._in_flight_interactive) / self.capacity)
 
     def _reading(self) -> PoolReading:
-        """Until when the engine reads prompts, as the gateway reckons: it is told first tokens of streams, and knows the speed."""
+        """Return the time until which the engine reads prompts, by the gateway's estimate: it sees streams' first
+        tokens, and knows the speed.
+        """
         wait_s = max(_TICK_S if self._interactive_waiting else 0.0, self._read_at - self.now)
         if self.plan.piece_tokens:
             clear = max(0, self.plan.readers - self._reads - int(self._read_at > self.now))
@@ -518,7 +520,7 @@ def size(draws: random.Random) -> tuple[int, int]:
 
 
 def callers(plan: Plan, per_s: float) -> Iterator[Caller]:
-    """Arrivals with their sizes: least in the middle of the night, most in the middle of the day."""
+    """Return the arrivals with their sizes: least in the middle of the night, most in the middle of the day."""
     draws = random.Random(f"{plan.seed} interactive")
     mean, length_s = plan.interactive * per_s, plan.hours * 3_600
     at = 0.0
@@ -570,7 +572,7 @@ def carried_per_s(machine: Machine, seed: int = 1) -> float:
 
 
 def simulated(plan: Plan, policy: Policy, machine: Machine, per_s: float) -> Day:
-    """One day by one way."""
+    """Simulate one day by one policy."""
     return _House(plan, policy, machine, per_s).run()
 
 

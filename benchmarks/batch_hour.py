@@ -58,7 +58,7 @@ class Part(msgspec.Struct):
 
     first_tokens_s: list[float] = []
     late_s: list[float] = []
-    """By how much this process itself was late to send."""
+    """Lateness of this process itself in sending, in seconds."""
     failed: int = 0
     idle: float = 0.0
     used: float = 0.0
@@ -80,7 +80,7 @@ class House:
         return Plan(hours=minutes / 60, load=self._load)
 
     async def part(self, minutes: float) -> Part:
-        """Interactive work for so many minutes."""
+        """Drive interactive work for this many minutes."""
         part, began = Part(), time.monotonic()
         counting = asyncio.create_task(self._count(part))
         async with asyncio.TaskGroup() as asking:
@@ -134,7 +134,9 @@ class House:
             part.failed += 1
 
     async def _count(self, part: Part) -> None:
-        """Second by second, what batches could have had of the engine while lines waited, and what they had."""
+        """Count second by second the engine's capacity that batches could have used while lines waited, and their
+        actual use.
+        """
         before, at = await self._done(), time.monotonic()
         began = tell_at = at
         while True:

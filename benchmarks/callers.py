@@ -65,7 +65,9 @@ class Plateau(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plateau(samples: Sequence[Sample], callers: int) -> Plateau | None:
-    """From the first to the last moment of the first time that nearly all were open; None when they never were."""
+    """Return the first and the last moment of the first period in which nearly all were open; None when they never
+    were.
+    """
     first = next((index for index, each in enumerate(samples) if each.open_streams >= _FULL_CROWD * callers), None)
     if first is None:
         return None
@@ -80,7 +82,7 @@ def plateau(samples: Sequence[Sample], callers: int) -> Plateau | None:
 
 
 def split(callers: int) -> dict[str, int]:
-    """Callers by team: one has its large share, the others the rest in equal parts."""
+    """Return callers by team: one has its large share, the others the rest in equal parts."""
     heavy = round(callers * HEAVY_SHARE)
     least, more = divmod(callers - heavy, LIGHT_TEAMS)
     return {HEAVY: heavy} | {f"team_{index + 1}": least + (index < more) for index in range(LIGHT_TEAMS)}
@@ -184,7 +186,7 @@ def _sections(mock_url: str) -> dict[str, Any]:
 
 
 class _Tests:
-    """Runs crowds against one gateway."""
+    """The crowds against one gateway."""
 
     def __init__(self, stage: Stage, site: Site, mock: Child, workers: Workers, teams: dict[str, int]) -> None:
         self._stage = stage

@@ -28,7 +28,7 @@ _OUT: Final = Path("build/classifier.json")
 
 
 def fastest_us(call: Callable[[], object], *, rounds: int = _ROUNDS, calls: int = _CALLS) -> float:
-    """Microseconds of processor time for one call, in the fastest round."""
+    """Return the microseconds of processor time for one call, in the fastest round."""
     least = min(_round_ns(call, calls) for _ in range(rounds))
     return round(least / calls / 1_000, 1)
 
@@ -41,7 +41,7 @@ def _round_ns(call: Callable[[], object], calls: int) -> int:
 
 
 def prompt_of(text: str, tokens: int) -> Prompt:
-    """As much of the text's beginning as that many tokens are, by the estimate."""
+    """Return the beginning of the text that has this many tokens, by the estimate."""
     least, most = 0, len(text)
     while most - least > 1:
         middle = (least + most) // 2
@@ -53,7 +53,7 @@ def prompt_of(text: str, tokens: int) -> Prompt:
 
 
 def parts(prompt: Prompt, *, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Microseconds by part of a score of this prompt."""
+    """Return the microseconds by part of a score of this prompt."""
     classifier = open_classifier(None, {name: name for name in _TARGETS})
     inputs = classifier.look_up(prompt)
 

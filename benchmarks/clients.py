@@ -72,7 +72,7 @@ async def caller(key: str, *, keep_alive: bool = True) -> AsyncIterator[aiohttp.
 
 
 async def ask(session: aiohttp.ClientSession, gate: int, url: str, body: bytes) -> Asked:
-    """One whole answer."""
+    """Ask for one whole answer."""
     sent_at = answered_at = time.monotonic()
     status, tokens, trouble = 0, 0, ""
     try:
@@ -110,7 +110,7 @@ class Pacer(Generic[Outcome]):
         self._stop = asyncio.Event()
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """Until the time is over or `stop`, and then until every answer is there."""
+        """Run until the time is over or `stop`, and then until every answer is there."""
         self.began_at = time.monotonic()
         number = 0
         while not self._stop.is_set() and number / self._per_s < seconds:
@@ -159,7 +159,7 @@ async def agree(urls: Sequence[str], key: str, mode: str, live: int) -> None:
 
 
 async def metrics(session: aiohttp.ClientSession, server: Server) -> dict[str, float]:
-    """Every series, those of one name added up."""
+    """Read every series, those of one name added up."""
     sums: dict[str, float] = {}
     async with session.get(f"{server.url}/metrics") as reply:
         for name, value in _METRIC.findall(await reply.text()):
@@ -168,14 +168,14 @@ async def metrics(session: aiohttp.ClientSession, server: Server) -> dict[str, f
 
 
 async def add_team(site: Site, team_id: str) -> str:
-    """One more team; its key."""
+    """Add one more team; return its key."""
     await _run(site, "teams", "create", team_id)
     key: str = json.loads(await _run(site, "keys", "create", team_id, "--json"))["key"]
     return key
 
 
 async def add_teams(site: Site, team_ids: Sequence[str]) -> list[str]:
-    """More teams, without a command for each; their keys."""
+    """Add more teams, without a command for each; return their keys."""
     secret = PEPPER.encode()
     pepper = Pepper(id=pepper_id(secret), secret=secret)
     engine = make_engine(site.database_url)
@@ -191,7 +191,7 @@ async def add_teams(site: Site, team_ids: Sequence[str]) -> list[str]:
 
 
 async def set_limit(site: Site, scope: str, scope_id: str, **amounts: int) -> None:
-    """`weighbridge limits set`, for one that differs from the configuration."""
+    """Run `weighbridge limits set`, for a limit that differs from the configuration."""
     options = [word for name, amount in amounts.items() for word in (f"--{name.replace('_', '-')}", str(amount))]
     await _run(site, "limits", "set", scope, scope_id, *options)
 

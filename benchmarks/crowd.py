@@ -52,14 +52,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     streams_each: int
     ramp_s: float
     events: int
-    """Of a whole stream."""
+    """Events of a whole stream."""
     give_up_s: float
-    """After the beginning; what is open then is an error."""
+    """Seconds after the beginning at which open streams count as errors."""
     seed: int = 1
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """At a moment of the monotonic clock."""
+    """The state of a crowd at a moment of the monotonic clock."""
 
     at_s: float
     open_streams: int
@@ -76,7 +76,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     round: int
     ttft_us: int
     flow_us: int
-    """From the first token to the end."""
+    """Time from the first token to the end."""
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     error_kinds: dict[str, int]
     peak_streams: int
     peak_by_team: dict[str, int]
-    """At the moment of the peak of all."""
+    """Open streams by team at the moment of the peak of all."""
     connects_us: list[int]
     samples: list[Sample]
 
@@ -286,7 +286,7 @@ def places(callers: tuple[Callers, ...], seed: int) -> list[int]:
 
 
 async def drive(plan: Plan) -> Crowd:
-    """Every caller to its end, or to the end of patience."""
+    """Drive every caller to its end, or to the time limit."""
     tally = Tally(plan)
     requests = [Requests(plan, each.key, tally) for each in plan.callers]
     order = places(plan.callers, plan.seed)

@@ -24,7 +24,7 @@ COUNTER: Final = b"########"
 """Stands in the body where each request has its own number, so that no two prompts are the same."""
 
 ANY_NUMBER: Final = 0
-"""Of events to expect in each stream."""
+"""Any number of events is expected in each stream."""
 CHAT_PATH: Final = "/v1/chat/completions"
 _EVENT: Final = b"data: {"
 _DONE: Final = b"data: [DONE]"

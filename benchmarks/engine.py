@@ -27,7 +27,7 @@ _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 _DEFAULT_TOKENS: Final = 50
 
 EVENTS: Final = 4
-"""Of a whole stream: a role, the first token, the others, a finish reason."""
+"""Events of a whole stream: a role, the first token, the others, a finish reason."""
 
 _STREAM_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _REFUSAL: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -107,7 +107,7 @@ class Engine:
         self._done.most_waiting = max(self._done.most_waiting, len(self._waiting))
 
     def drop(self, job: Job) -> None:
-        """Its caller has hung up."""
+        """Drop a request whose caller has hung up."""
         self._done.cut += 1
         if job.timer is None:
             self._waiting.remove(job)
@@ -155,7 +155,7 @@ def _whole(body: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests with a content-length, one after the other."""
+    """A connection with requests of a content-length, one after the other."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -55,7 +55,7 @@ QUICK: Final = Size(rounds=1, part_s=6.0, warm_s=2.0, weights_s=10.0)
 
 
 def latencies_us(replies: Sequence[Reply], caller: int | None = None) -> list[int]:
-    """Of whole answers: one caller's, or all but the heavy one's."""
+    """Return the latencies of whole answers: one caller's, or all but the heavy one's."""
     return [
         reply.latency_us
         for reply in replies
@@ -84,7 +84,7 @@ def shares(replies: Sequence[Reply], window: Window) -> dict[int, float]:
 
 
 def compared(parts: Mapping[str, Sequence[Reply]], caller: int | None = None) -> dict[str, Any]:
-    """Together beside alone, and alone beside alone."""
+    """Compare the latencies together with those alone, and the two runs alone with each other."""
     alone, again = latencies_us(parts["alone"], caller), latencies_us(parts["alone again"], caller)
     together = latencies_us(parts["together"], caller)
     told: dict[str, Any] = {"count": len(together)}
@@ -98,7 +98,7 @@ def compared(parts: Mapping[str, Sequence[Reply]], caller: int | None = None) ->
 
 
 class _Tests:
-    """Loads one gateway after another."""
+    """The loads of one gateway after another."""
 
     def __init__(self, stage: Stage, cores: Cores, size: Size) -> None:
         self._stage = stage

@@ -19,7 +19,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def ratio(one: float, other: float) -> float | None:
-    """None where there is nothing to compare with."""
+    """Return a / b; None where there is nothing to compare with."""
     return one / other if other else None
 
 
@@ -51,7 +51,7 @@ def version(name: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Facts that figures depend on. Take it before the load starts: the load average is of that moment."""
+    """Return facts that figures depend on. Take it before the load starts: the load average is of that moment."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -67,7 +67,7 @@ def write(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned: the first column to the left, the others to the right."""
+    """Return an aligned table: the first column to the left, the others to the right."""
     lines = [heads, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return "\n".join(

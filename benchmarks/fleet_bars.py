@@ -73,10 +73,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     gateways: int
     repeats: tuple[tuple[Run, ...], ...]
-    """For each repeat a run of each policy, ours first."""
+    """A run of each policy for each repeat, ours first."""
 
     def against(self, figure: str, key: str, *, most: bool = False) -> Against:
-        """Ours over the best other's, which is the least, or with `most` the most."""
+        """Return our figure over the best other's, which is the least, or with `most` the most."""
         found = []
         for ours, *others in self.repeats:
             best = (max if most else min)(others, key=lambda run: float(getattr(run, key)))
@@ -88,7 +88,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saturated(self) -> bool:
-        """In most of the repeats."""
+        """True if most of the repeats are saturated."""
         return 2 * sum(ours.saturated for ours, *_ in self.repeats) > len(self.repeats)
 
     def misses(self) -> list[Against]:
@@ -105,13 +105,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     apart: bool = False
     """Each is on a host of its own."""
     told_s: float | None = None
-    """After so many seconds such gateways hear of each other's requests; None: never."""
+    """Seconds after which such gateways hear of each other's requests; None: never."""
     queue: bool = False
     """The gateways' queue stands before ours."""
 
 
 def grid() -> Iterator[tuple[int, float, int]]:
-    """Replicas, load and gateways of every place."""
+    """Return the replicas, load and gateways of every place."""
     for replicas in REPLICAS:
         for load in LOADS:
             for gateways in GATEWAYS:
@@ -119,7 +119,7 @@ def grid() -> Iterator[tuple[int, float, int]]:
 
 
 def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, int], setup: Setup) -> Cell:
-    """One place of the grid: a repeat for each trace."""
+    """Measure one place of the grid: a repeat for each trace."""
     replicas, load, gateways = place
     repeats = []
     for seed, trace in enumerate(traces):
@@ -181,7 +181,7 @@ def heading() -> str:
 
 
 def draw(path: Path, found: list[Cell]) -> None:
-    """Mean time to the first token over the best other's, one line for each number of gateways."""
+    """Draw the mean time to the first token over the best other's, one line for each number of gateways."""
     figure = figure_maker()(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, len(REPLICAS), sharey=True)
     for place, replicas in zip(axes, REPLICAS, strict=True):

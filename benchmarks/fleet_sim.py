@@ -32,7 +32,7 @@ GATEWAYS: Final = (1, 4)
 FIXED: Final = (4, 8, 16, 32)
 COLD_START_S: Final = 300.0
 WITHIN: Final = 1.05
-"""Of the oracle's mean time to the first token."""
+"""Bound as a multiple of the oracle's mean time to the first token."""
 
 
 def main() -> None:

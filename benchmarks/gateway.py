@@ -19,7 +19,9 @@ _CLI_TIMEOUT_S: Final = 60.0
 
 
 def gateway_config(upstream: str, folder: Path, port: int) -> dict[str, object]:
-    """Two targets on the mock, a cheap one and a dear one, so that `auto` has something to decide."""
+    """Return a configuration with two targets on the mock, a cheap one and a dear one, so that `auto` has something to
+    decide.
+    """
     return {
         "server": {"host": "127.0.0.1", "port": port, "workers": 1, "max_in_flight": 10_000, "drain_s": 2},
         "providers": {

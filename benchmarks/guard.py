@@ -59,7 +59,7 @@ class Try(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
-    """Measures, and compares or records. Returns the exit status."""
+    """Measure, and compare or record. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", metavar="DAY", help="keep the measured ratio, as of this day")
     parser.add_argument("--reason", default="", help="why a request may cost more than was recorded")
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def verdict(tries: Sequence[Try], limit: float, recorded_us: float) -> int:
-    """Tells what the tries say of the limit. Returns the exit status: 1 when a request became dearer for certain."""
+    """Print the verdict of the tries on the limit. Return the exit status: 1 when a request became dearer for certain."""
     if any(each.ratio <= limit for each in tries):
         return 0
     if not any(each.is_comparable(recorded_us) for each in tries):

@@ -49,7 +49,9 @@ def _long(rng: random.Random, median: float, spread: float, most: float) -> int:
 
 
 def _instructed(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """One question each behind one of sixteen long system prompts, some of them asked for much more often."""
+    """Make conversations of one question each behind one of sixteen long system prompts, some of them asked for much
+    more often.
+    """
     prompts = [tuple(next(ids) for _ in range(rng.randint(8, 32))) for _ in range(16)]
     weights = [1 / (place + 1) for place in range(len(prompts))]
     for at_s in _arrivals(rng, 0.06):
@@ -59,7 +61,7 @@ def _instructed(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest
 
 
 def _single(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """One question each, of which no two begin alike."""
+    """Make conversations of one question each, of which no two begin alike."""
     for at_s in _arrivals(rng, 0.14):
         prompt = _Prompt(ids)
         prompt.grow(_long(rng, 2_500, 1.0, 60_000))
@@ -67,7 +69,7 @@ def _single(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
 
 
 def _chats(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """Conversations of a few turns with half a minute between them, behind one of six short system prompts."""
+    """Make conversations of a few turns with half a minute between them, behind one of six short system prompts."""
     prompts = [(next(ids),) for _ in range(6)]
     for at_s in _arrivals(rng, 1.1):
         prompt, now = _Prompt(ids, rng.choice(prompts)), at_s
@@ -80,7 +82,7 @@ def _chats(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
 
 
 def _agents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """Loops of dozens of steps over a context that grows long, seconds apart, all behind one set of tools."""
+    """Make loops of dozens of steps over a context that grows long, seconds apart, all behind one set of tools."""
     tools = tuple(next(ids) for _ in range(6))
     for at_s in _arrivals(rng, 9.0):
         prompt, now = _Prompt(ids, tools), at_s
@@ -95,7 +97,7 @@ def _agents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
 
 
 def _bursts(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """Dozens of questions at a time, within two seconds, about a text that nobody sent before."""
+    """Make dozens of questions at a time, within two seconds, about a text that nobody sent before."""
     for at_s in _arrivals(rng, 4.0):
         text = tuple(next(ids) for _ in range(rng.randint(8, 48)))
         for _ in range(rng.randint(8, 48)):
@@ -105,7 +107,7 @@ def _bursts(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
 
 
 def _documents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """Short questions about one of 64 long documents, some of which are asked about much more often."""
+    """Make short questions about one of 64 long documents, some of which are asked about much more often."""
     texts = [tuple(next(ids) for _ in range(rng.randint(24, 160))) for _ in range(64)]
     weights = [1 / (place + 1) for place in range(len(texts))]
     for at_s in _arrivals(rng, 0.15):
@@ -115,7 +117,7 @@ def _documents(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]
 
 
 def _mixed(rng: random.Random, ids: Iterator[int]) -> Iterator[TraceRequest]:
-    """All other kinds at once, each a part of its usual rate."""
+    """Make all other kinds at once, each a part of its usual rate."""
     drawn = [draw(rng, ids) for name, draw in KINDS.items() if name != "mixed"]
     last = [0.0] * len(drawn)
     while True:

@@ -14,7 +14,7 @@ from typing import Final, cast
 import uvloop
 
 CONTENT_EVENTS: Final = 100
-"""Of a stream whose request names no `max_tokens`."""
+"""Content events of a stream whose request names no `max_tokens`."""
 FRAMING_EVENTS: Final = 2
 """A role at the beginning and a finish reason at the end."""
 
@@ -59,7 +59,7 @@ def _choice(delta: bytes, finish: bytes = b"null") -> bytes:
 
 _ROLE_EVENT: Final = _choice(b'{"role":"assistant","content":""}')
 _CONTENT_EVENTS: Final = tuple(_choice(b'{"content":" ' + word + b'"}') for word in (b"word", b"text"))
-"""In turn: LiteLLM ends a stream that says the same a hundred times."""
+"""Events that take turns: LiteLLM ends a stream that says the same a hundred times."""
 _FINISH_EVENT: Final = _choice(b"{}", b'"stop"')
 _DONE: Final = _framed(b"[DONE]") + b"0\r\n\r\n"
 
@@ -95,7 +95,7 @@ class Stream:
 
 
 class Flood:
-    """Steps every stream as fast as it goes, but an event at a time, so that each is a write of its own."""
+    """The stepping of every stream as fast as it goes, but an event at a time, so that each is a write of its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class Flood:
 
 
 class Wheel:
-    """Steps many streams at one pace with one timer: each tick of it steps the streams of one slot.
+    """The stepping of many streams at one pace with one timer: each tick of it steps the streams of one slot.
 
     A slow pace has more slots, so that thousands of slow streams do not all speak at once.
     """
@@ -165,7 +165,7 @@ class Paces:
 
 
 class Connection(asyncio.Protocol):
-    """Reads requests with a content-length, one after the other, and answers each."""
+    """A connection with requests of a content-length, answered one after the other."""
 
     def __init__(self, paces: Paces) -> None:
         self._paces = paces

@@ -42,13 +42,13 @@ _TELL_S: Final = 2.0
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     keys: tuple[str, ...]
-    """By caller, as arrivals name them."""
+    """Keys by caller, as arrivals name callers."""
     body: str
     headers: tuple[str, ...] = ()
-    """Of every request, each a line."""
+    """Header lines of every request."""
     arrivals: tuple[Arrival, ...]
     patience_s: float
-    """After sending; then the caller hangs up."""
+    """Seconds after sending at which the caller hangs up."""
     probes: tuple[str, ...] = ()
     probe_every_s: float = 0.5
 
@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     at_s: float
     tokens: int
     late_us: int
-    """Of the driver itself, against the plan."""
+    """Lateness of the driver itself against the plan."""
     status: int
     """Or NO_REPLY, when the connection broke, or GAVE_UP."""
     whole: bool
@@ -69,11 +69,11 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     ttft_us: int
     """0 without a first token."""
     code: str
-    """Of a refusal."""
+    """Code of a refusal."""
     why: str
     """A queue did not take it, where one refused."""
     retry_after: bool
-    """It was told in both headers."""
+    """True if both headers told a time to retry."""
     target: str
 
 
@@ -139,7 +139,7 @@ class Exchange:
 
 
 class Load:
-    """Sends what is due and gathers what comes back."""
+    """The sender of due requests, which gathers the replies."""
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.plan = plan
@@ -327,7 +327,7 @@ def _error_of(body: bytes) -> _Refusal:
 
 
 async def probe(load: Load, path: str) -> None:
-    """Asks one path again and again until it is cancelled, each time on a connection of its own."""
+    """Ask one path again and again until it is cancelled, each time on a connection of its own."""
     address = urlsplit(load.plan.url)
     request = f"GET {path} HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\n\r\n".encode()
     while True:

@@ -38,7 +38,7 @@ def is_good(reply: Reply, deadline_s: float) -> bool:
 
 
 def served_tokens_per_s(replies: Iterable[Reply], window: Window, target: str) -> float:
-    """Tokens of a target's whole answers that ended within the window."""
+    """Return the tokens of a target's whole answers that ended within the window."""
     ended = (
         reply.tokens
         for reply in replies
@@ -51,7 +51,7 @@ def served_tokens_per_s(replies: Iterable[Reply], window: Window, target: str) -
 
 
 def summary(replies: Sequence[Reply], window: Window, deadline_s: float) -> dict[str, Any]:
-    """One load's figures."""
+    """Return the figures of one load."""
     counted = window.of(replies)
     good = [reply for reply in counted if is_good(reply, deadline_s)]
     refused = [reply for reply in counted if reply.status in REFUSALS]
@@ -82,7 +82,7 @@ def _named(reply: Reply) -> str:
 
 
 def _is_late(reply: Reply, deadline_s: float) -> bool:
-    """Given up by the gateway at its deadline, or answered after it."""
+    """Return True for a request given up by the gateway at its deadline, or answered after it."""
     if reply.status == _OK and reply.whole:
         return reply.latency_us > deadline_s * 1e6
     return reply.status == LATE or (reply.status == _OK and reply.latency_us >= deadline_s * 1e6 - _EARLY_US)

@@ -36,7 +36,7 @@ PROBES: Final = ("/readyz", "/metrics")
 AIM_OF_PEAK: Final = 0.9
 _TWICE: Final = 2.0
 _GRACE_S: Final = 1.0
-"""After its deadline a caller waits this much longer, so that what is late is seen to be."""
+"""Seconds that a caller waits beyond its deadline, so that late answers are seen."""
 _REST_S: Final = 20.0
 _SEED: Final = 5
 _PLOT: Final = Path("build/overload.png")
@@ -57,7 +57,7 @@ QUICK: Final = Size(steps=(0.5, 1.0, 2.0), bare_steps=(1.0, 2.0), step_s=6.0, wa
 
 
 def of_peak(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each step with its goodput beside the best of all."""
+    """Return each step with its goodput beside the best of all."""
     peak = max((step["goodput_per_s"] for step in steps), default=0.0)
     return [{**step, "goodput_of_peak": ratio(step["goodput_per_s"], peak)} for step in steps]
 
@@ -68,7 +68,7 @@ def at_factor(steps: Sequence[dict[str, Any]], factor: float, field: str) -> Any
 
 
 class Ladder:
-    """Offers one gateway more and more."""
+    """A growing load on one gateway."""
 
     def __init__(self, stage: Stage, cores: Cores, size: Size) -> None:
         self._stage = stage
@@ -78,7 +78,7 @@ class Ladder:
     def engine_steps(
         self, name: str, site: Site, ours: Engine, factors: Sequence[float], capacity: Capacity
     ) -> list[dict[str, Any]]:
-        """Streams from ten teams, in equal parts, on an engine."""
+        """Measure streams from ten teams, in equal parts, on an engine."""
         size, steps = self._size, []
         for factor in factors:
             each_per_s = factor * capacity.requests_per_s / len(TEAMS)
@@ -101,7 +101,7 @@ class Ladder:
         return of_peak(steps)
 
     def processor_steps(self, site: Site, factors: Sequence[float], per_s: float) -> list[dict[str, Any]]:
-        """Whole answers of an upstream that costs nothing, from one team."""
+        """Measure whole answers of an upstream that costs nothing, from one team."""
         size, steps = self._size, []
         for factor in factors:
             plan = Plan(
@@ -137,7 +137,7 @@ class Ladder:
 
 
 def _at_rest(ours: Engine) -> None:
-    """Each step begins with an empty engine. Raises RuntimeError."""
+    """Wait until the engine is empty, as each step begins so. Raises RuntimeError."""
     give_up_at = time.monotonic() + _REST_S
     while (done := ours.done()).running or done.waiting:
         if time.monotonic() > give_up_at:

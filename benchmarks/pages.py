@@ -27,12 +27,13 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.rendering import assets
-from gateway.configuration.settings import load, read_environment
+from gateway.configuration.environment import read_environment
+from gateway.configuration.settings import load
 from gateway.database import make_engine, metadata, migrate
 from gateway.demo.company import ORGANISATION, SHOWN, TEAMS
 from gateway.demo.history import DAYS
@@ -158,12 +159,12 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     status: int
     first_ms: float
-    """Of the first view that this role had of it; of the first role's, the first view at all."""
+    """Time of this role's first view of it; the first role's is the first view at all."""
     median_ms: float
     p90_ms: float
     most_ms: float
     cpu_ms: float
-    """Of the whole control plane, for one view."""
+    """Processor time of the whole control plane for one view."""
     page_bytes: int
 
 
@@ -192,7 +193,7 @@ class _Process:
         self._folder = Path(f"/proc/{pid}")
 
     def cpu_ms(self) -> float:
-        """Processor time of all its threads."""
+        """Return the processor time of all its threads."""
         fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * 1_000 / _TICKS_A_S
 
@@ -202,7 +203,7 @@ class _Process:
 
 
 def routes_left_out(paths: Sequence[str]) -> list[str]:
-    """Routes of pages that none of these addresses belongs to."""
+    """Return the routes of pages that none of these addresses belongs to."""
     known = [path.partition("?")[0] for path in paths]
     wanted = {
         route.partition(" ")[2] for route in RIGHTS if route.startswith("GET /dashboard")
@@ -216,7 +217,7 @@ def _fits(route: str, path: str) -> bool:
 
 
 def multiplied(connection: Connection, rows: int, audit: int, progress: Callable[[str], None]) -> None:
-    """Copy what callers caused until the tables are as large as asked."""
+    """Copy the rows of callers until the tables are as large as asked."""
     ledger = metadata.tables["ledger_entry"]
     moved = {
         "request_id": "'req_' || substr(CAST(10000 + CAST(:copy AS BIGINT) AS VARCHAR), 2) || substr(request_id, 5)",
@@ -281,19 +282,19 @@ def _without_indexes(connection: Connection, table: Table) -> Iterator[None]:
 
 
 async def billed_again(engine: AsyncEngine, config: Path) -> None:
-    """Roll-ups of all of it as `weighbridge ledger rebuild` makes them, and the nights' true-ups for that much work."""
+    """Rebuild the roll-ups as `weighbridge ledger rebuild` does, and post the nights' true-ups for that much work."""
     today_us = wall_us() - wall_us() % DAY_US
     start_us = today_us - (DAYS + 2) * DAY_US
     await rebuild(engine, start_us, today_us + DAY_US)
     pools = load(config, read_environment(), secrets_from=None).cost.pools
-    rounds = TrueUpRounds(FleetBooks(engine, LedgerStore(engine)), lambda: pools, wall_us)
+    rounds = TrueUpRounds(TrueUpStore(engine, LedgerStore(engine)), lambda: pools, wall_us)
     for day_us in range(start_us, today_us, DAY_US):
         for pool in pools:
             await rounds.true_up(pool.name, day_of(day_us))
 
 
 async def copied(source: AsyncEngine, to: AsyncEngine) -> None:
-    """Every row of every table, into another kind of database."""
+    """Copy every row of every table, into another kind of database."""
     async with source.connect() as reading, to.begin() as writing:
         for table in metadata.sorted_tables:
             await writing.execute(table.delete())
@@ -396,7 +397,7 @@ class Reader:
         self._role = role
 
     async def sign_in(self, email: str) -> None:
-        """As the form does it."""
+        """Sign in as the form does."""
         _, page, _ = await self.get("/dashboard/sign-in")
         found = _CSRF.search(page)
         fields = {"email": email, "password": PASSWORD, "csrf": found[1] if found else ""}
@@ -408,7 +409,7 @@ class Reader:
             self._session.headers["cookie"] = "; ".join(cookies)
 
     async def get(self, path: str) -> tuple[int, str, float]:
-        """Status, text and milliseconds."""
+        """Return the status, text and milliseconds."""
         begun = time.perf_counter()
         async with self._session.get(self._site.url + path, allow_redirects=False) as reply:
             body = await reply.read()
@@ -416,7 +417,7 @@ class Reader:
             return reply.status, body.decode(), spent_ms
 
     async def measure(self, path: str, times: int) -> PageFigures:
-        """One page, some times in a row. What the role may not see is asked for once."""
+        """Measure one page, some times in a row. A page that the role may not see is asked for once."""
         status, page, first_ms = await self.get(path)
         spent = [first_ms]
         cpu_ms = 0.0
@@ -439,7 +440,7 @@ class Reader:
         )
 
     async def found_pages(self) -> list[str]:
-        """Of each kind of object one."""
+        """Find the page of one object of each kind."""
         paths = []
         for listing, beginning in _FOUND_ON:
             _, page, _ = await self.get(listing)
@@ -450,7 +451,7 @@ class Reader:
 
 
 async def weight_of(site: Site, page: str) -> Weight:
-    """Script and style that a page names, as they are and as they are sent."""
+    """Return the bytes of the script and style that a page names, plain and as sent."""
     named = [path for path in dict.fromkeys(_ASSET.findall(page)) if path in assets()]
     sent = 0
     async with aiohttp.ClientSession(auto_decompress=False) as session:
@@ -463,7 +464,7 @@ async def weight_of(site: Site, page: str) -> Weight:
 async def opened(
     site: Site, process: _Process, times: int, views: int, progress: Callable[[str], None]
 ) -> tuple[list[PageFigures], Weight, Memory]:
-    """Every page as every role, what the first one weighs, and what many views leave behind."""
+    """Open every page as every role; measure the size of the first one, and the memory that many views leave behind."""
     figures: list[PageFigures] = []
     paths: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -492,7 +493,7 @@ async def opened(
 
 
 async def _many(reader: Reader, process: _Process, paths: Sequence[str], views: int) -> Memory:
-    """All pages in turn. Every page was looked at before, so nothing is loaded for the first time."""
+    """Open all pages in turn. Every page was looked at before, so nothing is loaded for the first time."""
     marks = [process.resident_mb()]
     for number in range(views):
         await reader.get(paths[number % len(paths)])
@@ -518,7 +519,7 @@ def _child_of(parent_pid: int, argument: bytes) -> int:
 async def _prepared(
     folder: Path, url: str | None, rows: int, audit: int, progress: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Fill what is not filled; return the rows of the ledger and of the audit log."""
+    """Fill the database unless it is filled; return the rows of the ledger and of the audit log."""
     config = write_sample_config(folder, Addresses(), day_of(wall_us() - DAYS * DAY_US))
     engine = make_engine(url or f"sqlite:///{folder}/sample.sqlite")
     try:

@@ -49,7 +49,7 @@ def choose_cores() -> Cores:
 
 @contextlib.contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Children started inside inherit the core."""
+    """Pin this process to a core; children started inside inherit it."""
     if core is None:
         yield
         return
@@ -77,7 +77,7 @@ class Child:
         self._stderr = stderr
 
     def wait_ready(self, url: str, within_s: float = _READY_WITHIN_S) -> None:
-        """Until `url` answers 200; raises RuntimeError with the end of its standard error when it never does."""
+        """Wait until `url` answers 200; raises RuntimeError with the end of its standard error when it never does."""
         give_up_at = time.monotonic() + within_s
         while time.monotonic() < give_up_at and self.process.poll() is None:
             with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=2) as reply:  # noqa: S310 - our own address
@@ -90,11 +90,11 @@ class Child:
         return self._stderr.read_text(errors="replace")[-_STDERR_CHARS:]
 
     def rss_bytes(self) -> int:
-        """Resident memory of the process and its children; 0 where /proc is missing."""
+        """Return the resident memory of the process and its children; 0 where /proc is missing."""
         return sum(rss_bytes(pid) for pid in family(self.process.pid))
 
     def cpu_s(self) -> float:
-        """Processor seconds used so far by the process and its children."""
+        """Return the processor seconds used so far by the process and its children."""
         return sum(cpu_s(pid) for pid in family(self.process.pid))
 
     def cpu_s_at_rest(self) -> float:
@@ -113,7 +113,7 @@ class Child:
 
 
 class Children:
-    """Starts processes and stops every one of them at the end, the last first."""
+    """Started processes, every one of them stopped at the end, the last first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -164,8 +164,8 @@ def used_at_rest(used_s: Callable[[], float], sleep: Callable[[float], None] = t
 
 
 def machine_cpu_s() -> float | None:
-    """Processor seconds that everybody on this machine has used, those included that its host took away; None where
-    /proc/stat is missing.
+    """Return the processor seconds that everybody on this machine has used, those included that its host took away;
+    None where /proc/stat is missing.
     """
     try:
         user, nice, system, _idle, _wait, irq, soft_irq, stolen = map(
@@ -177,7 +177,7 @@ def machine_cpu_s() -> float | None:
 
 
 def own_cpu_s() -> float:
-    """Processor seconds of this process, of those that it waited for, and of those that it runs now."""
+    """Return the processor seconds of this process, of those that it waited for, and of those that it runs now."""
     used = os.times()
     waited_s = used.children_user + used.children_system
     return waited_s + sum(cpu_s(pid) for pid in family(os.getpid()))

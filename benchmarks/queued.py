@@ -22,7 +22,7 @@ PAID: Final = "bench-paid"
 SIZES: Final = (20, 40, 60, 80)
 """Tokens of answers."""
 TOKENS_PER_S: Final = 100.0
-"""Of each sequence."""
+"""Tokens a second of each sequence."""
 _PROMPT: Final = COUNTER.decode() + " Which pier does the ferry to the northern islands leave from, and when? " * 4
 _NO_LIMIT: Final = {"requests_per_minute": 100_000_000, "tokens_per_minute": 100_000_000_000}
 _PAID_SLOTS: Final = 2_000
@@ -97,7 +97,7 @@ def start_gateway(
     queue: dict[str, Any] | None,
     paid: Engine | None = None,
 ) -> Site:
-    """One worker. Without `queue` the engine gets whatever comes."""
+    """Start a gateway of one worker. Without `queue` the engine gets whatever comes."""
     models = [model(OURS, ours.url, input_price=0.1, output_price=0.2)]
     if paid is not None:
         models.append(model(PAID, paid.url, input_price=2.5, output_price=10.0))
@@ -124,7 +124,7 @@ def drive(
     patience_s: float,
     probes: tuple[str, ...] = (),
 ) -> Loaded:
-    """One open loop of streams from all teams, whose keys are in the order of `teams`."""
+    """Drive one open loop of streams from all teams, whose keys are in the order of `teams`."""
     plan = Plan(
         url=site.url,
         keys=tuple(site.keys[team.team_id] for team in teams),

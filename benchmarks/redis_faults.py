@@ -51,7 +51,7 @@ _LOOK_S: Final = 0.05
 _ASKED_WITHOUT: Final = 50
 _MENDED_WITHIN_S: Final = 30.0
 _SETTLE_S: Final = 3.0
-"""After the breakers have closed, the replicas still tell Redis what they took alone."""
+"""Seconds after the breakers have closed in which workers still report to Redis the tokens that they took alone."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 async def befall(stage: Stage, size: Size, fault: Fault, gates: Sequence[Gate]) -> Times:
-    """Calm, the fault, its end, and the way back."""
+    """Let a fault befall: calm, the fault, its end, and the recovery."""
     calm_at = time.monotonic()
     await asyncio.sleep(size.calm_s)
     stage.say(f"Redis is {fault.name}")
@@ -145,7 +145,7 @@ async def _until(gates: Sequence[Gate], *, up: bool, give_up_at: float) -> float
 
 
 def judge(times: Times, steady: Sequence[Asked], greedy: Sequence[Asked]) -> dict[str, Any]:
-    """One fault's figures."""
+    """Judge the figures of one fault."""
     end_at = times.closed_at or times.mended_at
     calm = _latencies(steady, times.calm_at, times.begun_at)
     # Requests that were under way when the breakers opened waited before that.
@@ -231,7 +231,7 @@ async def make_town(folder: Path, upstream_url: dict[str, Any], redis_url: str, 
 
 
 async def play(stage: Stage, size: Size, town: Town, faults: Sequence[Fault]) -> dict[str, Any]:
-    """Each of the faults in turn, under one load that never stops."""
+    """Play each of the faults in turn, under one load that never stops."""
     found: dict[str, Any] = {}
     async with contextlib.AsyncExitStack() as stack:
         servers = [

@@ -1,4 +1,4 @@
-"""The yardstick: a bare FastAPI + aiohttp relay of the same body, with nothing else in it.
+"""The reference of benchmarks: a bare FastAPI + aiohttp relay of the same body, with nothing else in it.
 
 python -m benchmarks.relay --upstream http://127.0.0.1:9000
 """

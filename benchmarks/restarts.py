@@ -77,7 +77,7 @@ class Tally(msgspec.Struct):
     turned_away: Counter[str] = msgspec.field(default_factory=Counter)
     """Refused or broken before the first byte, and asked elsewhere."""
     waited_us: list[float] = []
-    """Until the first byte, with all the ways in between."""
+    """Times until the first byte, all retries included."""
     closed: bool = False
     flowing: Counter[str] = msgspec.field(default_factory=Counter)
     """Streams under way, by gateway."""
@@ -92,7 +92,7 @@ class _Dropped(Exception):
 
 
 async def call_on(gates: Sequence[Gate], session: aiohttp.ClientSession, tally: Tally, chance: random.Random) -> None:
-    """One caller, again and again."""
+    """Call as one caller does, again and again."""
     body = chat("stream", stream=True)
     while not tally.closed:
         try:
@@ -123,7 +123,7 @@ async def _stream_somewhere(
 
 
 def _choose(gates: Sequence[Gate], last: Gate | None, chance: random.Random) -> Gate:
-    """One that is ready, and another one than the last where there is one."""
+    """Choose a ready gateway, another one than the last where there is one."""
     ready = [gate for gate in gates if gate.ready]
     if not ready:
         raise _TurnedAway("no gateway is ready")
@@ -178,7 +178,7 @@ async def open_gate(site: Site, gate: Gate, workers: int) -> float:
 
 
 async def close_gate(gate: Gate) -> tuple[int, float]:
-    """SIGTERM, and then its exit status and the seconds that it took."""
+    """Send SIGTERM, and return the exit status and the seconds until the end."""
     assert gate.server is not None
     began = time.monotonic()
     gate.server.signal(signal.SIGTERM)
@@ -189,7 +189,7 @@ async def close_gate(gate: Gate) -> tuple[int, float]:
 
 @contextlib.asynccontextmanager
 async def crowd(gates: Sequence[Gate], key: str, tally: Tally) -> AsyncIterator[None]:
-    """Callers until the block ends; then each ends what it has begun."""
+    """Run callers until the block ends; then each ends what it has begun."""
     async with caller(key) as session, caller("") as prober:
         for gate in gates:
             gate.ready = await _is_ready(gate, prober)
@@ -223,7 +223,7 @@ async def roll(
 
 
 async def replace(stage: Stage, size: Size, gate: Gate, tally: Tally, found: dict[str, Any]) -> None:
-    """All workers of one gateway, one after the other, while it goes on listening."""
+    """Replace all workers of one gateway, one after the other, while it goes on listening."""
     assert gate.server is not None
     for number in range(size.replacements):
         await asyncio.sleep(_BETWEEN_S)
@@ -243,7 +243,9 @@ async def replace(stage: Stage, size: Size, gate: Gate, tally: Tally, found: dic
 
 
 async def booked_wrong(site: Site, seen: Sequence[LogLine]) -> list[str]:
-    """Each request that reached the upstream has one reserve and one settlement, with the upstream's own tokens."""
+    """Return the requests that are booked wrong: each one that reached the upstream should have one reserve and one
+    settlement, with the upstream's own tokens.
+    """
     rows = await site.rows()
     arrivals = Counter(line.request_id for line in seen if line.event == "arrived")
     ended = {line.request_id: line for line in seen if line.event == "ended"}
@@ -268,7 +270,7 @@ async def booked_wrong(site: Site, seen: Sequence[LogLine]) -> list[str]:
 
 
 async def _books(site: Site, upstream: Oracle) -> list[str]:
-    """After everything has ended, the last settlements may still be on their way from the journal."""
+    """Return the requests that are booked wrong once the last settlements have come from the journal."""
     give_up_at = time.monotonic() + _BOOKED_WITHIN_S
     while True:
         wrong = await booked_wrong(site, upstream.seen())
@@ -278,7 +280,7 @@ async def _books(site: Site, upstream: Oracle) -> list[str]:
 
 
 async def play(stage: Stage, size: Size, name: str, count: int, postgres: Postgres | None) -> dict[str, Any]:
-    """So many gateways: two are restarted in turn, a single one gets its workers replaced."""
+    """Play with this many gateways: two are restarted in turn, a single one gets its workers replaced."""
     folder = own_folder(stage.folder, name)
     found: dict[str, Any] = {"exit_statuses": [], "stop_s": [], "start_s": [], "replace_s": [], "flowing": []}
     tally = Tally()

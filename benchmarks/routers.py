@@ -29,7 +29,9 @@ from tests.vllm.engines import MODEL, VllmReplica, moved
 
 OURS: Final = "weighbridge, prefix"
 _BLOCKS: Final = 256
-"""Of 32 tokens, a replica. All conversations together are larger than one replica's cache, smaller than both."""
+"""Cache blocks of 32 tokens of a replica. All conversations together are larger than one replica's cache, smaller than
+both.
+"""
 _SEATS: Final = 8
 _TEAM: Final = "team_bench"
 _TARGET: Final = "llama-3-70b"

@@ -153,7 +153,7 @@ def chat_body(*, stream: bool, tokens: int | None = None, pace: int = 0) -> byte
 
 
 class Bench:
-    """Runs loads against legs and keeps what came back."""
+    """The loads against legs, and their results."""
 
     def __init__(self, folder: Path, cores: Cores, size: Size) -> None:
         self._folder = folder
@@ -176,7 +176,7 @@ class Bench:
         return pooled
 
     def load(self, leg: Leg, pooled: Pooled, body: bytes, *arguments: str) -> None:
-        """One load, with the processor time that the server takes until it is at rest again."""
+        """Run one load, and add the processor time that the server takes until it is at rest again."""
         before_s = leg.child.cpu_s() if leg.child else 0.0
         pooled.add(self.drive(leg, body, *arguments))
         if leg.child is not None:
@@ -218,7 +218,7 @@ class Bench:
         )  # fmt: skip
 
     def flood(self, legs: list[Leg], *, counted: bool = True) -> dict[str, Pooled]:
-        """Streams at full speed; `counted` holds each to its number of events, which some gateways change."""
+        """Run streams at full speed; `counted` holds each to its number of events, which some gateways change."""
         size = self._size
         expected = FLOOD_TOKENS + FRAMING_EVENTS if counted else ANY_NUMBER
         return self.rounds(
@@ -228,7 +228,7 @@ class Bench:
         )  # fmt: skip
 
     def wires(self, leg: Leg) -> dict[str, tuple[Pooled, Pooled]]:
-        """Each wire under load and at one connection, in turn."""
+        """Run each wire under load and at one connection, in turn."""
         size = self._size
         pooled: dict[str, tuple[Pooled, Pooled]] = {name: (Pooled(), Pooled()) for name in wire_bodies()}
         for number in range(1, size.rounds + 1):
@@ -246,7 +246,7 @@ class Bench:
         return pooled
 
     def crowd(self, leg: Leg) -> tuple[Pooled, int]:
-        """Many slow streams at once; also the bytes of memory that each takes in the server."""
+        """Run many slow streams at once; also return the bytes of memory that each takes in the server."""
         size = self._size
         self.say(f"{size.streams} streams at {PACE_TOKENS_PER_S} tokens/s through the {leg.name}")
         before = leg.child.rss_bytes() if leg.child else 0
@@ -271,7 +271,7 @@ class Bench:
 
 
 def measure(bench: Bench, size: Size, direct: Leg, relay: Leg, gateway: Leg | None) -> dict[str, Any]:
-    """Everything, as bench.json has it."""
+    """Measure everything, as bench.json has it."""
     servers = [relay, gateway] if gateway else [relay]
     load = bench.throughput(servers)
     single = bench.latency([direct, *servers])
@@ -329,7 +329,7 @@ def _leg_report(
 
 
 def _wires_report(wires: dict[str, tuple[Pooled, Pooled]]) -> dict[str, dict[str, Any]]:
-    """Of each wire what a request costs and how long it takes, and both as multiples of chat's."""
+    """Report each wire's cost and duration of a request, and both as multiples of chat's."""
     report: dict[str, dict[str, Any]] = {
         name: {
             "requests_per_s": load.per_second(),
@@ -478,7 +478,7 @@ def start_legs(children: Children, folder: Path, cores: Cores, *, relay_only: bo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a rough answer within 40 s")
-    parser.add_argument("--relay-only", action="store_true", help="measure the yardstick alone")
+    parser.add_argument("--relay-only", action="store_true", help="measure the bare relay alone")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")
     given = parser.parse_args()
     # A stop must still stop the children: it becomes an exception that passes through `finally`.

@@ -21,7 +21,7 @@ FOLDER: Final = Path("docs/screens")
 _REQUESTS: Final = 40_000
 _COLOURS: Final = 64
 _MOST_PX: Final = 2_600
-"""Of a picture's height: what is below is more of the same table."""
+"""Greatest height of a picture: below it is more of the same table."""
 
 
 class Screen(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ async def _take_one(visitor: Visitor, screen: Screen, place: Path) -> None:
 
 
 def _reduce(place: Path) -> None:
-    """To as many colours as a page needs: a quarter of the bytes, and nobody sees it."""
+    """Reduce a picture to as many colours as a page needs: a quarter of the bytes, without a visible difference."""
     with Image.open(place) as picture:
         reduced = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     reduced.save(place, optimize=True)

@@ -52,7 +52,9 @@ _PROMPT_TOKENS: Final = 20
 _MAX_TOKENS: Final = 80
 _TEAM: Final = "team_a"
 _SETTLED_WITHIN_S: Final = 0.5
-"""After an answer's end its settlement has reached the bucket; a longer time would only forgive more."""
+"""Seconds after an answer's end within which its settlement has reached the bucket; a longer time would only forgive
+more.
+"""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +157,7 @@ def problems_of(found: Mapping[str, Any], seen: Counter[str], skipped: int) -> l
 
 
 async def play(stage: Stage, size: Size, one: Round, postgres: Postgres | None) -> dict[str, Any]:
-    """One round on gateways, a database and a Redis of its own."""
+    """Play one round on gateways, a database and a Redis of its own."""
     folder = own_folder(stage.folder, f"{one.kind}-{one.with_redis}")
     bound = bound_of(one.kind, size)
     async with contextlib.AsyncExitStack() as stack:
@@ -183,7 +185,7 @@ async def play(stage: Stage, size: Size, one: Round, postgres: Postgres | None) 
 
 
 async def _local(servers: Sequence[Server]) -> float:
-    """Decisions by a worker's own share so far: with a Redis in time, none."""
+    """Count the decisions by a worker's own share so far: with a Redis in time, none."""
     async with caller("") as session:
         return sum([(await metrics(session, server)).get(LOCAL_METRIC, 0.0) for server in servers])
 
@@ -210,7 +212,7 @@ async def _gateways(stack: contextlib.AsyncExitStack, site: Site) -> list[Server
 
 
 async def _warm(servers: Sequence[Server], key: str, body: bytes) -> None:
-    """With another team's requests, which draw from a bucket of their own."""
+    """Warm up with another team's requests, which draw from a bucket of their own."""
     async with caller(key, keep_alive=False) as session:
         for server in servers:
             await asyncio.gather(*(ask(session, 0, server.url, body) for _ in range(8 * WORKERS)))

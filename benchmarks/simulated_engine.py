@@ -26,7 +26,7 @@ _SIZES: Final = re.compile(rb"\[(\d+): (\d+) in, (\d+) out\]")
 _BYTES_PER_TOKEN: Final = 4
 _MOST_TOKENS: Final = 100_000
 _KEPT_TOKENS: Final = 64
-"""In whole blocks of so many tokens it keeps what it has read; vLLM's are of 16."""
+"""Tokens of a block, the unit in which it keeps read prompts; vLLM's have 16."""
 _HELD: Final = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 NAME: Final = "simulated"
 
@@ -86,7 +86,7 @@ class Paced:
                 self.done.interactive += 1
 
     def _go_on(self) -> None:
-        """Simulate what is over by now, and look again when the step that runs is."""
+        """Simulate the steps that are over by now, and look again at the end of the running one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

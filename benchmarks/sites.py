@@ -17,7 +17,9 @@ from pydantic import SecretStr
 from accounts.store import AccountStore
 from benchmarks import processes
 from benchmarks.processes import Child, Children, free_port
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine, migrate
 
 _DRAIN_S: Final = 2
@@ -33,7 +35,7 @@ class Team(msgspec.Struct, frozen=True):
     team_id: str
     weight: float = 1.0
     spill_over: bool | None = None
-    """None leaves what a new team has."""
+    """Setting of the team; None leaves that of a new team."""
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -42,7 +44,7 @@ class Site(msgspec.Struct, frozen=True):
     child: Child
     url: str
     keys: Mapping[str, str]
-    """By team."""
+    """Keys by team."""
 
     def stop(self) -> None:
         self.child.stop()
@@ -134,7 +136,9 @@ class Workers:
         return tuple(Seen(processes.rss_bytes(pid), processes.cpu_s(pid)) for pid in self.pids)
 
     def wait_quiet(self) -> None:
-        """Until no worker has much to do: each has started, and what an earlier load left behind is done. Raises RuntimeError."""
+        """Wait until no worker has much to do: each has started, and what an earlier load left behind is done. Raises
+        RuntimeError.
+        """
         _, is_quiet = processes.until_rest(
             lambda: [each.cpu_s for each in self.now()],
             look_s=_QUIET_LOOK_S,
@@ -171,7 +175,7 @@ def _sockets_of(pid: int) -> set[str]:
 
 
 def wait_workers(gateway: Child, count: int) -> Workers:
-    """Until so many workers run. Raises RuntimeError."""
+    """Wait until that many workers run. Raises RuntimeError."""
     give_up_at = time.monotonic() + 30
     while len(found := Workers(gateway).pids) != count:
         if time.monotonic() > give_up_at:

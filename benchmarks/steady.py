@@ -186,7 +186,7 @@ def _now(seen: Seen) -> str:
 
 
 def figures_of(looks: Sequence[Look]) -> dict[str, Any]:
-    """Medians of the second and of the last quarter, and whether the process stayed as it was."""
+    """Return the medians of the second and of the last quarter, and whether the process stayed as it was."""
     size = max(1, len(looks) // _QUARTERS)
     early, late = looks[size : 2 * size] or looks, looks[-size:]
     early_rss, late_rss = (statistics.median(each.rss_bytes for each in part) for part in (early, late))

@@ -42,13 +42,13 @@ class Heard(msgspec.Struct, frozen=True):
     """The reply to a turn."""
 
     ttft_s: float | None
-    """None when it failed."""
+    """Time to the first token; None when the turn failed."""
     total_s: float
     trouble: str = ""
 
 
 def turns(shape: Shape, seed: int) -> list[Turn]:
-    """In the order of their times. Other seeds share no text."""
+    """Return the turns in the order of their times. Other seeds share no text."""
     random = Random(seed)
     systems = [_lines(random, shape.system_lines) for _ in range(shape.applications)]
     found = []

@@ -82,9 +82,9 @@ class Task(msgspec.Struct, frozen=True):
 
     number: int
     hardness: tuple[float, ...]
-    """Of each stage."""
+    """Hardness of each stage."""
     hard: float
-    """Its hardness as a whole."""
+    """Hardness of the whole turn."""
     error: float
     """Error of the prediction."""
 
@@ -147,7 +147,7 @@ _POLICY: Final = Policy(reference="large")
 
 
 def tasks_of(seed: int, turns: int, noise: float) -> list[list[Task]]:
-    """Conversations of one to three turns that are about as hard as each other."""
+    """Make conversations of one to three turns that are about as hard as each other."""
     random = Random(seed)
     found: list[list[Task]] = []
     number = 0
@@ -180,7 +180,7 @@ def _logistic(value: float) -> float:
 
 
 def can_do(seed: int, task: Task, stage: int, target: str) -> bool:
-    """One draw a stage for all targets, and a small one for each."""
+    """Draw whether each target can do a stage: one draw a stage for all targets, and a small one for each."""
     shared = Random(f"{seed}/{task.number}/{stage}").gauss(0, 0.7)
     own = Random(f"{seed}/{task.number}/{stage}/{target}").gauss(0, 0.3)
     return ABILITIES[target] + shared + own > task.hardness[stage]
@@ -262,7 +262,7 @@ class _Agent:
         able: bool,
         done: bool,
     ) -> None:
-        """One step: the call and its result, and what it costs."""
+        """Act one step: the call, its result, and its cost."""
         name, arguments, result = _step(random, task, at, able=able, done=done)
         self._pay(conversation, target, 60 + len(arguments) // _CHARS_PER_TOKEN)
         call_id = f"call_{task.number}_{at[1]}"

@@ -22,7 +22,7 @@ _SEEDS: Final = range(3)
 
 
 def cell(rules: Rules, rates: tuple[float, float]) -> str:
-    """Mean wait of those who were served, switches an hour, and who still waits at the end."""
+    """Return the mean wait of those who were served, switches an hour, and who still waits at the end."""
     waits: list[int] = []
     switches = left = 0
     for seed in _SEEDS:

@@ -16,7 +16,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     refunded: float = 0.0
     """Tokens taken beyond `used`, which came back when the request was over."""
     over_at: float = 0.0
-    """By then its refund has been given, if it has one."""
+    """Time by which its refund, if any, has been given."""
 
 
 class Bound(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ def _whole() -> bytes:
 
 
 def _bodies() -> dict[str, tuple[Wire, bytes]]:
-    """One conversation of about 800 tokens on each wire."""
+    """Return one conversation of about 800 tokens on each wire."""
     talk = [("user" if turn % 2 == 0 else "assistant", f"{turn}: {_WORDS}") for turn in range(_TURNS + 1)]
     messages = [{"role": role, "content": said} for role, said in talk]
     bodies: dict[str, tuple[Wire, dict[str, Any]]] = {

@@ -182,8 +182,9 @@ class CompiledFeaturizer:
         )
 
     def features(self, data: bytes, request: Request) -> Found:
-        """Buckets in rising order, their counts, what these count, the facts, the number of terms, the words by meaning,
-        the sketch, and the length asked for. Raises ValueError for a text that is longer than a text that is read can be.
+        """Return the buckets in rising order, their counts, what these count, the facts, the number of terms, the words
+        by meaning, the sketch, and the length asked for. Raises ValueError for a text that is longer than a text that
+        is read can be.
         """
         size = len(data)
         out = np.empty(self._buckets_at + 6 * size, np.int32)

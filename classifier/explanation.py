@@ -27,7 +27,9 @@ class Contribution(msgspec.Struct, frozen=True):
 
 
 def contributions(classifier: OnnxClassifier, prompt: Prompt) -> list[Contribution]:
-    """Effects of leaving each word out, and of giving each fact its usual value, largest first; tiny ones are left out."""
+    """Return the effects of leaving each word out, and of giving each fact its usual value, largest first; tiny ones
+    are left out.
+    """
     whole = extract(prompt)
     score = _complexity(classifier, whole)
     found = [
@@ -60,7 +62,7 @@ def _complexity(classifier: OnnxClassifier, features: Features) -> float:
 
 
 def _without_words(prompt: Prompt, whole: Features) -> list[tuple[str, Features]]:
-    """Each word with the features that remain without it; the facts stay, so the effect is the word's alone.
+    """Return each word with the features that remain without it; the facts stay, so the effect is the word's alone.
 
     Only the text that the classifier reads is examined: a bounded part of a long one.
     """

@@ -213,7 +213,7 @@ _INVERSE: Final = _powers(_UNBASE, 1)
 
 
 def _in_a_block(base: int) -> NDArray[np.uint64]:
-    """Powers of the base for the compiled library, which reads blocks of _BLOCK_BYTES: of 0 up to as many."""
+    """Return the powers of the base for the compiled library, which reads blocks of _BLOCK_BYTES: of 0 up to as many."""
     return np.array([pow(base, power, 2**64) for power in range(_BLOCK_BYTES + 1)], np.uint64)
 
 
@@ -223,7 +223,7 @@ def _mark_at(byte: int) -> int:
 
 
 def _mix(hashes: NDArray[np.uint64]) -> None:
-    """Mixes hashes in place: a polynomial hash has good high bits only after one more multiplication."""
+    """Mix hashes in place: a polynomial hash has good high bits only after one more multiplication."""
     hashes ^= hashes >> _FOLD
     hashes *= _FINISH
 
@@ -368,8 +368,9 @@ _FLAG_VALUES: Final = {
 
 @functools.lru_cache(maxsize=1024)
 def _readings(words: int, before: int) -> Values:
-    """Weights of a message's words and of those before it, in five readings: the mean of the message's, their sum as it
-    grows with its length, the mean of those before, the same again where the message is short, and the mean of the first ones.
+    """Return the weights of a message's words and of those before it, in five readings: the mean of the message's,
+    their sum as it grows with its length, the mean of those before, the same again where the message is short, and the
+    mean of the first ones.
     """
     weights = np.zeros((READINGS, words + before), np.float32)
     weights[0, :words] = 1 / (1 + words)
@@ -422,7 +423,7 @@ _EDGES: Final = 3
 
 
 def _unless_in_a_word(quoted: re.Match[bytes]) -> bytes:
-    """Nothing in place of what is quoted; an apostrophe in a word quotes nothing."""
+    """Return '' in place of a quotation; an apostrophe in a word quotes nothing."""
     begin = quoted.start()
     return quoted[0] if begin and _IN_A_WORD.match(quoted.string, begin - 1) else b" "
 
@@ -553,8 +554,8 @@ def _words_before(prompt: Prompt) -> Indices:
 
 
 def _counted(buckets: Indices) -> tuple[Indices, Integers]:
-    """Distinct buckets with their counts, as `np.unique` gives them, at half its price for short arrays. Sorts in
-    place.
+    """Return distinct buckets with their counts, as `np.unique` gives them, at half its price for short arrays. Sorts
+    in place.
     """
     if not len(buckets):
         return buckets, np.empty(0, np.intp)
@@ -567,7 +568,7 @@ def _counted(buckets: Indices) -> tuple[Indices, Integers]:
 
 
 def _sketched(indices: Indices, counts: Integers) -> Values:
-    """(SKETCH,): a vector of length 1, or all 0 for a prompt without words.
+    """Return (SKETCH,): a vector of length 1, or all 0 for a prompt without words.
 
     A count sketch (Charikar, Chen and Farach-Colton 2002): dot products are those of the hashed terms, ± 0.125.
     """
@@ -665,7 +666,9 @@ def _described(prompts: Iterable[Prompt], how: Callable[[Prompt], Features]) -> 
 
 
 def feature_hash() -> str:
-    """SHA-256 of the features' parameters and of their values for some probe prompts, which changes when they do."""
+    """Return the SHA-256 of the features' parameters and of their values for some probe prompts, which changes when
+    they do.
+    """
     said = [
         FEATURE_VERSION,
         BUCKET_BITS,

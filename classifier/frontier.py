@@ -55,7 +55,7 @@ _BEYOND: Final = 1.001
 class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The targets open to each of n prompts: one column for each of T targets, in the order of their ids.
 
-    `margin` is what a target is compared by, where that is not its cost. `rank` is what the rule takes for the cost; it is
+    `margin` is the figure by which a target is compared, where that is not its cost. `rank` is the rule's cost; it is
     the margin unless routing weights change it. `outcome` is each target's real score on each prompt: with it the curve
     shows the quality kept, without it the quality expected.
     """
@@ -73,7 +73,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     margin: Floats | None = None
     rank: Floats | None = None
     work: Floats | None = None
-    """(n, T): what each prompt takes of a target's capacity, in any unit."""
+    """(n, T): the part of a target's capacity that each prompt takes, in any unit."""
     outcome: Floats | None = None
     reference_outcome: Floats | None = None
 
@@ -99,12 +99,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def compared(self) -> Floats:
-        """(n, T): what targets are compared by, in the cost's unit."""
+        """(n, T): the figures by which targets are compared, in the cost's unit."""
         return self.cost if self.margin is None else self.margin
 
     @functools.cached_property
     def order(self) -> Floats:
-        """(n, T): what the rule takes for the cost."""
+        """(n, T): the rule's costs."""
         return self.compared if self.rank is None else self.rank
 
     @functools.cached_property
@@ -147,7 +147,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(adequate: Floats, rank: Floats, willingness: float) -> Columns:
-    """(n,): the column of the greatest net benefit for each prompt; the first of equals."""
+    """Return (n,): the column of the greatest net benefit for each prompt; the first of equals."""
     able = np.isfinite(adequate)
     net = np.where(able, willingness * np.where(able, adequate, 0.0) - rank, -np.inf)
     return np.asarray(net.argmax(axis=1))
@@ -217,13 +217,15 @@ def alike(most: float) -> float:
 
 
 def likened(chance: Floats, reference: Floats, most: float) -> Floats:
-    """(n, T): chances as they are compared, the reference's in place of what is alike."""
+    """Return (n, T): chances as they are compared, the reference's in place of what is alike."""
     near = abs(chance - reference[:, None]) <= alike(most)
     return np.asarray(np.where(near, reference[:, None], chance))
 
 
 def least_chance(adequate: Floats, reference: Floats, most: float) -> Floats:
-    """(n,): the least chance that each prompt may be left with, where it may lose `most`; the best of a prompt always has it."""
+    """Return (n,): the least chance that each prompt may be left with, where it may lose `most`; the best of a prompt
+    always has it.
+    """
     return np.asarray(np.minimum(reference - most, adequate.max(axis=1)) - _ROUNDING)
 
 
@@ -236,7 +238,7 @@ def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
 
 
 def bounded_point(choices: Choices, floor: float, willingness: float) -> Point:
-    """Quality, cost and shares at one willingness, where no prompt may lose more than the floor lets it."""
+    """Return the quality, cost and shares at one willingness, where no prompt may lose more than the floor lets it."""
     adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
     told = msgspec.structs.replace(
         choices, adequate=adequate, outcome=choices.worth, reference_outcome=choices.reference_worth
@@ -245,7 +247,7 @@ def bounded_point(choices: Choices, floor: float, willingness: float) -> Point:
 
 
 def point_at(choices: Choices, willingness: float) -> Point:
-    """Quality, cost and shares of the sample at one willingness."""
+    """Return the quality, cost and shares of the sample at one willingness."""
     chosen = choose(choices.adequate, choices.order, willingness)
     rows = np.arange(len(chosen))
     worth = choices.worth[rows, chosen]
@@ -272,7 +274,7 @@ def _by_column(choices: Choices, chosen: Columns, values: Floats) -> tuple[float
 
 
 def attainable(choices: Choices) -> float:
-    """Return the quality that a minimum is a share of: the best that is to be had for what the reference costs.
+    """Return the quality of which a minimum is a share: the best for the cost of the reference.
 
     That is the reference's own quality at least; where its cost is not known, it is that alone.
     """
@@ -315,7 +317,7 @@ def _lead(choices: Choices) -> Floats:
 
 
 def singles(choices: Choices) -> tuple[Floats, Floats]:
-    """(T,) mean cost and (T,) mean quality of each target when it gets every prompt."""
+    """Return (T,) mean cost and (T,) mean quality of each target when it gets every prompt."""
     return np.asarray(choices.share @ choices.cost), np.asarray(choices.share @ choices.worth)
 
 
@@ -332,7 +334,7 @@ def random_mix(cost: Floats, quality: Floats, at: Floats) -> Floats:
 
 
 def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Slope between two points: quality gained for each unit of cost."""
+    """Return the slope between two points: quality gained for each unit of cost."""
     width = other[0] - one[0]
     return (other[1] - one[1]) / width if width > 0 else np.inf
 

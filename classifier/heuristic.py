@@ -49,7 +49,7 @@ TOKENS_AT_EASIEST: Final = 30.0
 TOKENS_BY_COMPLEXITY: Final = 3.4
 """Growth of the logarithm of a reply's tokens from complexity 0 to 1."""
 _TOKENS_PER_UNIT: Final = (1.35, 26.0, 110.0, 14.0, 650.0)
-"""Of a word, a sentence, a paragraph, a line, a page: the order is that of features.UNITS."""
+"""Tokens of a word, a sentence, a paragraph, a line and a page, in the order of features.UNITS."""
 _FALLBACK_COMPLEXITY: Final = 0.5
 
 
@@ -83,7 +83,7 @@ def structural_tokens(complexity: float) -> float:
 
 
 class HeuristicClassifier:
-    """Scores by the structural rule alone. Never raises."""
+    """A classifier by the structural rule alone. Never raises."""
 
     def __init__(self, fallback_reason: str | None = None) -> None:
         self.fallback_reason = fallback_reason

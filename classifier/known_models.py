@@ -1,4 +1,4 @@
-"""Models known by name: what a provider, a host or an engine calls a model, to the row of the manifest that tells of it.
+"""Models known by name: from the name at a provider, a host or an engine to the model's row in the manifest.
 
 A wrong match is worse than none. A name is known when it is one of `known_models.toml`'s, once what says where the model runs,
 in which numbers it is stored, or on which day it was released is taken off; anything else that is added to a name makes
@@ -132,7 +132,7 @@ def efforts_of(name: str) -> tuple[str, ...]:
 
 
 def nearest_names(name: str) -> tuple[str, ...]:
-    """Up to three canonical names like this one, the likest first."""
+    """Return up to three canonical names like this one, the likest first."""
     models = known_models()
     keys = {_key(each): model.name for model in models for each in (*model.aliases, model.name)}
     tail = _key(name[:_MAX_NAME].rsplit("/", 1)[-1])
@@ -142,7 +142,7 @@ def nearest_names(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def known_models() -> tuple[Listed, ...]:
-    """Every model of the list."""
+    """Return every model of the list."""
     return tuple(_list().models)
 
 
@@ -190,7 +190,7 @@ def _key(name: str) -> str:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the name as it stands, and then with one thing after another taken off that makes no other model of it."""
+    """Yield the name as given, then without one part after another that does not tell models apart."""
     yield text
     form = _without_place(text)
     if form is None:

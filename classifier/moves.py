@@ -24,9 +24,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     chosen: Columns
     """(n,): the column chosen for each prompt."""
     cost: Floats
-    """(n, T): what is booked."""
+    """(n, T): the booked cost."""
     compared: Floats
-    """(n, T): what one more request adds."""
+    """(n, T): the marginal cost of one more request."""
     weights: Floats
     """(n,)"""
     taken: NDArray[np.bool_]

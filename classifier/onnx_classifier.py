@@ -48,7 +48,7 @@ class AbilityTable:
         """Width that is added to either side of an interval."""
 
     def logits(self, loads: Floats) -> Floats:
-        """Logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
+        """Return the logits of shape (abilities,) for one prompt's loads, or (prompts, abilities) for many."""
         if not self.names:
             return np.zeros((*loads.shape[:-1], 0))
         # Of some dozen numbers the method takes less than half of the operator's time.
@@ -77,7 +77,7 @@ class ScoringContext(threading.local):
 
 
 class OnnxClassifier:
-    """Scores with the trained model; a prompt that it cannot score falls back to the heuristic, and is counted."""
+    """The trained classifier; a prompt that it cannot score falls back to the heuristic, and is counted."""
 
     fallback_reason: None = None
 
@@ -143,11 +143,13 @@ class OnnxClassifier:
         return frozenset(self.rows)
 
     def sample(self) -> Sample:
-        """Held-out prompts of the training data, as numbers."""
+        """Return the held-out prompts of the training data, as numbers."""
         return self._sample
 
     def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> Floats:
-        """(n, targets): probabilities that these targets' answers are adequate. Raises KeyError for an unknown target."""
+        """Return (n, targets): probabilities that these targets' answers are adequate. Raises KeyError for an unknown
+        target.
+        """
         # Asked in threads, too, while a reload or a tuning may put another table in its place.
         table = self._table
         rows = [table.rows[target_id] for target_id in target_ids]
@@ -268,8 +270,8 @@ def _best_of(abilities: Mapping[str, Ability], sample: Sample, loads: int) -> Ab
 def _at_effort(
     shipped: Mapping[str, Ability], learned: Mapping[str, Ability], at_effort: Mapping[str, Ability]
 ) -> dict[str, Ability]:
-    """Return the rows of targets at an effort that is not their usual one. What was learned of a target was learned at its usual
-    effort: what it adds to the shipped row there it adds here.
+    """Return the rows of targets at an effort that is not their usual one. A target is learned at its usual effort: the
+    difference to the shipped row there is added here.
     """
     return {
         target_id: row if target_id not in learned else _moved(learned[target_id], shipped[target_id], row)
@@ -278,7 +280,7 @@ def _at_effort(
 
 
 def _moved(row: Ability, since: Ability, to: Ability) -> Ability:
-    """Return the row with what leads from `since` to `to` added."""
+    """Return the row plus the difference of `to` and `since`."""
     return msgspec.structs.replace(
         row,
         weights=[mine + new - old for mine, old, new in zip(row.weights, since.weights, to.weights, strict=True)],

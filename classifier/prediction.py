@@ -75,7 +75,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Classifier(Protocol):
-    """Scores one prompt: no I/O, bounded milliseconds of CPU, never raises."""
+    """A scorer of one prompt: no I/O, bounded milliseconds of CPU, never raises."""
 
     def classify(self, prompt: Prompt, team_id: str = "", *, learns: bool = True) -> Prediction:
         """Return the prediction for a prompt. Its `vector` is empty where nothing is learned from it."""

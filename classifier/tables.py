@@ -84,13 +84,13 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     meanings: NDArray[np.int8]
     """(rows, columns)"""
     needed: NDArray[np.int32]
-    """(gist,): which numbers the small networks read, of the meanings in the readings of the text, of what it asks and of its
-    question, of the three's STRUCTURE, and FLAGS.
+    """(gist,): the indices of the numbers that the small networks read, of the meanings in the readings of the text, of
+    what it asks and of its question, of the three's STRUCTURE, and FLAGS.
     """
     gist_bounds: Values
-    """(2, gist): to what these are held."""
+    """(2, gist): bounds of these numbers."""
     fact_bounds: Values
-    """(2, facts): to what facts are held for all else."""
+    """(2, facts): bounds of the facts for everything else."""
 
     @property
     def loads(self) -> int:
@@ -136,7 +136,7 @@ class Inputs:
         self.numbers: Values = np.zeros(ends[-1], np.float32)
         self.address = ctypes.c_void_p(self.numbers.ctypes.data)
         self.gist = self.numbers[None, : ends[0]]
-        """(1, gist): what the small networks read."""
+        """(1, gist): the small networks' inputs."""
         self.sums = self.numbers[None, ends[0] : ends[1]]
         """(1, sums): sums over terms, facts, whether there are tools; and for each kind its own sums, facts and 1, which are 0
         but for the likeliest kind's, and count as far as the gate is sure of it.
@@ -378,7 +378,7 @@ def _demands(tables: Tables, loads: int) -> list[tuple[Callable[[], bool], str]]
 
 
 class _Pages:
-    """Places arrays one after the other in pages of their own, as large ones as the system gives.
+    """A place for arrays one after the other in pages of their own, as large ones as the system gives.
 
     A short row then lies in one line of the processor's cache and not across two, and what was needed to read the file can be
     given back, for nothing that stays lies behind it. A score reads some thousand rows all over the tables: on pages of 4 KiB

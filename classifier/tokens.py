@@ -74,7 +74,7 @@ _WEIGHTS: Final = np.array(_WEIGHTS_TEXT.split(), np.int32)
 
 
 def class_pairs(text: str) -> NDArray[np.intp]:
-    """Each byte's class and the class before it, as one number; before the first byte stands a newline."""
+    """Return each byte's class and the class before it, as one number; before the first byte stands a newline."""
     data = f"\n{text}".encode("utf-8", "replace").translate(_CLASS)
     classes = np.frombuffer(data, np.uint8)
     pairs = classes[:-1] << _SHIFT
@@ -83,7 +83,7 @@ def class_pairs(text: str) -> NDArray[np.intp]:
 
 
 def estimate_by_numpy(text: str) -> int:
-    """Thousandths of a token that `text` has."""
+    """Return the thousandths of a token that `text` has."""
     return int(_WEIGHTS.take(class_pairs(text)).sum(dtype=np.int64))
 
 
@@ -91,12 +91,12 @@ _COMPILED: Final = load_pairs(LIBRARY, _CLASS, _WEIGHTS, _CLASS[ord("\n")])
 
 
 def thousandths(text: str) -> int:
-    """Thousandths of a token that `text` has, by the compiled library where there is one."""
+    """Return the thousandths of a token that `text` has, by the compiled library where there is one."""
     return estimate_by_numpy(text) if _COMPILED is None else _COMPILED.sum(text.encode("utf-8", "replace"))
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimated tokens of `text`: 0 for an empty one, at most 4 a character; never raises."""
+    """Return estimated tokens of `text`: 0 for an empty one, at most 4 a character; never raises."""
     if not text:
         return 0
     if len(text) <= EXACT_CHARS:

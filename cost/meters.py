@@ -9,7 +9,7 @@ The columns of the ledger, of its roll-ups and of prices are named `<meter>_toke
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,14 +28,40 @@ class Meter(NamedTuple):
     """Words in the daily report."""
     focus_label: str
     """Words in a FOCUS export."""
+    price_help: str = ""
+    """Description of its price in the configuration."""
+    field_label: str = ""
+    """Label of its field where a price is entered; `price_label` where that will do."""
+    field_hint: str = ""
+    """Price that it has where that field is left empty, in words; by its name that of `within`."""
     follows: bool = False
     """True if a price without this figure has none stored, so that it goes along with that of `within`."""
     in_tokens: bool = True
+    in_statements: bool = True
+    """False if providers' own books do not tell it apart, but as a part of `within`."""
+    later: bool = False
+    """True if the roll-ups had rows before it, which have 0."""
 
 
 METERS: Final = (
-    Meter("input", "", "Prompt, fresh", "Input", "Input, not cached", "Input Tokens"),
-    Meter("cached_input", "input", "Prompt, from a cache", "Cached input", "Input, cached", "Cached Input Tokens"),
+    Meter(
+        "input",
+        "",
+        "Prompt, fresh",
+        "Input",
+        "Input, not cached",
+        "Input Tokens",
+        price_help="A million prompt tokens.",
+    ),
+    Meter(
+        "cached_input",
+        "input",
+        "Prompt, from a cache",
+        "Cached input",
+        "Input, cached",
+        "Cached Input Tokens",
+        price_help="A million prompt tokens read from the provider's cache.",
+    ),
     Meter(
         "cache_write",
         "input",
@@ -43,6 +69,8 @@ METERS: Final = (
         "Cache write",
         "Cache writes, 5 minutes",
         "Cache Write Tokens",
+        price_help="A million prompt tokens written to the cache.",
+        field_label="Cache write, 5 minutes",
     ),
     Meter(
         "cache_write_1h",
@@ -51,10 +79,23 @@ METERS: Final = (
         "Cache write, 1 h",
         "Cache writes, 1 hour",
         "Cache Write Tokens for 1 Hour",
+        price_help="A million written for an hour; default `cache_write`.",
+        field_label="Cache write, 1 hour",
+        field_hint="as the 5 minutes",
         follows=True,
     ),
-    Meter("output", "", "Answer", "Output", "Output", "Output Tokens"),
-    Meter("reasoning", "output", "Reasoning", "Reasoning", "Reasoning", "Reasoning Tokens", follows=True),
+    Meter("output", "", "Answer", "Output", "Output", "Output Tokens", price_help="A million generated tokens."),
+    Meter(
+        "reasoning",
+        "output",
+        "Reasoning",
+        "Reasoning",
+        "Reasoning",
+        "Reasoning Tokens",
+        price_help="A million reasoning tokens; what `output` costs, if left out.",
+        follows=True,
+        in_statements=False,
+    ),
     Meter(
         "request",
         "",
@@ -80,6 +121,9 @@ METER_COLUMNS: Final = tuple(f"{name}_nanousd" for name in METER_NAMES)
 """Columns of the amount of each meter; they add up to the cost."""
 TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
 """Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
+PRICED_PER_TOKEN: Final = tuple(sorted((each for each in METERS if each.in_tokens), key=lambda each: bool(each.within)))
+"""Meters with a price for a million tokens, those first that every price has."""
+LATER_COLUMNS: Final = tuple(f"{each.name}_{end}" for each in METERS if each.later for end in ("tokens", "nanousd"))
 ZERO_METERS: Final[Meters] = (0,) * len(METERS)
 FALLBACKS: Final = tuple((place, METER_NAMES.index(each.within)) for place, each in enumerate(METERS) if each.within)
 """Places of the meters that are within others, and of those others, which come first."""
@@ -111,17 +155,54 @@ class MeterSums(TokenCounts, frozen=True, kw_only=True):
     request_nanousd: int = 0
 
 
-def _compiled() -> Callable[[Sequence[int], int], Meters]:
-    """Compile `split` from the table: a loop over it would take four times as long, and every attempt is split."""
-    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
-    for part, whole in FALLBACKS:
-        terms[whole] += f" - b[{part}]"
-    found: Callable[[Sequence[int], int], Meters] = eval(f"lambda b, requests: ({', '.join(terms)}, requests)")  # noqa: S307
+class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Nano-dollars per million tokens by meter, and for one request, as of `version`; a later meter stands at the end."""
+
+    version: str
+    input_nanousd: int
+    output_nanousd: int
+    cached_input_nanousd: int
+    cache_write_nanousd: int
+    cache_write_1h_nanousd: int | None = None
+    reasoning_nanousd: int | None = None
+    request_nanousd: int = 0
+
+
+def _compiled(parameters: str, expression: str) -> Callable[..., Any]:
+    """Compile what is made of the table: every attempt is split and priced, and loops over it would take four times as long."""
+    found: Callable[..., Any] = eval(f"lambda {parameters}: {expression}")  # noqa: S307
     return found
 
 
-split: Final = _compiled()
+def _split_terms() -> str:
+    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
+    for part, whole in FALLBACKS:
+        terms[whole] += f" - b[{part}]"
+    return ", ".join(terms)
+
+
+split: Final[Callable[[Sequence[int], int], Meters]] = _compiled("b, requests", f"({_split_terms()}, requests)")
 """Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
+
+has_parts: Final[Callable[[TokenCounts], int]] = _compiled(
+    "counts", " or ".join(f"counts.{each.name}_tokens" for each in METERS if each.within)
+)
+"""Return something other than 0 where any count is within another one."""
+
+of_two: Final[Callable[[int, int, int], Meters]] = _compiled(
+    "input, output, request",
+    f"({', '.join(name if name in {'input', 'output', 'request'} else '0' for name in METER_NAMES)})",
+)
+"""Return meters of which the others are 0."""
+
+
+def dearest_of(whole: str) -> Callable[[PriceFigures], int]:
+    """Return a function that gives the highest figure of a meter and of all that is within it."""
+    found = [whole]
+    for each in METERS:
+        if each.within in found:
+            found.append(each.name)
+    return _compiled("price", f"max({', '.join(f'price.{name}_nanousd or 0' for name in found)})")
 
 
 def split_row(row: Mapping[str, int], requests: int) -> Meters:

@@ -9,7 +9,18 @@ from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 
-from cost.meters import FOLLOWERS, METER_COLUMNS, METERS, TOKEN_COLUMNS, Meters, split
+from cost.meters import (
+    FOLLOWERS,
+    METER_COLUMNS,
+    METERS,
+    TOKEN_COLUMNS,
+    Meters,
+    PriceFigures,
+    dearest_of,
+    has_parts,
+    of_two,
+    split,
+)
 from cost.usage import Usage
 
 NANO_PER_USD = 1_000_000_000
@@ -26,6 +37,8 @@ MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
 _DIGEST_DIGITS: Final = 6
 _buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
 _own_figures: Final = operator.attrgetter(*METER_COLUMNS)
+_dearest_input: Final = dearest_of("input")
+_dearest_output: Final = dearest_of("output")
 
 ServiceTier = Literal["flex", "priority"]
 """A provider's other ways to serve the same model: slower and cheaper, or quicker and dearer."""
@@ -77,21 +90,13 @@ class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     price: "Price"
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Nano-dollars per million tokens by meter, as of `version`. `request_nanousd` is for one request.
 
     A meter without a figure of its own costs what the next more general one does: an hour's cache what five minutes'
     does, reasoning what output does. Construction raises ValueError for figures that make no sense.
     """
 
-    version: str
-    input_nanousd: int
-    output_nanousd: int
-    cached_input_nanousd: int
-    cache_write_nanousd: int
-    cache_write_1h_nanousd: int | None = None
-    reasoning_nanousd: int | None = None
-    request_nanousd: int = 0
     long_prompts: tuple[LongPrompt, ...] = ()
     """Prices of long prompts, ascending by `above_tokens`; the last one that applies counts."""
     batch: "Price | None" = None
@@ -130,8 +135,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 assert_never(tier)
 
     def priced_unit(self, unit: str) -> UnitPrice | None:
-        """Return the price of a unit, or of what it is a kind of: of `image/hd/1024x1792` else that of `image/hd`, else that
-        of `image`. None where it is unknown.
+        """Return the price of a unit, or of the more general unit: of `image/hd/1024x1792` else that of `image/hd`,
+        else that of `image`. None where it is unknown.
         """
         found = {each.unit: each for each in self.units}
         while unit not in found and "/" in unit:
@@ -152,14 +157,14 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.has_tokens or not (usage.input_tokens or usage.output_tokens)
 
     def _units_total(self, usage: Usage) -> int:
-        """Return the cost of what was used of a unit, times a million."""
+        """Return the cost of the used quantity of a unit, times a million."""
         priced = self.priced_unit(usage.unit)
         return 0 if priced is None else (priced.nanousd * usage.quantity_milli + _MILLI // 2) // _MILLI
 
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
-        if usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
+        if has_parts(usage):
             total: int = sum(map(operator.mul, meters(usage), price.figures()))
         else:
             read, written = usage.input_tokens * price.input_nanousd, usage.output_tokens * price.output_nanousd
@@ -187,12 +192,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
         if usage.unit:
             return price._costs_with_units(usage)  # noqa: SLF001  Its own class.
-        if not (usage.cached_input_tokens or usage.cache_write_tokens or usage.reasoning_tokens):
+        if not has_parts(usage):
             read = usage.input_tokens * price.input_nanousd
             both = read + usage.output_tokens * price.output_nanousd
             first = (read + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
             second = (both + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            return (first, 0, 0, 0, second - first, 0, price.request_nanousd)
+            return of_two(first, second - first, price.request_nanousd)
         return _rounded(amount * figure for amount, figure in zip(meters(usage), price.figures(), strict=True))
 
     def calls_nanousd(self, calls: Sequence[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
@@ -208,12 +213,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _rounded((*tokens, request + self._units_total(usage)))
 
     def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
-        """Return what so much of a unit costs, rounded up; None where its price is unknown."""
+        """Return the cost of a quantity of a unit, rounded up; None where its price is unknown."""
         priced = self.priced_unit(unit)
         return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
 
     def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most that up to so many tokens can cost, whichever meters they turn out to be; rounded up."""
+        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up."""
         if not self.long_prompts:
             return self._most_nanousd(input_tokens, output_tokens)
         most = 0
@@ -222,11 +227,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return most
 
     def _most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        dearest = max(self.input_nanousd, self.cached_input_nanousd, self.cache_write_nanousd)
-        if self.cache_write_1h_nanousd is not None:
-            dearest = max(dearest, self.cache_write_1h_nanousd)
-        output = max(self.output_nanousd, self.reasoning_nanousd or 0)
-        total = input_tokens * dearest + output_tokens * output + self.request_nanousd * _TOKENS_PER_PRICE
+        read, written = _dearest_input(self), _dearest_output(self)
+        total = input_tokens * read + output_tokens * written + self.request_nanousd * _TOKENS_PER_PRICE
         return -(-total // _TOKENS_PER_PRICE)
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":

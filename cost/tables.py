@@ -1,6 +1,6 @@
 """Tables of the ledger, its roll-ups, prices, budgets, and the hours of our own GPUs."""
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +19,8 @@ from sqlalchemy import (
 )
 from sqlmodel import Field, SQLModel
 
-from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+from cost.dimensions import ROLLED_UP
+from cost.meters import LATER_COLUMNS, METER_COLUMNS, TOKEN_COLUMNS
 
 _ID = 200
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
@@ -49,8 +50,8 @@ class LedgerEntry(SQLModel, table=True):
         ),
         # Every period is summed up again to check the roll-ups against it.
         Index("ix_ledger_entry_at_us", "at_us"),
-        # The experiment's two arms are small shares of the traffic. The index has all that the claim reads of them: by its
-        # entries alone a month of them is read in a tenth of a second, and by the rows in ten.
+        # The experiment's two arms are small shares of the traffic. The index has all that the savings report reads of
+        # them: by its entries alone a month of them is read in a tenth of a second, and by the rows in ten.
         Index(
             "ix_ledger_entry_arm",
             "at_us",
@@ -62,6 +63,15 @@ class LedgerEntry(SQLModel, table=True):
             "cost_nanousd",
             sqlite_where=text("arm <> ''"),
             postgresql_where=text("arm <> ''"),
+        ),
+        # One end user of many is looked for.
+        Index(
+            "ix_ledger_entry_end_user",
+            "organisation_id",
+            "end_user",
+            "at_us",
+            sqlite_where=text("end_user <> ''"),
+            postgresql_where=text("end_user <> ''"),
         ),
         # A rollout compares the newest attempts of one pool's targets.
         Index(
@@ -103,14 +113,6 @@ class LedgerEntry(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
     ttft_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     duration_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
-    cache_write_1h_tokens: int = Field(sa_column=_amount())
-    input_nanousd: int = Field(sa_column=_amount())
-    cached_input_nanousd: int = Field(sa_column=_amount())
-    cache_write_nanousd: int = Field(sa_column=_amount())
-    cache_write_1h_nanousd: int = Field(sa_column=_amount())
-    output_nanousd: int = Field(sa_column=_amount())
-    reasoning_nanousd: int = Field(sa_column=_amount())
-    request_nanousd: int = Field(sa_column=_amount())
     tag: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     pool: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     origin: str = Field(sa_column=Column(String(16), nullable=False, server_default="caller"))
@@ -127,27 +129,22 @@ class LedgerEntry(SQLModel, table=True):
     considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
     version: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     batch_saved_nanousd: int = Field(sa_column=_amount())
+    disputed_nanousd: int = Field(sa_column=_amount())
     unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
     quantity_milli: int = Field(sa_column=_amount())
+    end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+
+
+# The columns of the meters follow their table, but for those of the first schema, which have no default.
+for _name in (*TOKEN_COLUMNS, *METER_COLUMNS):
+    if _name not in LedgerEntry.model_fields:
+        setattr(LedgerEntry, _name, _amount())
 
 
 # The roll-ups: sums over every entry but reserves, kept in the transaction that writes the entries. `requests` counts a
 # caller's requests, by the end of their first attempt; `attempts` what was settled or expired; `served` the requests
 # whose answer came from here. `…_rows` tell how many entries have the figure before it.
-ROLLUP_DIMENSIONS = (
-    "start_us",
-    "organisation_id",
-    "team_id",
-    "key_id",
-    "target_id",
-    "provider",
-    "tier",
-    "tag",
-    "price_version",
-    "pool",
-    "origin",
-    "unit",
-)
+ROLLUP_DIMENSIONS = ("start_us", *(each.column for each in ROLLED_UP))
 ROLLUP_SUMS = (
     "requests",
     "attempts",
@@ -165,30 +162,19 @@ ROLLUP_SUMS = (
     "unpriced_attempts",
     "estimated_attempts",
     "batch_saved_nanousd",
+    "disputed_nanousd",
 )
-_WIDTHS = {
-    "organisation_id": 64,
-    "team_id": 64,
-    "key_id": 64,
-    "tier": 32,
-    "tag": 64,
-    "pool": 64,
-    "origin": 16,
-    "unit": _UNIT,
+_ADDED: Final = {
+    name: text("0") for name in ("quantity_milli", "batch_saved_nanousd", "disputed_nanousd", *LATER_COLUMNS)
 }
-_ADDED: Final = {"unit": text("''"), "quantity_milli": text("0"), "batch_saved_nanousd": text("0")}
 """Defaults of later columns in sums that were there before."""
 
 
 def _rollup(name: str) -> Table:
-    columns = [
-        Column(
-            each,
-            BigInteger if each == "start_us" else String(_WIDTHS.get(each, _ID)),
-            nullable=False,
-            server_default=_ADDED.get(each),
-        )
-        for each in ROLLUP_DIMENSIONS
+    columns: list[Column[Any]] = [Column("start_us", BigInteger, nullable=False)]
+    columns += [
+        Column(each.column, String(each.width), nullable=False, server_default=text("''") if each.later else None)
+        for each in ROLLED_UP
     ]
     columns += [Column(each, BigInteger, nullable=False, server_default=_ADDED.get(each)) for each in ROLLUP_SUMS]
     # The team first: most questions are one team's, over some time.
@@ -366,7 +352,7 @@ class MonthMark(SQLModel, table=True):
 
 
 class ComparedDay(SQLModel, table=True):
-    """A day that was compared with a provider's own books, and what came of it the last time."""
+    """A day that was compared with a provider's own books, and the last result."""
 
     __tablename__: ClassVar[str] = "compared_day"
     __table_args__ = (PrimaryKeyConstraint("organisation_id", "day_us", "provider", name="pk_compared_day"),)
@@ -374,7 +360,7 @@ class ComparedDay(SQLModel, table=True):
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     provider: str = Field(sa_column=Column(String(_ID), nullable=False))
-    """In lower case, as providers are compared."""
+    """Name of the provider in lower case, as names are compared."""
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
     """`agrees`, `differs` or `posted`."""
     compared_us: int = Field(sa_column=Column(BigInteger, nullable=False))

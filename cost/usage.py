@@ -37,16 +37,16 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
     """Unit of what else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
-    disputed_input_tokens: int = 0
+    disputed_input: int = 0
     """Prompt tokens that were told beyond the possible, and are not in `input_tokens`."""
-    disputed_output_tokens: int = 0
+    disputed_output: int = 0
     disputed_milli: int = 0
     """Units that were told beyond the possible, in thousandths."""
 
     @property
     def is_disputed(self) -> bool:
         """True if the upstream told more than is possible."""
-        return bool(self.disputed_input_tokens or self.disputed_output_tokens or self.disputed_milli)
+        return bool(self.disputed_input or self.disputed_output or self.disputed_milli)
 
 
 ABSURD: Final = "absurd_usage"
@@ -232,8 +232,8 @@ def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Us
         cache_write_1h_tokens=min(usage.cache_write_1h_tokens, kept),
         output_tokens=written,
         reasoning_tokens=min(usage.reasoning_tokens, written),
-        disputed_input_tokens=usage.input_tokens - read,
-        disputed_output_tokens=usage.output_tokens - written,
+        disputed_input=usage.input_tokens - read,
+        disputed_output=usage.output_tokens - written,
         flags=_union(usage.flags, (DISPUTED,)),
     )
 

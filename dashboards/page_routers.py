@@ -11,11 +11,11 @@ from dashboards.audit import page as audit
 from dashboards.batch import page as batches
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
-from dashboards.finance import claim_page as claim
 from dashboards.finance import exports_page as exports
 from dashboards.finance import month_page as month
 from dashboards.finance import reconciliation_page as reconciliation
 from dashboards.finance import reports_page as reports
+from dashboards.finance import savings_page
 from dashboards.finance import showback_page as showback
 from dashboards.home import page as home
 from dashboards.keys import page as keys
@@ -47,7 +47,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     api_docs.router,
     audit.router,
     batches.router,
-    claim.router,
+    savings_page.router,
     exports.router,
     month.router,
     prices.router,

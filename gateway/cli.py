@@ -56,7 +56,7 @@ _EXPECTED: Final = (
     ("gateway.configuration.file", "ConfigError", ""),
     ("providers.catalog", "SecretMissing", ""),
     ("gateway.process.listener", "PortTaken", ""),
-    ("proxy.http.tls", "TlsInvalid", ""),
+    ("proxy.http.server", "TlsInvalid", ""),
     ("gateway.demo.engine", "EngineMissing", ""),
     ("gateway.demo.run", "DemoFailed", ""),
     ("proxy.errors", "Refused", ""),

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlmodel import SQLModel
 
 import accounts.audit.tables
@@ -32,64 +32,35 @@ import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
 import selfhosted.tables
+from gateway.postgres import UnknownDatabase, make_postgres_engine
 from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 metadata: Final = SQLModel.metadata
-TABLES: Final = (
-    accounts.tables.Organisation,
-    accounts.tables.Team,
-    accounts.tables.ApiKey,
-    accounts.people.tables.PersonRow,
-    accounts.people.tables.TeamMemberRow,
-    accounts.people.tables.SessionRow,
-    accounts.people.tables.OneTimeLinkRow,
-    accounts.people.tables.SignInFailureRow,
-    accounts.audit.tables.AuditEntryRow,
-    accounts.audit.tables.AuditHeadRow,
-    cost.tables.LedgerEntry,
-    cost.tables.SpendDay,
-    cost.tables.Boot,
-    cost.tables.LedgerCheck,
-    cost.tables.PriceVersion,
-    cost.tables.BudgetRow,
-    cost.tables.BudgetGrant,
-    cost.tables.PoolHour,
-    cost.tables.TrueUp,
-    classifier.learning.tables.WeighingRow,
-    classifier.learning.tables.VerdictRow,
-    classifier.learning.tables.TuningRow,
-    classifier.measuring.tables.MeasurementRow,
-    classifier.measuring.tables.CalibrationAnswerRow,
-    dashboards.alerts.tables.AlertRule,
-    api.webhooks.tables.WebhookMessage,
-    api.webhooks.tables.CallbackSecret,
-    proxy.admit.limits.limit_tables.LimitRule,
-    proxy.shared.redis.process_tables.LiveProcess,
-    proxy.admit.idempotency.tables.IdempotentRequest,
-    proxy.batch.tables.StoredFile,
-    proxy.batch.tables.BatchRow,
-    proxy.batch.tables.BatchLine,
-    proxy.batch.tables.BatchResult,
-    proxy.responses.stored.tables.StoredResponse,
-    proxy.responses.background.tables.BackgroundResponse,
-    proxy.responses.background.tables.BackgroundEvents,
-    selfhosted.tables.RegisteredReplica,
-    selfhosted.tables.DrainOrder,
-    selfhosted.tables.ReplicaClock,
-    selfhosted.tables.PoolTarget,
-    selfhosted.tables.PromptHabit,
+MODULES_WITH_TABLES: Final = (
+    accounts.audit.tables,
+    accounts.people.tables,
+    accounts.tables,
+    api.webhooks.tables,
+    classifier.learning.tables,
+    classifier.measuring.tables,
+    cost.tables,
+    dashboards.alerts.tables,
+    proxy.admit.idempotency.tables,
+    proxy.admit.limits.limit_tables,
+    proxy.batch.tables,
+    proxy.responses.background.tables,
+    proxy.responses.stored.tables,
+    proxy.settle.refusals.tables,
+    proxy.settle.traffic.tables,
+    proxy.shared.redis.process_tables,
+    selfhosted.tables,
 )
-"""Every table, listed so that importing this module fills `metadata`."""
+"""Importing them fills `metadata`."""
 
-_DRIVERS: Final = {
-    "sqlite": "sqlite+aiosqlite",
-    "sqlite+aiosqlite": "sqlite+aiosqlite",
-    "postgres": "postgresql+asyncpg",
-    "postgresql": "postgresql+asyncpg",
-    "postgresql+asyncpg": "postgresql+asyncpg",
-}
+_SQLITE: Final = frozenset({"sqlite", "sqlite+aiosqlite"})
+_POSTGRES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
 _ASK_EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.0
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -100,28 +71,18 @@ _MIGRATION_TIMEOUT_S: Final = 60
 _MIGRATION_LOCK: Final = 7_236_451_920
 
 
-class UnknownDatabase(ValueError):
-    """An address of an unsupported database."""
-
-
 def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
-    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name`.
+    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name` (`gateway.postgres`).
 
     With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`. Raises
     UnknownDatabase.
     """
-    address = _address(url)
-    if address.get_backend_name() == "sqlite":
-        return _sqlite_engine(address, power_safe=power_safe)
-    return create_async_engine(
-        address,
-        pool_size=10,
-        max_overflow=10,
-        pool_timeout=5.0,
-        # A connection that the server dropped is noticed before it is used.
-        pool_pre_ping=True,
-        connect_args={"timeout": 5.0, "command_timeout": 60.0},
-    )
+    scheme, _, rest = url.partition("://")
+    if scheme in _POSTGRES:
+        return make_postgres_engine(url)
+    if scheme not in _SQLITE:
+        raise UnknownDatabase(f"a database's address begins with sqlite:// or postgresql://, not {scheme[:32]}://")
+    return _sqlite_engine(make_url(f"sqlite+aiosqlite://{rest}"), power_safe=power_safe)
 
 
 async def migrate(engine: AsyncEngine) -> None:
@@ -147,16 +108,6 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
-
-
-def _address(url: str) -> URL:
-    address = make_url(url)
-    driver = _DRIVERS.get(address.drivername)
-    if driver is None:
-        raise UnknownDatabase(
-            f"a database's address begins with sqlite:// or postgresql://, not {address.drivername}://"
-        )
-    return address.set(drivername=driver)
 
 
 def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
@@ -212,28 +163,52 @@ async def _migrate_sqlite(engine: AsyncEngine) -> None:
         await connection.exec_driver_sql(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
 
 
-class AnswerCheck:
-    """A check of the database's answer, made once a second at most."""
+class WriteCheck:
+    """A check that the database can be written, made once a second at most."""
 
     def __init__(self, engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
         self._known_until = -math.inf
-        self._answers = False
+        self._takes_writes = False
         self._asking = asyncio.Lock()
 
-    async def answers(self) -> bool:
-        """Return True when it answered within a second."""
+    async def takes_writes(self) -> bool:
+        """Return True when it said within a second that it takes writes."""
         async with self._asking:
             if self._clock() >= self._known_until:
-                self._answers = await self._ask()
+                self._takes_writes = await self._ask()
                 self._known_until = self._clock() + _ASK_EVERY_S
-        return self._answers
+        return self._takes_writes
 
     async def _ask(self) -> bool:
+        ask = _ask_sqlite if self._engine.dialect.name == "sqlite" else _ask_postgres
         try:
             async with asyncio.timeout(_ANSWER_S), self._engine.connect() as connection:
-                await connection.execute(text("SELECT 1"))
+                return await ask(connection)
         except (SQLAlchemyError, OSError, TimeoutError):
             return False
+
+
+async def _ask_postgres(connection: AsyncConnection) -> bool:
+    # "on" at a standby, and where an operator made the database or the role read-only.
+    if (await connection.execute(text("SHOW transaction_read_only"))).scalar_one() == "off":
         return True
+    # Its server was a primary when the pool connected: the next connection looks for the present one.
+    await connection.invalidate()
+    return False
+
+
+async def _ask_sqlite(connection: AsyncConnection) -> bool:
+    """Return False for a file that may only be read; a file that somebody else is writing can be written."""
+    try:
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except DBAPIError as error:
+        code = getattr(error.orig, "sqlite_errorcode", None)
+        return code is not None and code & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+    await connection.rollback()
+    return True
+
+
+_PRIMARY_CODE: Final = 0xFF
+"""SQLite's extended codes have the primary one in their lowest byte."""

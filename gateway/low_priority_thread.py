@@ -79,12 +79,14 @@ class LowPriorityThread:
         return self._engine
 
     def rest(self) -> None:
-        """Use the thread for nothing for a while: somebody waits for what it might hold up."""
+        """Leave the thread unused for a while: it might hold up somebody who waits."""
         self._over_s.clear()
         self._again_at = self._clock() + AGAIN_S
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Return what `work` does, done in the thread. It waits for nothing, so its time tells whether there is time to spare."""
+        """Run `work` in the thread and return its result. It waits for nothing, so its time tells whether there is time
+        to spare.
+        """
 
         async def timed() -> tuple[T, float]:
             used = time.thread_time()

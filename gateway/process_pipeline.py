@@ -1,4 +1,4 @@
-"""The line of one process with all that requests are planned by, kept current: prices, tunings, limits, the fleet, reloads."""
+"""The request pipeline of one process, kept current with prices, tunings, limits, the fleet and reloads."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,10 @@ from classifier.onnx_classifier import load_classifier
 from cost.price_book.book import PriceBook
 from cost.price_book.price_updates import PriceWatch
 from cost.times import wall_us
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, reload, resolve_secret
+from gateway.configuration.environment import Environment, resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import reload
 from gateway.link.data_sources import DataSources
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
@@ -34,7 +37,7 @@ from gateway.wiring.pipeline import (
     warn_of_models,
 )
 from gateway.wiring.policy import choice_evidence
-from gateway.wiring.worker_books import ProcessParts
+from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
@@ -47,6 +50,7 @@ from proxy.judge import schema_check
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
+from proxy.parse.parsed_request import RequestParser
 from proxy.pipeline import RequestPipeline
 from proxy.plan.evidence import Evidence
 from proxy.plan.pipeline_config import PipelineConfig
@@ -73,7 +77,7 @@ _KEYS_READ_AGAIN = 3
 
 
 class ProcessPipeline:
-    """One process's line; `open` it once."""
+    """One process's pipeline; `open` it once."""
 
     def __init__(
         self,
@@ -84,8 +88,8 @@ class ProcessPipeline:
         *,
         serves_callers: bool,
     ) -> None:
-        """Without `serves_callers` it is the control plane's own, which tells for all processes what is wrong with the
-        configuration, and has nothing to tell of callers.
+        """Without `serves_callers` it is the control plane's own, which logs faults of the configuration for all
+        processes and has no callers to report on.
         """
         self._serves_callers = serves_callers
         self._log = _SILENT if serves_callers else _log
@@ -95,7 +99,7 @@ class ProcessPipeline:
         self._metrics = metrics
         self._pools = config.selfhosted.pool_of_target()
         self._served_as = config.selfhosted.upstream_models()
-        """Both are decided at the start."""
+        """Both keep their values of the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.refusals = Refusals(wall_us)
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
@@ -156,13 +160,13 @@ class ProcessPipeline:
         self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
-            directory=self.directory,
+            parser=RequestParser(self.directory, self.responses),
             admission=AdmissionControl(
                 gate.limiter,
                 budgets=process.books.holds,
                 load_shedding=gate.guard,
                 idempotency=gate.once,
-                record_shed=self._turned_away,
+                record_shed=self._count_shed,
             ),
             classifier=self.classifier,
             affinity=Affinity(time.monotonic),
@@ -179,13 +183,12 @@ class ProcessPipeline:
             clock=time.monotonic,
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
-            responses=self.responses,
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
             reported_at_once=_REPORTED_AT_ONCE,
         )
-        stack.callback(self.line.reports.tell)
+        stack.callback(self.line.reports.flush)
         self._is_open = True
         self.tunings = TuningWatch(sources.tunings, self.classifier, self._retuned)
         await self.tunings.refresh()
@@ -261,8 +264,8 @@ class ProcessPipeline:
         self.line.shadow = shadow
 
     def write_down(self) -> None:
-        """Bring what was counted to where other processes see it."""
-        self.line.reports.tell()
+        """Hand over the counts, so that other processes see them."""
+        self.line.reports.flush()
         self._metrics.ledger.set_journal(self._ledger.state())
         self._metrics.requests.write()
 
@@ -292,9 +295,9 @@ class ProcessPipeline:
             pools=rules.pools,
         )
 
-    def _turned_away(self) -> None:
-        self.refusals.turned_away()
-        self.traffic.turned_away()
+    def _count_shed(self) -> None:
+        self.refusals.count_shed()
+        self.traffic.count_shed()
 
     def _in_flight(self) -> int:
         return self.line.in_flight if self._is_open else 0
@@ -305,7 +308,7 @@ class ProcessPipeline:
         return with_deployments(catalog, self._fleet.deployments())
 
     def fleet_changed(self) -> None:
-        """Replicas came, went, or are in another state. Many tell so at once."""
+        """Adopt a change of replicas, which came, went, or are in another state. Many changes come at once."""
         if self._is_open and not self._is_refreshing:
             self._is_refreshing = True
             asyncio.get_running_loop().call_soon(self._refresh_deployments)
@@ -325,14 +328,16 @@ class ProcessPipeline:
         return sized(self.config.queues, self._queues, self._fleet.tokens)
 
     def _resize(self) -> None:
-        """Queues that are as large as the pools behind them."""
+        """Return queues that are as large as the pools behind them."""
         queues = self._sized()
         if queues != self._queues:
             self._queues = queues
             self.gate.queues.adopt(queues)
 
     def _reloaded_rules(self, config: GatewayConfig, catalog: Catalog) -> PipelineConfig:
-        """Return the classifier's targets come first: what a floor means is computed from their abilities."""
+        """Return the rules of a reloaded configuration. The classifier adopts the targets first: a floor follows from
+        their abilities.
+        """
         before = self._catalog
         self.classifier.adopt(catalog.abilities, catalog.efforts)
         try:
@@ -342,11 +347,11 @@ class ProcessPipeline:
             raise
 
     def _retuned(self) -> None:
-        """Compute anew what followed from the classifier's old rows."""
+        """Recompute everything that follows from the classifier's rows."""
         self.line.config = pipeline_config(self.config, self._catalog, self.classifier)
 
     def _repriced(self) -> None:
-        """Other prices came into effect: the rules are swapped whole, as a reload does."""
+        """Swap the rules whole, as a reload does, because other prices came into effect."""
         if self._is_open:
             self._catalog = repriced(self._catalog, self.prices.book, wall_us())
             self.line.config = pipeline_config(self.config, self._catalog, self.classifier)

@@ -79,7 +79,7 @@ class _Cursor(AsyncAdapt_aiosqlite_cursor):
         return self._done.lastrowid
 
     async def _async_soft_close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def close(self) -> None:
         self._rows.clear()
@@ -106,7 +106,8 @@ class _Connection(AsyncAdapt_aiosqlite_connection):
         """True from a statement's beginning until its end was seen: it may have been cancelled, and still begin a transaction."""
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `work` does with the connection, in one turn of its thread. Raises SQLAlchemy's errors for the driver's.
+        """Run `work` with the connection in one turn of its thread, and return its result. Raises SQLAlchemy's errors
+        for the driver's.
 
         Within SQLAlchemy's `run_sync` alone.
         """

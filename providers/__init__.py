@@ -4,6 +4,6 @@ catalog = build_catalog(section, resolve_secret)
 upstreams = Upstreams({"openai": HttpUpstream()})
 stream = await upstreams.open(call)
 while (events := await stream.read()) is not None:
-...
+    ...
 await stream.aclose()
 """

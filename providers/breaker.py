@@ -289,8 +289,8 @@ class Breakers:
         )
 
     def fleet(self, targets: Mapping[str, Target], caller: Scope = EVERYONE) -> Mapping[str, tuple[Deployment, ...]]:
-        """Return what is `available` of each target, by its id. Where nobody is kept from anything and no pool's replicas come and
-        go, that is the same mapping each time.
+        """Return the `available` deployments of each target, by its id. While nothing is kept from anybody and no
+        pool's replicas change, it is the same mapping each time.
         """
         if self._whole is None or self._whole[0] is not targets:
             for target in targets.values():
@@ -310,6 +310,13 @@ class Breakers:
                 if target.pool is None and (groups[target.entry].troubled or target.pattern):
                     found[target_id] = self.available(target, caller)
         return found
+
+    def absences(
+        self, targets: Mapping[str, Target], fleet: Mapping[str, tuple[Deployment, ...]], caller: Scope
+    ) -> Mapping[str, Absence]:
+        """Return why the targets that nothing of may be called are out of use, by their ids."""
+        found = {each: self.absence(targets[each], caller) for each, callable_ in fleet.items() if not callable_}
+        return {target_id: why for target_id, why in found.items() if why is not None}
 
     def absence(self, target: Target, caller: Scope = EVERYONE) -> Absence | None:
         """Return the reason that nothing of the target is called now, of the deployment that is called again first. None where something is, or
@@ -349,8 +356,8 @@ class Breakers:
         return permit
 
     def is_failing(self, deployment_id: str, caller: Scope = EVERYONE) -> bool:
-        """Return True when the latest calls all failed, as far as that says something to the caller: what only another team's requests
-        met does not.
+        """Return True when the latest calls all failed for reasons that concern the caller: failures of another team's
+        requests alone do not.
         """
         breaker = self._breakers.get(deployment_id)
         if breaker is None or breaker.streak.failures < FAILING_AFTER:
@@ -579,7 +586,9 @@ class _Trouble:
 
 
 def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
-    """Return True when what was learnt of the one says nothing of the other: who is asked, where, and with which key."""
+    """Return True when the two differ in provider, address or key, so that the state of the one says nothing of the
+    other.
+    """
     return known is not None and (known.base_url, known.api_key, known.upstream_model, known.options) != (
         now.base_url,
         now.api_key,

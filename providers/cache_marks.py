@@ -13,7 +13,8 @@ Message = dict[str, Any]
 
 
 def with_cache_marks(messages: Sequence[Message], tools: Any, mark: Mapping[str, Any] = _EPHEMERAL) -> list[Message]:
-    """Chat messages with a mark behind the system prompt, which tools come before, and one behind the last message.
+    """Return the chat messages with a mark behind the system prompt, which tools come before, and one behind the last
+    message.
 
     Where the caller has set any itself they stay as they are: it knows better, and there may be four at most.
     """

@@ -55,7 +55,7 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
     """The names that callers may send, as far as litellm's table knows them; others are taken too."""
 
     def stands_for(self, name: str) -> str | None:
-        """Return what the `*` stands for in a name; None where it does not match."""
+        """Return the part of a name that the `*` matches; None where the name does not match."""
         prefix = self.target.target_id[:-1]
         rest = name.removeprefix(prefix)
         return rest if rest and name.startswith(prefix) and _NAME.fullmatch(name) else None
@@ -109,8 +109,8 @@ _NO_WILDCARDS: Final = Wildcards((), PriceBook(), 0)
 
 
 def those_that_chat(targets: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Return those that answer chats, else all: what embeds, draws or speaks was never meant by `auto`, so no refusal or
-    explanation need tell of it.
+    """Return the targets that answer chats, or all where none does: `auto` never means one that embeds, draws or
+    speaks, so no refusal or explanation mentions it.
     """
     return tuple(each for each in targets if each.chats) or targets
 
@@ -265,7 +265,9 @@ def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deploymen
 
 
 def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
-    """Yield sentences about what is known of a configured model neither by the file nor by litellm's table, and what follows."""
+    """Yield sentences about facts of a configured model that neither the file nor litellm's table has, and the
+    consequence.
+    """
     for model in section.models:
         target = catalog.targets.get(model.model_id)
         if target is None:
@@ -334,7 +336,7 @@ def _with_row(target: Target, known: KnownRow | None) -> Target:
 
 
 def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
-    """Return the target with what the configuration says, else with what is known, else with what is assumed."""
+    """Return the target with its facts from the configuration, else from the table, else from assumptions."""
     facts = known.facts
     context = model.max_context_tokens or (facts and facts.max_input_tokens)
     output = model.max_output_tokens or (facts and facts.max_output_tokens)

@@ -8,13 +8,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
+from providers.wire import PATHS
 from settings.types import Finite, Reloadable, Section, Share
 
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
-_OPERATIONS = (
-    "/chat/completions", "/completions", "/embeddings", "/responses", "/messages", "/rerank", "/moderations",
-    "/images/generations", "/audio/speech", "/audio/transcriptions", "/audio/translations",
-)  # fmt: skip
+_ADDED_PATHS = (*(f"/{path}" for path in PATHS.values()), "/completions", "/responses", "/messages")
+"""What is added to a base URL. The longer of two that end alike comes first."""
 _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
@@ -116,7 +115,7 @@ class DeploymentConfig(Section):
 def _check_url(url: str) -> None:
     if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) is None:
         raise ValueError("base_url must be http(s)://host[:port][/path], without a user, a query or a fragment")
-    for path in _OPERATIONS:
+    for path in _ADDED_PATHS:
         if url.rstrip("/").endswith(path):
             raise ValueError(f"base_url is what {path} is added to: write {url.rstrip('/').removesuffix(path)}")
 

@@ -19,7 +19,7 @@ _COUNTED: Final = re.compile(rb',"usage": ?(\{[^{}\n]*\})\}\n\n')
 _LOOKED_AT: Final = 3
 """The first events of a read, among which the form of words is looked for: a role may come before them."""
 _TRIES: Final = 8
-"""After so many reads in a row without a run none is looked for any more."""
+"""Reads in a row without a run after which no further run is looked for."""
 _PROBE: Final = "words"
 
 _texts: Final = msgspec.json.Decoder(list[str]).decode

@@ -41,7 +41,7 @@ class UpstreamError(Exception):
     """The deployment's circuit breaker counts it."""
 
     key_refused: bool = False
-    """It is beyond doubt the operator's: no call of anybody can succeed there until operators mend it."""
+    """The fault is beyond doubt the operator's: no call of anybody can succeed there until operators mend it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class UpstreamError(Exception):
         self.status = status
         self.retry_after_s = retry_after_s
         self.said: tuple[str, ...] = ()
-        """The words that make it what it is, as the upstream wrote them: for comparing alone, nobody is shown them."""
+        """The upstream's words that decided the class: for comparison alone, never shown."""
         self.without_words: UpstreamError | None = None
         """The error as it is where the request itself says `said`, and the upstream only repeats it."""
 

@@ -28,7 +28,7 @@ class FailureStreak(msgspec.Struct, frozen=True):
     blame: Scope | None = None
     """The least scope that holds the failures of the first team among them."""
     others: int = 0
-    """Those of other teams."""
+    """Failures of other teams."""
     is_everyones: bool = False
     """True when one of them was caused by no request."""
 
@@ -42,7 +42,7 @@ class FailureStreak(msgspec.Struct, frozen=True):
 
     @property
     def whose(self) -> Scope:
-        """The callers that the streak says something to."""
+        """The callers that the streak concerns."""
         if self.is_everyones or self.others >= _OTHERS or self.blame is None:
             return EVERYONE
         return self.blame

@@ -25,7 +25,7 @@ class Form(msgspec.Struct, frozen=True):
         return len(self.before) + self.upload.size + len(self.after)
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """Yield what follows `before`."""
+        """Yield the bytes after `before`."""
         async for piece in self.upload.pieces():
             yield piece
         yield self.after

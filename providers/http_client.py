@@ -126,7 +126,7 @@ class HttpUpstream:
         )
         self.held = HeldBytes(limits.max_replies_bytes)
         self._heads: dict[tuple[str, str], _Head] = {}
-        """By the deployment's id and the path."""
+        """Heads by the deployment's id and the path."""
 
     async def open(self, call: UpstreamCall) -> UpstreamStream:
         """Open the call as `Upstream.open` does. Raises an UpstreamError."""
@@ -313,7 +313,7 @@ def _head_of(deployment: Deployment, url: str) -> _Head:
 
 
 _KEY_HEADERS: Final = {"azure": "api-key", "litellm": "x-api-key"}
-"""Behind litellm, only Anthropic is called from here."""
+"""Header of the key by kind. Of the kind litellm only Anthropic is called from here."""
 
 
 async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> NoReturn:
@@ -339,7 +339,8 @@ async def _refuse(connection: Connection, call: UpstreamCall, share: Share) -> N
 
 
 async def _read_bounded(connection: Connection, limit: int, share: Share) -> bytes | None:
-    """Return the whole body, or None when it is longer than the limit. It is held in `share`, which whoever made it gives back.
+    """Return the whole body, or None when it is longer than the limit. It is held in `share`, which the caller gives
+    back.
 
     Raises READ_ERRORS.
     """
@@ -411,7 +412,7 @@ class _Body(msgspec.Struct, eq=False):
         return []
 
     async def aclose(self) -> None:
-        """Close it, once whoever read it is done with what it said."""
+        """Close it once its last read has been used."""
         self.pool.release(self.connection)
         self.share.give_back()
 
@@ -470,7 +471,7 @@ class _Stream:
         self._finished = False
         self._idle_bytes = 0
         self._before = 0
-        """Bytes of what came before the first token, which whoever reads holds until then."""
+        """Bytes of the events before the first token, which the reader holds until then."""
         self._has_spoken = False
         self.ended = False
         self._closed = False
@@ -538,7 +539,7 @@ class _Stream:
         return events
 
     def _count_idle(self, count: int) -> None:
-        """Count what says nothing: comments, and events without content. What is held of an event may become one."""
+        """Count bytes without content: comments and empty events. A held part of an event may still become one."""
         self._idle_bytes += count
         if self._idle_bytes - self._parser.held_bytes > _MAX_IDLE_BYTES:
             raise MalformedReply("The upstream streams and says nothing.", deployment_id=self._deployment_id)

@@ -41,7 +41,7 @@ def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = 
 
 
 def _names(model: ModelConfig, name: str | None, served_as: str | None) -> Iterator[str]:
-    """Yield the model's names, those first that say most surely what it is."""
+    """Yield the model's names, the surest first."""
     if model.ability is not None:
         yield model.ability
         return

@@ -159,7 +159,9 @@ class LitellmUpstream:
         return _LitellmBody(reply, call)
 
     def _drop_unsupported(self, arguments: dict[str, Any], call: UpstreamCall) -> None:
-        """Leave out what litellm says that the model cannot take. Raises CannotCarry for what may not be left out."""
+        """Leave out the fields that the model cannot take by litellm's word. Raises CannotCarry for one that may not be
+        left out.
+        """
         model = call.deployment.upstream_model
         supported = self._supported.get(model)
         if supported is None:

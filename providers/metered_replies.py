@@ -60,7 +60,7 @@ def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
 
 
 def _units(unit: str, amount: Any) -> UsedUnits | None:
-    """So much of a unit, rounded up to a thousandth; None for a figure that cannot be true."""
+    """Return the quantity of a unit, rounded up to a thousandth; None for a figure that cannot be true."""
     if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= _MOST_MILLI:
         return None
     return UsedUnits(unit, int(-(-Decimal(str(amount)) * _MILLI // 1)))

@@ -31,7 +31,7 @@ MINOR: Final = frozenset(
 TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
 """Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
 _TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
-"""Those of them that an engine does."""
+"""The abilities among them that an engine has."""
 
 # Anthropic's messages have none of these, wherever they are served.
 _CLAUDE: Final = frozenset(

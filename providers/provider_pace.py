@@ -20,7 +20,7 @@ class ProviderPace:
 
     def __init__(self) -> None:
         self.until = 0.0
-        """For everyone."""
+        """Time until which everyone is kept away."""
         self.team = ""
         self.team_until = 0.0
         self.why = ""
@@ -55,7 +55,7 @@ class ProviderPace:
             self.until = max(until, self.until)
 
     def forget(self, now: float) -> None:
-        """Forget what is over."""
+        """Forget the times that are over."""
         if self.until <= now:
             self.until = 0.0
         if self.team_until <= now:

@@ -42,7 +42,7 @@ class AsWritten(msgspec.Struct, frozen=True, kw_only=True):
 
     dialect: Dialect
     fields: Mapping[str, msgspec.Raw]
-    """The body, without what is the gateway's to say."""
+    """The body, without the fields that the gateway sets."""
     tools: Mapping[str, str]
     """The provider-run tools that the target must have, by name, and where each is asked for, such as `tools.0.type`."""
     for_reasoners: Mapping[str, msgspec.Raw] = MappingProxyType({})

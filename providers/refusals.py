@@ -138,7 +138,7 @@ class _Loaded(msgspec.Struct, frozen=True):
 
 
 def read_table() -> Table:
-    """Return the whole table with what its rows rest on."""
+    """Return the whole table with the evidence of its rows."""
     return msgspec.convert(tomllib.loads(TABLE_FILE.read_text(encoding="utf-8")), Table)
 
 

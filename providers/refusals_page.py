@@ -38,7 +38,7 @@ _SEEN: Final[dict[Seen, str]] = {
     "source": "source",
     "report": "report",
     "described": "described",
-    "recalled": "about it",
+    "recalled": "related",
 }
 _OWNERS: Final[dict[Owner, str]] = {
     "request": "request",
@@ -60,15 +60,17 @@ def _lines() -> Iterator[str]:
     yield from _HEAD.replace("{day}", str(day)).splitlines()
     for provider, rows in groupby(table.refusal, key=lambda row: row.provider):
         yield from ("", f"## {_TITLES.get(provider, provider)}", "")
-        yield from ("| reply | owner | source |", "|---|---|---|")
-        yield from (_row(row, day) for row in rows)
-    yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines())
+        owed: dict[str, list[str]] = {}
+        for row in rows:
+            owed.setdefault(_outcome(row), []).append(f"{_reply(row)} ({_where(row.seen, row.source, row.date, day)})")
+        yield from (f"- **{outcome}**: {'; '.join(replies)}" for outcome, replies in owed.items())
+    yield from ("", *_PACE.format(words=", ".join(f"*{each.after} …*" for each in table.wait)).splitlines(), "")
     for each in table.reset:
         where = _where(each.seen, each.source, each.date, day)
-        yield f"| {each.provider} | `{each.remaining}` | `{each.reset}` | `{each.example}` | {where} |"
-    yield from ("", "## How sure it is", "", "| source | means | rows |", "|---|---|---|")
+        yield f"- {each.provider}: `{each.remaining}`, `{each.reset}` (`{each.example}`; {where})"
+    yield from ("", "## How sure it is", "")
     yield from (
-        f"| {words} | {_MEANS[seen]} | {sum(row.seen == seen for row in table.refusal)} |"
+        f"- {words}: {_MEANS[seen]} ({sum(row.seen == seen for row in table.refusal)} rows)"
         for seen, words in _SEEN.items()
     )
 
@@ -86,27 +88,30 @@ _PACE: Final = """## How long a provider asks to be left alone
 
 `retry-after-ms` and `retry-after` are read first; then the reset of each limit of which nothing is left (seconds, a duration such as
 `6m0s`, a date, or a moment since 1970), Google's `retryDelay`, the headers that OpenRouter repeats in `metadata`, and words: {words}.
-At most an hour is waited; a value that cannot be meant is ignored.
-
-| provider | nothing left of | resets at | example | source |
-|---|---|---|---|---|"""
+At most an hour is waited; a value that cannot be meant is ignored. The fields of what is left and of when it resets:
+"""
 
 
-def _row(row: Row, day: Day | None) -> str:
-    said = [
-        *(f"`{code}`" for code in sorted(row.codes)),
-        *(f"begins {_quoted(words)}" for words in row.begins),
-        *(_quoted(words) for words in row.words),
+def _reply(row: Row) -> str:
+    """Return the statuses, codes and words that the row is known by."""
+    kinds = [
+        " or ".join(f"`{code}`" for code in sorted(row.codes)),
+        row.begins and f"begins {' or '.join(map(_quoted, row.begins))}",
+        " or ".join(map(_quoted, row.words)),
     ]
+    said = [kind for kind in kinds if kind]
     both = (row.codes and (row.begins or row.words)) or (row.begins and row.words)
     statuses = ", ".join(map(str, sorted(row.status)))
+    says = (" and " if both else " or ").join(said)
+    return f"{statuses}: {says}" if statuses and says else statuses or says
+
+
+def _outcome(row: Row) -> str:
+    """Return whose the refusal is, why, and what callers are told."""
     about = f" ({row.reason})" if row.reason else ""
-    whose = f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}"
     elsewhere = ", try others" if row.elsewhere else ""
     told = f", `{row.told_code}`" if row.told_code else ""
-    says = (" and " if both else " or ").join(said)
-    reply = f"{statuses}: {says}" if statuses and says else statuses or says
-    return f"| {reply} | {whose}{elsewhere}{told} | {_where(row.seen, row.source, row.date, day)} |"
+    return f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}{elsewhere}{told}"
 
 
 def _quoted(words: str) -> str:

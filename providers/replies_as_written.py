@@ -193,8 +193,8 @@ class _MessagesReader:
 
 
 class MessagesUsage:
-    """The usage that one of Anthropic's replies tells. What a stream's first event says of the input holds until a later one
-    says more.
+    """The usage that one of Anthropic's replies tells. The input of a stream's first event holds until a later event
+    has more.
     """
 
     def __init__(self) -> None:

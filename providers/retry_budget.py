@@ -77,7 +77,9 @@ class RetryBudget:
         return int(self._clock() // self._bucket_s)
 
     def _expire(self, number: int) -> None:
-        """Forget what is too old, now that the bucket of this number is the present one, and give back what time has earned."""
+        """Drop old buckets, now that the bucket of this number is the present one, and give back the retries that time
+        has earned.
+        """
         while self._recent and self._recent[0][0] <= number - _BUCKETS:
             self._requests -= self._recent.popleft()[1]
         now = self._clock()

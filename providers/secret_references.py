@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,20 @@ def inside(value: Any) -> Iterable[tuple[str | int, Any]]:
     if isinstance(value, set | frozenset):
         return enumerate(sorted(value, key=str))
     return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def settings_as_shown(value: Any, secrets_from: Mapping[str, str]) -> Any:
+    """Return the configuration as plain values that are safe to show: a secret appears as its reference and whether it is set."""
+    if isinstance(value, BaseModel | Mapping):
+        return {str(name): settings_as_shown(inner, secrets_from) for name, inner in inside(value)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [settings_as_shown(inner, secrets_from) for _, inner in inside(value)]
+    if isinstance(value, str):
+        return next((str(secret) for secret in secrets_in(value, secrets_from)), _USER_INFO.sub("***@", value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    # For reading only: YAML knows no Decimal, and a float prints the same digits.
+    return float(value) if isinstance(value, Decimal) else str(value)

@@ -58,7 +58,7 @@ class SseParser:
         return self._event_bytes + self._rest_bytes
 
     def clear(self) -> None:
-        """Forget what is held of an event that will not end."""
+        """Drop the held part of an event that will not end."""
         self._rest.clear()
         self._data.clear()
         self._rest_bytes = self._event_bytes = 0

@@ -56,7 +56,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""
-    """Of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
+    """API version of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
     batch_api: BatchApiKind | None = None
     """The provider's own batch API at this address; None where there is none, or none is to be used."""
     adapter: str | None = None
@@ -101,7 +101,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     routing_weight: float
     deployments: tuple[Deployment, ...]
     tokenizer_ppm: int | None = None
-    """Its tokens for a text that the common yardstick tokenizer counts as a million; None when unknown."""
+    """Its tokens for a text that the common reference tokenizer counts as a million; None when unknown."""
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
     assumed: frozenset[Fact] = frozenset()

@@ -48,7 +48,7 @@ class Upload:
             await self._spill()
 
     async def written(self) -> None:
-        """Everything was written. Raises OSError."""
+        """Wait until everything was written. Raises OSError."""
         if self._file is not None and self._held:
             await self._spill()
 

@@ -13,7 +13,7 @@ from providers.wire import ChatRequest, Event
 
 
 def ignore(_told: object) -> None:
-    """Do nothing with what a call tells, where nobody books or reports it."""
+    """Ignore a call's report, where nobody books or reports it."""
 
 
 class UpstreamCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Impatient(Protocol):
     """A stream over a connection of its own, whose silence can be limited while it is read."""
 
     def limit_silence(self, idle_s: float) -> None:
-        """From now on a silence of so many seconds ends it, as UpstreamTimeout."""
+        """Limit the silence from now on: a longer one ends the stream with UpstreamTimeout."""
         ...
 
 

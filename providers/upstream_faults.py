@@ -112,8 +112,9 @@ def error_in_reply(error: Any, deployment_id: str, secret: str | None = None) ->
 
 
 def without_repeated_words(error: UpstreamError, sent: Mapping[str, bytes]) -> UpstreamError:
-    """Return the error without what its request says itself. Providers repeat words of a request, some before any of their own, and
-    whoever could write there that our account is empty would take the deployment from everybody. Then the status counts alone.
+    """Return the error without words that its request contains itself. Providers repeat words of a request, some before
+    any of their own, and whoever could write there that our account is empty would take the deployment from everybody.
+    Then the status counts alone.
 
     `sent` has the raw fields of the request.
     """
@@ -234,12 +235,12 @@ _TOLD: Final[Mapping[str, tuple[type[UpstreamError], str]]] = {
         "The provider failed with status {status}; neither your request nor the gateway is at fault.",
     ),
 }
-"""By the reason of what is the provider's pace or health: its class, and what callers read."""
+"""Class and public text by reason, of refusals for the provider's pace or health."""
 
 
 def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | None) -> Original | None:
-    """Anthropic's own words for an error, out of the first of these bodies that has any. None where none has, or where it is
-    about our key or account.
+    """Return Anthropic's own words for an error, out of the first of these bodies that has any. None where none has, or
+    where it is about our key or account.
     """
     if error.owner == "operator":
         return None
@@ -353,7 +354,7 @@ def _fault_of(found: Any, depth: int = 0) -> _Fault:
 
 
 def _within(text: str, outer: _Fault, depth: int) -> _Fault:
-    """Return the fault that a text of JSON tells, with what only the one around it says; `outer` for any other text."""
+    """Return the fault in a text of JSON, completed by the fields of the one around it; `outer` for any other text."""
     text = text.strip()
     if not text.startswith(("{", "[{")) or depth > _MOST_NESTED:
         return outer

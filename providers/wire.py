@@ -107,6 +107,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     tag: str = ""
     """The caller's own booking tag, beside its team; empty for none."""
+    end_user: str = ""
+    """The caller's own user that the request is for, as booked; empty for none."""
     priority: Priority = 0
     cache_key: str | None = None
     """The caller's own name for what its prompts share (`prompt_cache_key`)."""
@@ -295,7 +297,7 @@ def completes_text(request: ChatRequest, deployment: Deployment) -> bool:
 
 
 def path_of(request: ChatRequest, deployment: Deployment) -> str:
-    """URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
+    """Return the URL path of a call, below the deployment's `base_url`, or below the address of its own dialect."""
     if request.as_written is not None:
         return request.as_written.dialect
     if deployment.speaks_messages:
@@ -617,7 +619,7 @@ def speaks_anthropic(deployment: Deployment) -> bool:
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:
-    """List what a caller of another dialect asked for and this deployment is not sent; for the caller to be told."""
+    """List the parameters of a caller of another dialect that this deployment is not sent, so that the caller is told."""
     if not request.translated or request.as_written is not None:
         return ()
     if request.in_messages is not None and deployment.speaks_messages:

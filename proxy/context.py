@@ -7,17 +7,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from accounts.caller import Caller
-from classifier.prediction import Prompt
-from providers.upload import Upload
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Ending, Weakness
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, RequestTrace, Weakness
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
-from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Wire
+from proxy.parse.chat_request import AUTO
+from proxy.parse.parsed_request import ParsedRequest
+from proxy.parse.wires.wire import Dialect, EventWriter, Kept, Memory, Understood, Wire
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 
@@ -42,27 +41,30 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     reply: Reply
     started_at: float
     config: PipelineConfig
-    """The configuration when the request came; a reload does not change it. What a wildcard stands for is added."""
+    """The configuration when the request came; a reload does not change it. The targets of matched wildcards are
+    added.
+    """
     task: asyncio.Task[Any]
     trace: RequestTrace | None = None
     caller: Caller | None = None
     dialect: Dialect | None = None
-    """How the answer is written; known once the body is parsed."""
+    """The writer of the answer's dialect; known once the body is parsed."""
     writer: EventWriter | None = None
     """The writer of the answer's stream, from its beginning on."""
     keeper: Callable[[Kept], Awaitable[bool]] | None = None
-    """Keeps the answer for its caller; False when it could not."""
+    """The function that keeps the answer for its caller; False when it could not."""
     memory: Memory | None = None
-    """What its connection remembers of answers before, and is to remember of this one."""
-    prompt: Prompt | None = None
-    upload: Upload | None = None
-    """The file that came with it, which is closed with the request."""
+    """The answers that its connection remembers, and is to remember."""
+    parsed: ParsedRequest | None = None
+    """The request as its caller made it. A file that came with it is closed with the request."""
     admission: Admission | None = None
     bounded: bool = False
     """True when a hard budget holds money for it."""
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []
+    waits: list[QueueWaited] = []
+    """Its waits in queues before targets, also those that ended in a spill-over or a refusal."""
     answering: Attempt | None = None
     """The attempt whose answer the caller is given."""
     judged: bool = False
@@ -70,7 +72,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     escalated_from: str | None = None
     """The target whose weak answer was replaced by a better target's."""
     agreement: Agreement | None = None
-    """What became of two cheap answers; None where two were not asked."""
+    """The outcome of two cheap answers; None where two were not asked."""
     released_at: float | None = None
     """The moment, on the monotonic clock, at which a held-back answer was released."""
     ended_by: EndedBy | None = None
@@ -79,15 +81,22 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The model that the caller named, where the configuration knows it; empty before the body is parsed."""
     error_code: str | None = None
     error_message: str | None = None
-    """What its caller was told, where the refusal was the gateway's own."""
+    """The message that its caller was sent, where the refusal was the gateway's own."""
+
+    def understood(self, found: Understood) -> None:
+        """Note how an error has to be written and which model was named, before the rest of the request is checked."""
+        self.dialect = found.dialect
+        model = found.request.model
+        if model == AUTO or self.config.has_model(model):
+            self.asked_model = model
 
     def end(self, by: EndedBy) -> None:
-        """Records the ending. Only the first call counts: what follows concerns only how it is reported."""
+        """Record the ending. Only the first call counts: later steps concern only its report."""
         if self.ended_by is None:
             self.ended_by = by
 
     def cut(self, why: Cut) -> None:
-        """Cancels the request's task for `why`. Overrides an earlier ending unless that was a cut as well."""
+        """Cancel the request's task for `why`. Overrides an earlier ending unless that was a cut as well."""
         if not self.was_cut_short:
             self.ended_by = why
         self.task.cancel()
@@ -122,7 +131,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
 def new_context(
     request_id: str, wire: Wire, exchange: Exchange, clock: Callable[[], float], config: PipelineConfig
 ) -> RequestContext:
-    """Creates the context of a request that runs in the current task; its reply carries `x-request-id`."""
+    """Create the context of a request that runs in the current task; its reply carries `x-request-id`."""
     # Asking the loop for it costs a system call.
     task = exchange.task or asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.

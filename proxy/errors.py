@@ -1,26 +1,24 @@
-"""Request failures, and the one table that maps each to its HTTP status and error code.
+"""Request failures, each with its HTTP status and error code: those of the gateway's own in the heads of their classes here, those that
+come from accounts, cost and providers in `FAULTS`. Nothing else names a status or a code.
 
 The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, all four keys always.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import (
-    AnswerLate,
     AnswerLost,
-    CannotCarry,
     ConnectFailed,
     FirstTokenTimeout,
     MalformedReply,
     Original,
     PromptTooLong,
-    ReplicaSilent,
     RequestRejected,
     StreamCut,
     UpstreamError,
@@ -41,13 +39,39 @@ class Fault(msgspec.Struct, frozen=True):
     code: str | None
 
 
-class Refused(Exception):
-    """A request refused by the gateway. `message` is shown to the caller and says what to do."""
+_INVALID: Final = "invalid_request_error"
+_SERVER: Final = "server_error"
+_TYPES: Final[Mapping[int, str]] = {402: "insufficient_quota", 403: "permission_error", 429: "requests"}
+"""The error types of statuses, as OpenAI has them; of the others there is one for 4xx and one for 5xx."""
+_FIRST_OF_SERVER: Final = 500
+_UNEXPECTED: Final = Fault(500, _SERVER, "internal_error")
 
-    fault: Fault | None = None
-    """The fault of a kind that is defined outside of this module and so is not in TABLE."""
+
+def fault_of(status: int, code: str | None, error_type: str | None = None) -> Fault:
+    """Return the fault of a status and code; its type is the status's unless another one is named."""
+    usual = _TYPES.get(status, _SERVER if status >= _FIRST_OF_SERVER else _INVALID)
+    return Fault(status, error_type or usual, code)
+
+
+class Refused(Exception):
+    """A request refused by the gateway. `message` is shown to the caller and names the remedy.
+
+    A kind of refusal tells its status and code in its head, `class Full(Refused, status=429, code="full")`, or has those of
+    the kind that it is one of; without either it cannot be defined.
+    """
+
+    fault: Fault = _UNEXPECTED
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Extra reply headers for this error."""
+
+    def __init_subclass__(
+        cls, *, status: int | None = None, code: str | None = None, error_type: str | None = None
+    ) -> None:
+        super().__init_subclass__()
+        if status is not None:
+            cls.fault = fault_of(status, code, error_type)
+        elif cls.fault is _UNEXPECTED:
+            raise TypeError(f"{cls.__name__} has no status")
 
     def __init__(
         self,
@@ -69,39 +93,39 @@ class Refused(Exception):
         self.should_retry = should_retry
 
 
-class BadRequest(Refused):
+class BadRequest(Refused, status=400):
     """The body or a header is wrong."""
 
 
-class BodyTooLarge(Refused):
+class BodyTooLarge(Refused, status=413, code="request_too_large"):
     """The body is larger than `server.max_body_bytes`."""
 
 
-class UploadTimeout(Refused):
+class UploadTimeout(Refused, status=408, code="request_timeout"):
     """The body did not arrive in time."""
 
 
-class NotAuthenticated(Refused):
+class NotAuthenticated(Refused, status=401, code="invalid_api_key"):
     """No key was sent."""
 
 
-class WrongTeam(Refused):
+class WrongTeam(Refused, status=403, code="wrong_team"):
     """The claimed team is not the key's."""
 
 
-class AdminOnly(Refused):
+class AdminOnly(Refused, status=403, code="admin_only"):
     """The key's role is not admin."""
 
 
-class OperatorOnly(Refused):
+class OperatorOnly(Refused, status=403, code="operator_only"):
     """A change that concerns all organisations, attempted by an admin of another one than the operator's."""
 
 
-class NotSignedIn(Refused):
+class NotSignedIn(Refused, status=401, code="not_signed_in"):
     """A page's script request whose session has ended."""
 
 
-class SignInFirst(Refused):
+class SignInFirst(Refused, status=401, code="not_signed_in"):
     """A page request without a session. `where` is the path of the sign-in page."""
 
     def __init__(self, where: str) -> None:
@@ -109,43 +133,43 @@ class SignInFirst(Refused):
         self.where = where
 
 
-class CrossSite(Refused):
+class CrossSite(Refused, status=403, code="cross_site"):
     """A changing request that does not come from one of our own pages (CSRF)."""
 
 
-class NotAllowed(Refused):
+class NotAllowed(Refused, status=403, code="not_allowed"):
     """The person or the key lacks the right for this."""
 
 
-class KeyNotFound(Refused):
+class KeyNotFound(Refused, status=404, code="key_not_found"):
     """No such key, or another team's: the two must look the same."""
 
 
-class PersonNotFound(Refused):
+class PersonNotFound(Refused, status=404, code="person_not_found"):
     """No such person, or another organisation's: the two must look the same."""
 
 
-class LimitNotFound(Refused):
+class LimitNotFound(Refused, status=404, code="limit_not_found"):
     """No such limit, or another organisation's: the two must look the same."""
 
 
-class AuditEntryNotFound(Refused):
+class AuditEntryNotFound(Refused, status=404, code="audit_entry_not_found"):
     """No such entry, or another organisation's: the two must look the same."""
 
 
-class NameTaken(Refused):
+class NameTaken(Refused, status=409, code="name_taken"):
     """The name or id is taken."""
 
 
-class LastAdmin(Refused):
+class LastAdmin(Refused, status=409, code="last_admin"):
     """The change would leave the organisation without an admin."""
 
 
-class ChangesUnavailable(Refused):
+class ChangesUnavailable(Refused, status=503, code="changes_unavailable"):
     """The database does not answer; nothing was changed."""
 
 
-class ReadsOnly(Refused):
+class ReadsOnly(Refused, status=403, code="finance_reads_only"):
     """A key with the role finance attempted a change or a model call."""
 
     def __init__(self) -> None:
@@ -155,59 +179,59 @@ class ReadsOnly(Refused):
         )
 
 
-class ModelNotFound(Refused):
+class ModelNotFound(Refused, status=404, code="model_not_found"):
     """No such alias or target, or the team may not use it."""
 
 
-class NotAcceptable(Refused):
+class NotAcceptable(Refused, status=406, code="not_acceptable"):
     """The reply has none of the content types that the request accepts."""
 
 
-class DatabaseAway(Refused):
+class DatabaseAway(Refused, status=503, code="database_unavailable"):
     """The database does not answer, so the caller cannot be authenticated."""
 
 
-class UsageUnavailable(Refused):
+class UsageUnavailable(Refused, status=503, code="usage_unavailable"):
     """The database does not answer."""
 
 
-class MetricsClosed(Refused):
+class MetricsClosed(Refused, status=403, code="metrics_closed"):
     """/metrics was requested from an address that is not allowed, or without its token."""
 
 
-class TeamNotFound(Refused):
+class TeamNotFound(Refused, status=404, code="team_not_found"):
     """No such team, or another's: the two must look the same."""
 
 
-class RequestNotFound(Refused):
+class RequestNotFound(Refused, status=404, code="request_not_found"):
     """No such request, or another team's: the two must look the same."""
 
 
-class ResponseNotFound(Refused):
+class ResponseNotFound(Refused, status=404, code="response_not_found"):
     """No such kept response, or another team's: the two must look the same."""
 
 
-class ConversationNotFound(Refused):
+class ConversationNotFound(Refused, status=404, code="conversation_not_found"):
     """No such conversation, or another team's: the two must look the same."""
 
 
-class BackgroundFull(Refused):
+class BackgroundFull(Refused, status=429, code="background_full"):
     """The team has as many responses in the background as it may."""
 
 
-class ResponsesUnavailable(Refused):
+class ResponsesUnavailable(Refused, status=503, code="responses_unavailable"):
     """The database does not answer, so kept responses cannot be read."""
 
 
-class LearningOff(Refused):
+class LearningOff(Refused, status=409, code="learning_off"):
     """Feedback for a request of a team that keeps no learning data to attach it to."""
 
 
-class FeedbackUnavailable(Refused):
+class FeedbackUnavailable(Refused, status=503, code="feedback_unavailable"):
     """The database does not answer."""
 
 
-class UnpricedModel(Refused):
+class UnpricedModel(Refused, status=400, code="unpriced_model"):
     """The named model's price is unknown, and `cost.unpriced` is `refuse`."""
 
     def __init__(self, target_id: str) -> None:
@@ -219,143 +243,143 @@ class UnpricedModel(Refused):
         )
 
 
-class PricesUnavailable(Refused):
+class PricesUnavailable(Refused, status=503, code="prices_unavailable"):
     """The database does not answer."""
 
 
-class PriceNotFound(Refused):
+class PriceNotFound(Refused, status=404, code="price_not_found"):
     """No such version of a target's price."""
 
 
-class BudgetNotFound(Refused):
+class BudgetNotFound(Refused, status=404, code="budget_not_found"):
     """No such budget, or another organisation's: the two must look the same."""
 
 
-class BudgetsOutOfReach(Refused):
+class BudgetsOutOfReach(Refused, status=503, code="budgets_unavailable"):
     """The database does not answer."""
 
 
-class BudgetTaken(Refused):
+class BudgetTaken(Refused, status=409, code="budget_conflict"):
     """The budget conflicts with an existing one."""
 
 
-class PoolTokenRefused(Refused):
+class PoolTokenRefused(Refused, status=401, code="invalid_pool_token"):
     """A registering replica does not present its pool's token, or the pool does not exist."""
 
 
-class AddressNotAllowed(Refused):
+class AddressNotAllowed(Refused, status=403, code="address_not_allowed"):
     """A replica's address lies in none of the networks that its pool allows."""
 
 
-class PoolNotFound(Refused):
+class PoolNotFound(Refused, status=404, code="pool_not_found"):
     """There is no such pool."""
 
 
-class TargetNotFound(Refused):
+class TargetNotFound(Refused, status=404, code="target_not_found"):
     """No such target in the current configuration."""
 
 
-class MeasurementNotFound(Refused):
+class MeasurementNotFound(Refused, status=404, code="measurement_not_found"):
     """No such measurement."""
 
 
-class ReplicaNotFound(Refused):
+class ReplicaNotFound(Refused, status=404, code="replica_not_found"):
     """The pool has no such replica now."""
 
 
-class ReplicaNameTaken(Refused):
+class ReplicaNameTaken(Refused, status=409, code="replica_name_taken"):
     """Another live engine is registered under this replica name."""
 
 
-class VersionNotFound(Refused):
+class VersionNotFound(Refused, status=404, code="version_not_found"):
     """The model has no such version, or no pool serves the model."""
 
 
-class RolloutRefused(Refused):
+class RolloutRefused(Refused, status=409, code="rollout_conflict"):
     """The step does not fit the rollout's state."""
 
 
-class PoolCrowded(Refused):
+class PoolCrowded(Refused, status=429, code="pool_full", error_type=_INVALID):
     """The pool has reached its limit of replicas or pending orders."""
 
 
-class FleetUnavailable(Refused):
+class FleetUnavailable(Refused, status=503, code="fleet_unavailable"):
     """The database does not answer."""
 
 
-class ContextTooLong(Refused):
+class ContextTooLong(Refused, status=400, code="context_length_exceeded"):
     """The prompt exceeds the context of every target that could otherwise serve it."""
 
 
-class NoEligibleTarget(Refused):
+class NoEligibleTarget(Refused, status=400, code="no_eligible_target"):
     """No configured target has the capabilities that the request needs."""
 
 
-class TargetsUnavailable(Refused):
+class TargetsUnavailable(Refused, status=503, code="targets_unavailable"):
     """Every eligible target's deployments are ejected by their breakers."""
 
 
-class QueueRefusal(Refused):
+class QueueRefusal(Refused, status=429, code="queue_full"):
     """A target's queue refused the request, or dropped it while it waited."""
 
 
-class KeyInFlight(Refused):
+class KeyInFlight(Refused, status=409, code="idempotency_key_in_flight"):
     """A request with the same Idempotency-Key is being served."""
 
 
-class KeyReused(Refused):
+class KeyReused(Refused, status=422, code="idempotency_key_reused"):
     """The Idempotency-Key was used before with a different request."""
 
 
-class AnswerNotKept(Refused):
+class AnswerNotKept(Refused, status=422, code="idempotency_answer_not_kept"):
     """The request of this Idempotency-Key was served, but its answer was too large to keep for replay."""
 
 
-class TooManyKeys(Refused):
+class TooManyKeys(Refused, status=429, code="idempotency_keys_full"):
     """The team has reached its limit of kept Idempotency-Keys."""
 
 
-class IdempotencyUnavailable(Refused):
+class IdempotencyUnavailable(Refused, status=503, code="idempotency_unavailable"):
     """The database does not answer, so it is unknown whether the request of this Idempotency-Key was served before."""
 
 
-class Overloaded(Refused):
+class Overloaded(Refused, status=503, code="overloaded"):
     """The process is overloaded and sheds new requests."""
 
 
-class Draining(Refused):
+class Draining(Refused, status=503, code="draining"):
     """The process is stopping and takes no new work."""
 
 
-class ControlPlaneAway(Refused):
+class ControlPlaneAway(Refused, status=503, code="control_plane_away"):
     """The control plane, which serves pages and everything but the models, does not answer."""
 
 
-class HeadTooLarge(Refused):
+class HeadTooLarge(Refused, status=431, code="request_header_fields_too_large"):
     """The request line and the header fields are too long or too many."""
 
 
-class InvalidHttp(Refused):
-    """What came is no HTTP request, or one that two readers could read differently."""
+class InvalidHttp(Refused, status=400, code="invalid_http"):
+    """Bytes that are no HTTP request, or one that two readers could read differently."""
 
 
-class UnsupportedVersion(Refused):
+class UnsupportedVersion(Refused, status=505, code="http_version_not_supported", error_type=_INVALID):
     """A version of HTTP that is not spoken here."""
 
 
-class UnsupportedCoding(Refused):
+class UnsupportedCoding(Refused, status=501, code="unsupported_transfer_coding", error_type=_INVALID):
     """A transfer coding other than `chunked`."""
 
 
-class UnsupportedEncoding(Refused):
+class UnsupportedEncoding(Refused, status=415, code="unsupported_content_encoding"):
     """A body with a content encoding."""
 
 
-class UnknownExpectation(Refused):
+class UnknownExpectation(Refused, status=417, code="unknown_expectation"):
     """An `expect` of something else than `100-continue`."""
 
 
-class MethodNotAllowed(Refused):
+class MethodNotAllowed(Refused, status=405, code="method_not_allowed"):
     """The path has no such method. `allow` are those that it has."""
 
     def __init__(self, allow: str) -> None:
@@ -363,112 +387,38 @@ class MethodNotAllowed(Refused):
         self.headers = ((b"allow", allow.encode()),)
 
 
-class DeadlineExceeded(Refused):
+class DeadlineExceeded(Refused, status=504, code="deadline_exceeded"):
     """The answer cannot be, or was not, complete before the request's deadline."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, should_retry=False)
 
 
-_INVALID = "invalid_request_error"
-_SERVER = "server_error"
-
-TABLE: dict[type[BaseException], Fault] = {
-    BadRequest: Fault(400, _INVALID, None),
-    BodyTooLarge: Fault(413, _INVALID, "request_too_large"),
-    UploadTimeout: Fault(408, _INVALID, "request_timeout"),
-    NotAuthenticated: Fault(401, _INVALID, "invalid_api_key"),
-    MalformedKey: Fault(401, _INVALID, "invalid_api_key"),
-    UnknownKey: Fault(401, _INVALID, "invalid_api_key"),
-    WrongTeam: Fault(403, "permission_error", "wrong_team"),
-    AdminOnly: Fault(403, "permission_error", "admin_only"),
-    OperatorOnly: Fault(403, "permission_error", "operator_only"),
-    NotSignedIn: Fault(401, _INVALID, "not_signed_in"),
-    SignInFirst: Fault(401, _INVALID, "not_signed_in"),
-    CrossSite: Fault(403, "permission_error", "cross_site"),
-    NotAllowed: Fault(403, "permission_error", "not_allowed"),
-    KeyNotFound: Fault(404, _INVALID, "key_not_found"),
-    PersonNotFound: Fault(404, _INVALID, "person_not_found"),
-    LimitNotFound: Fault(404, _INVALID, "limit_not_found"),
-    AuditEntryNotFound: Fault(404, _INVALID, "audit_entry_not_found"),
-    NameTaken: Fault(409, _INVALID, "name_taken"),
-    LastAdmin: Fault(409, _INVALID, "last_admin"),
-    ChangesUnavailable: Fault(503, _SERVER, "changes_unavailable"),
-    ReadsOnly: Fault(403, "permission_error", "finance_reads_only"),
-    ModelNotFound: Fault(404, _INVALID, "model_not_found"),
-    NotAcceptable: Fault(406, _INVALID, "not_acceptable"),
-    DatabaseAway: Fault(503, _SERVER, "database_unavailable"),
-    UsageUnavailable: Fault(503, _SERVER, "usage_unavailable"),
-    MetricsClosed: Fault(403, "permission_error", "metrics_closed"),
-    TeamNotFound: Fault(404, _INVALID, "team_not_found"),
-    RequestNotFound: Fault(404, _INVALID, "request_not_found"),
-    ResponseNotFound: Fault(404, _INVALID, "response_not_found"),
-    ConversationNotFound: Fault(404, _INVALID, "conversation_not_found"),
-    BackgroundFull: Fault(429, "requests", "background_full"),
-    ResponsesUnavailable: Fault(503, _SERVER, "responses_unavailable"),
-    LearningOff: Fault(409, _INVALID, "learning_off"),
-    FeedbackUnavailable: Fault(503, _SERVER, "feedback_unavailable"),
-    UnpricedModel: Fault(400, _INVALID, "unpriced_model"),
-    PriceNotFound: Fault(404, _INVALID, "price_not_found"),
-    PricesUnavailable: Fault(503, _SERVER, "prices_unavailable"),
-    BudgetNotFound: Fault(404, _INVALID, "budget_not_found"),
-    BudgetsOutOfReach: Fault(503, _SERVER, "budgets_unavailable"),
-    BudgetTaken: Fault(409, _INVALID, "budget_conflict"),
-    BudgetExceeded: Fault(402, "insufficient_quota", "budget_exceeded"),
-    UnpricedUnderBudget: Fault(402, "insufficient_quota", "unpriced_under_budget"),
-    BudgetsUnavailable: Fault(503, _SERVER, "budgets_unavailable"),
-    PoolTokenRefused: Fault(401, _INVALID, "invalid_pool_token"),
-    AddressNotAllowed: Fault(403, "permission_error", "address_not_allowed"),
-    PoolNotFound: Fault(404, _INVALID, "pool_not_found"),
-    TargetNotFound: Fault(404, _INVALID, "target_not_found"),
-    MeasurementNotFound: Fault(404, _INVALID, "measurement_not_found"),
-    ReplicaNotFound: Fault(404, _INVALID, "replica_not_found"),
-    ReplicaNameTaken: Fault(409, _INVALID, "replica_name_taken"),
-    VersionNotFound: Fault(404, _INVALID, "version_not_found"),
-    RolloutRefused: Fault(409, _INVALID, "rollout_conflict"),
-    PoolCrowded: Fault(429, _INVALID, "pool_full"),
-    FleetUnavailable: Fault(503, _SERVER, "fleet_unavailable"),
-    ContextTooLong: Fault(400, _INVALID, "context_length_exceeded"),
-    NoEligibleTarget: Fault(400, _INVALID, "no_eligible_target"),
-    QueueRefusal: Fault(429, "requests", "queue_full"),
-    KeyInFlight: Fault(409, _INVALID, "idempotency_key_in_flight"),
-    KeyReused: Fault(422, _INVALID, "idempotency_key_reused"),
-    AnswerNotKept: Fault(422, _INVALID, "idempotency_answer_not_kept"),
-    TooManyKeys: Fault(429, "requests", "idempotency_keys_full"),
-    IdempotencyUnavailable: Fault(503, _SERVER, "idempotency_unavailable"),
-    Overloaded: Fault(503, _SERVER, "overloaded"),
-    Draining: Fault(503, _SERVER, "draining"),
-    ControlPlaneAway: Fault(503, _SERVER, "control_plane_away"),
-    HeadTooLarge: Fault(431, _INVALID, "request_header_fields_too_large"),
-    InvalidHttp: Fault(400, _INVALID, "invalid_http"),
-    UnsupportedVersion: Fault(505, _INVALID, "http_version_not_supported"),
-    UnsupportedCoding: Fault(501, _INVALID, "unsupported_transfer_coding"),
-    UnsupportedEncoding: Fault(415, _INVALID, "unsupported_content_encoding"),
-    UnknownExpectation: Fault(417, _INVALID, "unknown_expectation"),
-    MethodNotAllowed: Fault(405, _INVALID, "method_not_allowed"),
-    DeadlineExceeded: Fault(504, _SERVER, "deadline_exceeded"),
-    TargetsUnavailable: Fault(503, _SERVER, "targets_unavailable"),
-    DirectoryUnavailable: Fault(503, _SERVER, "accounts_unavailable"),
-    LedgerUnavailable: Fault(503, _SERVER, "ledger_unavailable"),
-    RequestRejected: Fault(400, _INVALID, None),
-    CannotCarry: Fault(400, _INVALID, None),
-    PromptTooLong: Fault(400, _INVALID, "context_length_exceeded"),
-    UpstreamRateLimited: Fault(429, "requests", "upstream_rate_limited"),
-    UpstreamOverloaded: Fault(503, _SERVER, "upstream_overloaded"),
-    UpstreamRefusedUs: Fault(502, _SERVER, "upstream_refused"),
-    UpstreamUnavailable: Fault(502, _SERVER, "upstream_unavailable"),
-    AnswerLost: Fault(502, _SERVER, "upstream_lost"),
-    ConnectFailed: Fault(502, _SERVER, "upstream_unreachable"),
-    FirstTokenTimeout: Fault(504, _SERVER, "first_token_timeout"),
-    UpstreamTimeout: Fault(504, _SERVER, "upstream_timeout"),
-    AnswerLate: Fault(504, _SERVER, "upstream_timeout"),
-    ReplicaSilent: Fault(504, _SERVER, "upstream_timeout"),
-    StreamCut: Fault(502, _SERVER, "upstream_stream_cut"),
-    MalformedReply: Fault(502, _SERVER, "upstream_malformed"),
-    NoRoomForReply: Fault(503, _SERVER, "no_room_for_reply"),
+FAULTS: Final[Mapping[type[BaseException], Fault]] = {
+    MalformedKey: fault_of(401, "invalid_api_key"),
+    UnknownKey: fault_of(401, "invalid_api_key"),
+    BudgetExceeded: fault_of(402, "budget_exceeded"),
+    UnpricedUnderBudget: fault_of(402, "unpriced_under_budget"),
+    BudgetsUnavailable: fault_of(503, "budgets_unavailable"),
+    DirectoryUnavailable: fault_of(503, "accounts_unavailable"),
+    LedgerUnavailable: fault_of(503, "ledger_unavailable"),
+    RequestRejected: fault_of(400, None),
+    PromptTooLong: fault_of(400, "context_length_exceeded"),
+    UpstreamRateLimited: fault_of(429, "upstream_rate_limited"),
+    UpstreamOverloaded: fault_of(503, "upstream_overloaded"),
+    UpstreamRefusedUs: fault_of(502, "upstream_refused"),
+    UpstreamUnavailable: fault_of(502, "upstream_unavailable"),
+    AnswerLost: fault_of(502, "upstream_lost"),
+    ConnectFailed: fault_of(502, "upstream_unreachable"),
+    FirstTokenTimeout: fault_of(504, "first_token_timeout"),
+    UpstreamTimeout: fault_of(504, "upstream_timeout"),
+    StreamCut: fault_of(502, "upstream_stream_cut"),
+    MalformedReply: fault_of(502, "upstream_malformed"),
+    NoRoomForReply: fault_of(503, "no_room_for_reply"),
 }
 
-_UNEXPECTED = Fault(500, _SERVER, "internal_error")
+"""The faults of errors that other packages raise; one without a row has that of the nearest class that it is derived from."""
+
 _DEFAULT_RETRY_AFTER_S = 1.0
 BUDGET_RESET_HEADER = b"x-weighbridge-budget-reset"
 
@@ -483,18 +433,38 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     original: Original | None = None
-    """What the provider said, for a wire that is its own."""
+    """The provider's own error, for a wire that is its own."""
+
+
+def known_fault(kind: type[BaseException]) -> Fault | None:
+    """Return the fault of a kind of error; None for an unexpected one."""
+    if issubclass(kind, Refused):
+        return kind.fault
+    return next((FAULTS[each] for each in kind.__mro__ if each in FAULTS), None)
+
+
+def code_of(kind: type[BaseException]) -> str:
+    """Return the code that callers see for a kind of error. Raises LookupError where it has none of its own."""
+    fault = known_fault(kind)
+    if fault is None or fault.code is None:
+        raise LookupError(f"{kind.__name__} has no code")
+    return fault.code
 
 
 def error_reply(error: BaseException) -> ErrorReply:
-    """Maps any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
+    """Map any exception to the reply that the caller sees. An unexpected one becomes a 500 without details."""
     reply = _reply_to(error)
     original = error.original if isinstance(error, UpstreamError) else None
     return reply if original is None else msgspec.structs.replace(reply, original=original)
 
 
 def _reply_to(error: BaseException) -> ErrorReply:
-    fault = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _UNEXPECTED)
+    if isinstance(error, Refused):
+        return _refused(error)
+    fault = known_fault(type(error))
+    if fault is None:
+        words = "The gateway failed unexpectedly. Tell its operators the x-request-id of this reply."
+        return _reply(_UNEXPECTED, words)
     match error:
         case RequestRejected():
             fault = Fault(error.status or fault.status, error.error_type, error.code)
@@ -503,14 +473,10 @@ def _reply_to(error: BaseException) -> ErrorReply:
             # The gateway has already tried what could be tried: the client should not multiply it.
             again = None if isinstance(error, UpstreamRateLimited) else False
             return _reply(fault, error.public, retry_after_s=error.retry_after_s, should_retry=again)
-        case Refused():
-            return _refused(fault, error)
-        case MalformedKey() | UnknownKey() | DirectoryUnavailable() | LedgerUnavailable() | BudgetsUnavailable():
-            return _reply(fault, str(error))
         case BudgetExceeded() | UnpricedUnderBudget():
             return _over_budget(fault, error)
         case _:
-            return _reply(fault, "The gateway failed unexpectedly. Tell its operators the x-request-id of this reply.")
+            return _reply(fault, str(error))
 
 
 def _reply(
@@ -528,7 +494,7 @@ def _reply(
     comes_again = fault.status in {429, 503} and should_retry is not False
     if comes_again or (fault.status == 409 and retry_after_s is not None):  # noqa: PLR2004
         headers += retry_headers(_DEFAULT_RETRY_AFTER_S if retry_after_s is None else retry_after_s)
-    if fault.code == TABLE[Draining].code:
+    if fault.code == Draining.fault.code:
         # The next request on this connection would be refused, too; on a new one another process may take it.
         headers.append((b"connection", b"close"))
     if should_retry is not None:
@@ -543,8 +509,8 @@ def _reply(
     )
 
 
-def _refused(fault: Fault, error: Refused) -> ErrorReply:
-    told = error.fault or fault
+def _refused(error: Refused) -> ErrorReply:
+    told = error.fault
     reply = _reply(
         Fault(told.status, told.type, error.code or told.code),
         error.message,
@@ -557,7 +523,7 @@ def _refused(fault: Fault, error: Refused) -> ErrorReply:
 
 
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
-    """Renders a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
+    """Render a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
     reply = _reply(fault, str(error), should_retry=False)
     if isinstance(error, UnpricedUnderBudget):
         return reply
@@ -569,7 +535,7 @@ def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> E
 
 
 def retry_headers(retry_after_s: float) -> list[tuple[bytes, bytes]]:
-    """Returns both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
+    """Return both `retry-after` (seconds, standard) and `retry-after-ms` (milliseconds, read first by OpenAI's
     clients).
     """
     milliseconds = max(1, math.ceil(retry_after_s * 1000))

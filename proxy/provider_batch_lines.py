@@ -1,8 +1,8 @@
-"""Lines that a provider's batch API may answer: what each way would cost, and the answer and the booking of what it said.
+"""Lines that a provider's batch API may answer: the cost of each way, and the answer and the booking of its results.
 
-A line is planned as every request is, and booked by the same attempt; what differs is that hours lie between its
-reservation and its settlement, and a process's death may lie there too. So neither goes through this process's journal: both
-entries are given to whoever keeps the line, which writes them with the line itself.
+A line is planned as every request is, and booked by the same attempt; but hours lie between its reservation and its
+settlement, and a process's death may lie there too. So neither goes through this process's journal: both entries are
+given to the keeper of the line, which writes them with the line itself.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings, decode_event, path_of, upstream_body
 from proxy.batch.in_process import answered, exchange_of
-from proxy.batch.line_protocol import Answered, Asked, Offers, OptionName, ProviderBatchLine
+from proxy.batch.line_protocol import LineReply, LineRequest, Offers, OptionName, ProviderBatchLine
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Committed
@@ -36,30 +36,32 @@ from proxy.plan.routed_request import RoutedRequest
 from proxy.relay.relay import EndedStream, relay_answer
 
 FLAG: Final = "provider_batch"
-"""The ledger's flag of what a provider's batch API answered."""
+"""The ledger's flag of answers from a provider's batch API."""
 _AFTER_ALL: Final = frozenset({"fallback", "degraded"})
 """Reasons of candidates that are asked only where better ones fail."""
 
 
 class PipelineOffers:
-    """The request line of this process, as the tier sees it that hands lines over."""
+    """The pipeline of this process as the provider batch tier uses it."""
 
     def __init__(
         self,
-        line: RequestPipeline,
+        pipeline: RequestPipeline,
         wire_of: Callable[[str], Wire],
         clock: Callable[[], float],
         now_us: Callable[[], int],
     ) -> None:
-        self._line = line
+        self._pipeline = pipeline
         self._wire_of = wire_of
         self._clock = clock
         self._now_us = now_us
         # Nothing is called here, so nothing is learnt of a deployment's health.
         self._breakers = Breakers(BreakerConfig(), clock)
 
-    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
-        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for one that cannot be asked."""
+    async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
+        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for a request that
+        cannot be asked.
+        """
         _, _, routed = await self._planned(asked)
         costs: dict[OptionName, int | None] = {}
         handed: tuple[Candidate, Deployment] | None = None
@@ -87,9 +89,9 @@ class PipelineOffers:
             del costs["provider"]
             return Offers(costs=costs)
 
-    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
-        """Return the answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
-        batch. Raises a Refused or an UpstreamError where none can be made of it.
+    async def answered(self, asked: LineRequest, reserve: Entry, body: bytes) -> tuple[LineReply, Entry]:
+        """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
+        price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """
         context, exchange, routed = await self._planned(asked)
         candidate, deployment = _as_reserved(routed, reserve)
@@ -104,13 +106,23 @@ class PipelineOffers:
         await relay_answer(context, Committed(attempt, EndedStream(), [event]), None)
         return answered(context, exchange), _marked(books.entries[-1])
 
-    async def _planned(self, asked: Asked) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
-        line, caller = self._line, asked.caller
+    async def _planned(self, asked: LineRequest) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
+        pipeline, caller = self._pipeline, asked.caller
         exchange = exchange_of(asked)
-        context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, line.config)
+        context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, pipeline.config)
         context.caller = caller
-        parsed = await line.parse(context, caller, read_headers(exchange.headers), exchange)
-        routed = line.plan(context, caller, parsed, downgraded=False)
+        parsed = await pipeline.parser.understand(
+            context.wire,
+            exchange,
+            read_headers(exchange.headers),
+            caller,
+            pipeline.config,
+            started_at=context.started_at,
+            memory=None,
+            understood=context.understood,
+        )
+        context.keeper = parsed.keeper
+        routed = pipeline.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
     def _with_batch_api(self, target: Target, routed: RoutedRequest) -> Deployment | None:

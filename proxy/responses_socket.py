@@ -1,7 +1,8 @@
-"""GET /v1/responses as a WebSocket: one response after the other, each as the events of its stream, without new connections.
+"""GET /v1/responses as a WebSocket: one response after the other, each as the events of its stream, without new
+connections.
 
-A message is a request's body with `type: response.create`. Each turn takes the line's whole way, as a POST would; what
-differs is that the caller's last response is remembered for as long as its socket, whether it is kept or not.
+A message is a request's body with `type: response.create`. Each turn goes through the whole pipeline, as a POST would;
+beside that, the caller's last response is remembered for as long as its socket, whether it is kept or not.
 """
 
 import time
@@ -14,7 +15,7 @@ from cost.times import wall_us
 from providers.held_bytes import HeldBytes
 from providers.wire import ChatRequest
 from proxy.errors import BadRequest, Draining, ErrorReply, MethodNotAllowed, ReadsOnly, error_reply
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import Header
 from proxy.http.in_memory import post_of
 from proxy.http.request_id import new_request_id
@@ -41,24 +42,24 @@ _FAILED: Final = b"event: response.failed\n"
 
 
 class ResponsesSocket:
-    """Answers handshakes and what follows them."""
+    """The route that answers handshakes and serves their sockets."""
 
-    def __init__(self, line: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line = line
+    def __init__(self, pipeline: RequestPipeline, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pipeline = pipeline
         self._clock = clock
 
     async def serve(self, exchange: Exchange) -> None:
-        """One socket's life. Raises a refusal of the handshake."""
+        """Serve one socket to its end. Raises a refusal of the handshake."""
         if exchange.upgrade != PROTOCOL:
             raise MethodNotAllowed("POST, or GET as a WebSocket")
         if exchange.length != 0:
             raise BadRequest("A request for a WebSocket has no body.")
-        if self._line.draining:
+        if self._pipeline.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
-        caller = await self._line.authenticate(read_headers(exchange.headers))
-        if caller.role == "finance":
+        caller = await self._pipeline.parser.authenticate(read_headers(exchange.headers))
+        if caller.reads_only:
             raise ReadsOnly
-        session = _Session(self._line, exchange)
+        session = _Session(self._pipeline, exchange)
         ends_at = self._clock() + _LONGEST_S
         while (message := await session.socket.message(lambda: ends_at - self._clock())) is not None:
             await session.answer(message)
@@ -66,39 +67,39 @@ class ResponsesSocket:
 
 
 class _Session:
-    """One socket."""
+    """The session of one socket."""
 
-    def __init__(self, line: RequestPipeline, exchange: Exchange) -> None:
-        self._line = line
+    def __init__(self, pipeline: RequestPipeline, exchange: Exchange) -> None:
+        self._pipeline = pipeline
         self._exchange = exchange
         self._turn: _Turn | None = None
         self._memory = _Memory(exchange)
         self._headers = [header for header in exchange.headers if header[0] not in _NOT_OF_TURNS]
-        self.socket = WebSocket(exchange, line.config.max_body_bytes, self._lost)
+        self.socket = WebSocket(exchange, pipeline.config.max_body_bytes, self._lost)
 
     async def answer(self, message: str) -> None:
-        """Answers one message, to its end."""
+        """Answer one message, to its end."""
         try:
             data = message.encode()
-            fields = await self._line.read(data, lambda: _asked(data))
+            fields = await self._pipeline.parser.bodies.read(data, lambda: _asked(data))
             generates = fields.pop("generate", True) is not False
-            body = await self._line.read(data, lambda: encoded({**fields, "stream": True}))
+            body = await self._pipeline.parser.bodies.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
             self._refuse(error_reply(error))
             return
         turn = self._turn = _Turn(body, self._headers, self._exchange, self.socket)
         wire = RESPONSES if generates else _warming(self._memory)
         try:
-            await self._line.serve(wire, turn, self._memory)
+            await self._pipeline.serve(wire, turn, self._memory)
         finally:
             self._turn = None
             turn.release()
         if turn.has_failed:
-            # A turn that failed must not be gone on from as if it were known what it left.
+            # A failed turn must not be continued as if its state were known.
             self._memory.forget(fields.get("previous_response_id"))
 
     def end(self) -> None:
-        """Says why there are no more turns, unless the caller is gone."""
+        """Send the reason for which there are no more turns, unless the caller is gone."""
         if self.socket.is_leaving:
             self.socket.close(_RESTARTS, "the gateway restarts; connect again")
             return
@@ -122,13 +123,13 @@ class _Session:
 
 
 class _Turn(Exchange):
-    """One request of a socket, whose reply's events are its messages."""
+    """A request of a socket, whose reply's events are its messages."""
 
     def __init__(self, body: bytes, headers: Sequence[Header], outer: Exchange, socket: WebSocket) -> None:
         super().__init__(post_of(body, headers, RESPONSES.path), _SocketWire(outer), HeldBytes(len(body)))
         self._socket = socket
         self.has_failed = False
-        self.came(body, whole=True)
+        self.add_body(body, whole=True)
         if not socket.is_open:
             self.lost("hung_up")
 
@@ -153,7 +154,7 @@ class _Turn(Exchange):
         super().abort()
 
     def _tell(self, events: bytes) -> None:
-        """Each event as a message."""
+        """Send each event as a message."""
         for event in events.split(_EVENT_END):
             name, found, told = event.partition(_DATA)
             if found:
@@ -162,7 +163,7 @@ class _Turn(Exchange):
 
 
 class _SocketWire:
-    """The socket's connection, as the exchange of one turn sees it: what it writes are messages already."""
+    """The wire of one turn's exchange: its replies are sent as messages, and the socket goes on."""
 
     def __init__(self, outer: Exchange) -> None:
         self._outer = outer
@@ -180,29 +181,28 @@ class _SocketWire:
         self._outer.abort()
 
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:  # noqa: ARG002 - the connection's signature
-        """The end of a head that nobody reads."""
         return b"\r\n"
 
     def write(self, data: bytes) -> None:
-        """Nothing beside the messages."""
+        pass
 
     def more_wanted(self, *, whole: bool) -> None:
-        """All of a turn is there."""
+        pass
 
     def reply_ended(self) -> None:
-        """The socket goes on."""
+        pass
 
-    def switched(self, taker: Taker) -> None:
-        """A turn is no handshake."""
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        pass
 
     def pause(self) -> None:
-        """All of a turn is there."""
+        pass
 
     def resume(self) -> None:
-        """All of a turn is there."""
+        pass
 
     def close(self) -> None:
-        """The socket goes on."""
+        pass
 
 
 class _Memory:
@@ -228,7 +228,7 @@ class _Memory:
 
 
 def _asked(message: bytes) -> dict[str, Any]:
-    """The fields of a request. Raises BadRequest."""
+    """Return the fields of a request. Raises BadRequest."""
     fields = object_of(message)
     if fields.pop("type", None) != _CREATE:
         raise BadRequest(f"A message here has the `type` `{_CREATE}`.", param="type")
@@ -244,7 +244,7 @@ def _asked(message: bytes) -> dict[str, Any]:
 
 
 def _warming(memory: _Memory) -> Wire:
-    """The wire of a turn with `generate: false`: nothing is asked of a model, and what was sent is remembered."""
+    """Return the wire of a turn with `generate: false`: no model is asked, and the request is remembered."""
     told = b""
 
     def read(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
@@ -262,7 +262,7 @@ def _warming(memory: _Memory) -> Wire:
 
 
 def _error_message(status: int, body: bytes) -> str:
-    """An error in the shape of a WebSocket's, and in that of a stream's event."""
+    """Return an error in the shape of a WebSocket's message, and in that of a stream's event."""
     error = msgspec.json.decode(body, type=dict[str, Any])["error"]
     told = {name: error.get(name) for name in ("code", "message", "param")}
     event = {"type": "error", "sequence_number": 0, "status": status, **told, "error": error}

@@ -1,4 +1,8 @@
-"""The routes of the data plane: each wire's path, served by the line itself. Every other path is somebody else's."""
+"""The routes of the data plane: each wire's path, served by the pipeline itself. Every other path goes to the control plane.
+
+`WIRES` is the one list of them. A `Wire` has its paths, its parser and the writer of its errors; the dialect that the parser gives writes
+the answer. Router, Azure's addresses, batches and the hints of unknown addresses go by this list.
+"""
 
 from functools import partial
 from typing import Final
@@ -34,25 +38,28 @@ WIRES: Final = (
     TRANSCRIPTIONS,
     TRANSLATIONS,
 )
+WIRE_AT: Final = {path: wire for wire in WIRES for path in (wire.path, *wire.other_paths)}
 
 
-def hot_routes(line: RequestPipeline) -> Routes:
-    """Each wire's POST, and the socket of responses."""
+def model_routes(pipeline: RequestPipeline) -> Routes:
+    """Return each wire's POST, and the socket of responses."""
     routes: dict[str, dict[str, Route]] = {
-        path: {"POST": partial(line.serve, wire)} for wire in WIRES for path in (wire.path, *wire.other_paths)
+        path: {"POST": partial(pipeline.serve, wire)} for path, wire in WIRE_AT.items()
     }
-    routes[RESPONSES.path]["GET"] = ResponsesSocket(line).serve
+    routes[RESPONSES.path]["GET"] = ResponsesSocket(pipeline).serve
     return routes
 
 
-def elsewhere(line: RequestPipeline, otherwise: Route) -> Route:
-    """Answers what is not at a wire's own path: Azure's paths, which have the model in them, and all else by `otherwise`."""
+def fallback_route(pipeline: RequestPipeline, otherwise: Route) -> Route:
+    """Return the route of all other paths: Azure's, which have the model in them, go to the pipeline, and the rest to
+    `otherwise`.
+    """
 
     async def answer(exchange: Exchange) -> None:
-        wire = wire_at(exchange.path, _BY_PATH) if exchange.method == "POST" else None
-        await (otherwise(exchange) if wire is None else line.serve(wire, exchange))
+        wire = wire_at(exchange.path, _BY_OWN_PATH) if exchange.method == "POST" else None
+        await (otherwise(exchange) if wire is None else pipeline.serve(wire, exchange))
 
     return answer
 
 
-_BY_PATH: Final = {wire.path: wire for wire in WIRES}
+_BY_OWN_PATH: Final = {wire.path: wire for wire in WIRES}

@@ -50,7 +50,7 @@ def _network(value: str) -> str:
 
 
 def _without_secrets(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Rejects variables that look like secrets: the environment is shown, and written into manifests."""
+    """Reject variables that look like secrets: the environment is shown, and written into manifests."""
     for name, value in environment.items():
         if _SECRET_NAME.search(name) or is_reference(value):
             raise ValueError(
@@ -177,118 +177,199 @@ class WatchConfig(Section):
 
 
 class BalanceTuning(Section):
-    """The tuned constants of the choice of a replica. Each description tells where its value comes from."""
+    """The tuned constants of the choice of a replica. A comment tells where each value comes from."""
 
     # A second of prefill and a second of waiting.
+    # Prefill also delays every later request. Simulated on the conversation trace, 1 to 2 give the same first tokens
+    # within 1.5 %, and 2 gives 1 to 2 points more hits; 3 costs up to 3 %, 6 up to 10 %.
     prefill_weight: Finite = Field(
         default=2.0,
         ge=0,
         le=100,
-        description="Weight of a second of the request's own prefill against a second of waiting: prefill also delays every later "
-        "request. Simulated on the conversation trace, 1 to 2 give the same first tokens within 1.5 %, and 2 gives 1 to 2 points "
-        "more hits; 3 costs up to 3 %, 6 up to 10 %.",
+        description="Weight of a second of the request's own prefill against a second of waiting.",
     )
+    # Simulated on bursts of one prefix, 1 gives first tokens a tenth later.
     prefill_weight_beside: Finite = Field(
         default=0.8,
         ge=0,
         le=100,
-        description="The same weight where the cached prefix is itself still being read. Simulated on bursts of one prefix, 1 gives "
-        "first tokens a tenth later.",
+        description="The same weight where the cached prefix is itself still being read.",
     )
+    # By judgement.
     beside_wait_s: Finite = Field(
         default=0.1,
         ge=0,
         le=60,
-        description="Seconds of waiting for such a read below which no second copy is made. By judgement.",
+        description="Seconds of waiting for such a read below which no second copy is made.",
     )
     # Load above which a second of prefill counts more.
+    # By judgement.
     crowded_wait_s: Finite = Field(
         default=1.0,
         gt=0,
         le=600,
-        description="Seconds of waiting at the least busy replica at which prefill counts twice as much. By judgement.",
+        description="Seconds of waiting at the least busy replica at which prefill counts twice as much.",
     )
+    # Simulated on the conversation trace at three times its load, 1 to 4 give first tokens up to a third sooner than 0.
     gateway_wait_weight: Finite = Field(
         default=2.0,
         ge=0,
         le=100,
-        description="Seconds of such waiting that a second in the gateway's queue counts for. Simulated on the conversation trace at "
-        "three times its load, 1 to 4 give first tokens up to a third sooner than 0.",
+        description="Seconds of such waiting that a second in the gateway's queue counts for.",
     )
+    # By judgement.
     max_crowding: Finite = Field(
         default=30.0,
         ge=0,
         le=10_000,
-        description="The most that crowding adds to prefill's weight, as a factor, so that waiting for a cache is bounded. By judgement.",
+        description="The most that crowding adds to prefill's weight, as a factor, so that waiting for a cache is bounded.",
     )
-    adapter_load_s: Finite = Field(
-        default=1.5, ge=0, le=600, description="Seconds assumed for loading a LoRA adapter. An estimate for vLLM."
-    )
+    # An estimate for vLLM.
+    adapter_load_s: Finite = Field(default=1.5, ge=0, le=600, description="Seconds assumed for loading a LoRA adapter.")
+    # Computed: 53,000 for Llama 70B, 31,000 for 8B.
     attention_tokens: int = Field(
         default=60_000,
         ge=1_000,
         le=100_000_000,
-        description="Tokens of context behind which a token takes twice as long to prefill. Computed: 53,000 for Llama 70B, 31,000 for 8B.",
+        description="Tokens of context behind which a token takes twice as long to prefill.",
     )
     # Candidates before any scores.
+    # By judgement.
     roomy_kv_usage: Finite = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Part of the KV cache in use below which a replica has room enough that full ones are left alone. By judgement.",
+        description="Part of the KV cache in use below which a replica has room enough that full ones are left alone.",
     )
     # A fleet in which all have long queues.
+    # By simulation.
     saturated_wait_s: Finite = Field(
         default=8.0,
         gt=0,
         le=3_600,
-        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds, whose errors would "
-        "feed themselves. By simulation.",
+        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds, whose errors would feed themselves.",
     )
+    # From llm-d's chart.
     saturated_prefix_weight: Finite = Field(
-        default=3.0, ge=0, le=100, description="Weight there of the part of the prompt to be read. From llm-d's chart."
+        default=3.0, ge=0, le=100, description="Weight there of the part of the prompt to be read."
     )
+    # From llm-d's chart.
     saturated_queue_weight: Finite = Field(
         default=2.0,
         ge=0,
         le=100,
-        description="Weight there of the place between the shortest and the longest queue. From llm-d's chart.",
+        description="Weight there of the place between the shortest and the longest queue.",
     )
+    # From llm-d's chart.
     saturated_kv_weight: Finite = Field(
-        default=2.0, ge=0, le=100, description="Weight there of the part of the KV cache in use. From llm-d's chart."
+        default=2.0, ge=0, le=100, description="Weight there of the part of the KV cache in use."
+    )
+    # The estimate of a replica's load and of its prefill rate.
+    replica_doubt: Finite = Field(
+        default=30.0,
+        gt=0,
+        le=100_000,
+        description="Weight, in prefills, of the assumption that replicas are equally fast, so that one that merely looks faster does "
+        "not get all the work: thirty prefills differ from another thirty by a tenth without any reason.",
+    )
+    rate_prior_tokens: Finite = Field(
+        default=40_000.0,
+        gt=0,
+        le=1_000_000_000,
+        description="Weight of `prefill_tokens_per_s`, in tokens that were seen to be prefilled. By judgement.",
+    )
+    min_learned_tokens: int = Field(
+        default=512,
+        ge=1,
+        le=1_000_000,
+        description="Tokens below which a prefill teaches no rate, as fixed costs dominate its time. By judgement.",
+    )
+    max_learned_factor: Finite = Field(
+        default=8.0,
+        ge=1,
+        le=1_000,
+        description="The most that one prefill counts above or below its expected time, as a factor. By judgement.",
+    )
+    decode_interference: Finite = Field(
+        default=0.5,
+        ge=0,
+        le=10,
+        description="The part by which a full KV cache slows prefill, which shares each step with decoding. By judgement.",
+    )
+    overdue_part: Finite = Field(
+        default=0.15, ge=0, le=1, description="Part of a prefill assumed to remain when it is overdue. By judgement."
+    )
+    generating_s: Finite = Field(
+        default=0.05,
+        ge=0,
+        le=60,
+        description="Seconds added for each request that generates at a replica, as all share the steps. By judgement.",
+    )
+    seated_part: Finite = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Part of the most requests that have run at once below which an engine has seats for those who wait. By judgement.",
+    )
+    full_kv_usage: Finite = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="Part of the KV cache in use from which an engine has no seat either. By judgement.",
+    )
+    reading_part: Finite = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Part of the prompt's beginning that a request must have had cached to count as not reading it itself. By judgement.",
+    )
+    scrape_gap_s: Finite = Field(
+        default=1.0,
+        gt=0,
+        le=600,
+        description="About the seconds between two scrapes: prefills that begin within them do not queue. By the scraper's pace.",
+    )
+    first_duration_s: Finite = Field(
+        default=5.0,
+        gt=0,
+        le=3_600,
+        description="Seconds that a request is taken to last until some have ended. By judgement.",
     )
     # Ties, and consistent hashing.
+    # By judgement.
     tie_s: Finite = Field(
         default=0.01,
         ge=0,
         le=60,
-        description="Seconds by which scores may differ and still count as equal. By judgement.",
+        description="Seconds by which scores may differ and still count as equal.",
     )
+    # Simulated: one of two hosts does better by its own view, one of three does not.
     min_visibility: Finite = Field(
         default=0.42,
         ge=0,
         le=1,
-        description="Part of the pool's requests that a process must know of to trust its own view; below it uses consistent hashing. "
-        "Simulated: one of two hosts does better by its own view, one of three does not.",
+        description="Part of the pool's requests that a process must know of to trust its own view; below it uses consistent hashing.",
     )
+    # Simulated on ten traces with four and eight hosts, 3 give first tokens a tenth sooner than 1, and 2 a little less.
     ring_choices: int = Field(
         default=3,
         ge=1,
         le=16,
-        description="Replicas along the ring among which such a process chooses. Simulated on ten traces with four and eight hosts, 3 "
-        "give first tokens a tenth sooner than 1, and 2 a little less.",
+        description="Replicas along the ring among which such a process chooses.",
     )
+    # By simulation.
     home_cached_part: Finite = Field(
         default=0.9,
         ge=0,
         le=1,
-        description="Part of the prompt not known to be cached that such a process assumes cached at the conversation's home. By simulation.",
+        description="Part of the prompt not known to be cached that such a process assumes cached at the conversation's home.",
     )
+    # By judgement.
     mean_decay: Finite = Field(
         default=0.98,
         gt=0,
         lt=1,
-        description="What a past request counts in running means after each new one: at 0.98 about the last fifty count. By judgement.",
+        description="What a past request counts in running means after each new one: at 0.98 about the last fifty count.",
     )
 
 

@@ -82,7 +82,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
     """Prompt and completion tokens a second, as a mean of the last minute. So are the three below."""
     computed_per_s: float | None = None
-    """Those that were not found in the prefix cache."""
+    """Prompt tokens a second that were not found in the prefix cache."""
     output_per_s: float | None = None
     preemptions_per_s: float | None = None
 

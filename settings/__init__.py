@@ -1,5 +1,5 @@
 """The base of every section of the configuration, and the numbers that many of them have. It imports pydantic alone.
 
-class RetryConfig(Section):
-budget_share: Share = Field(default=0.2, description="Retries beside recent requests, as a share.")
+class RetryConfig(Section):  # settings.types
+    budget_share: Share = Field(default=0.2, description="Retries beside recent requests, as a share.")
 """

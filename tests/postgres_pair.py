@@ -90,6 +90,11 @@ class PostgresPair:
         """Of the server that takes writes now."""
         return self._primary.port
 
+    @property
+    def standby_port(self) -> int:
+        """Of the one that follows it, or is stopped since a switchover."""
+        return self._standby.port
+
     def server(self) -> Postgres:
         """That one, for the making of databases."""
         return Postgres(self._primary.port, self._primary.pid)

@@ -16,7 +16,9 @@ from accounts.store import AccountStore
 from api.web.gateway import Gateway
 from api.web.patience import be_more_patient
 from api.webhooks.callbacks import CallbackDesk
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.process.control_plane import ControlPlane
 from gateway.process.data_plane import DataPlane
@@ -61,17 +63,17 @@ class Running(msgspec.Struct, frozen=True):
     @property
     def batch(self) -> BatchTier:
         """The batch tier, which it has unless it is turned off."""
-        assert self.parts.batch is not None
-        return self.parts.batch
+        assert self.parts.jobs.batch is not None
+        return self.parts.jobs.batch
 
     @property
     def callbacks(self) -> CallbackDesk:
-        assert self.parts.callbacks is not None
-        return self.parts.callbacks
+        assert self.parts.jobs.callbacks is not None
+        return self.parts.jobs.callbacks
 
     async def rows(self, where: str = "1 = 1") -> list[dict[str, Any]]:
         """Ledger rows, oldest first, once everything journaled so far has reached the database."""
-        await self.parts.drain.drain_now()
+        await self.parts.finance.drain.drain_now()
         async with self.engine.connect() as connection:
             found = await connection.execute(text(f"SELECT * FROM ledger_entry WHERE {where} ORDER BY at_us, attempt"))  # noqa: S608
             return [dict(row) for row in found.mappings()]

@@ -15,7 +15,9 @@ from accounts.people.sign_in_config import SignInSection
 from accounts.store import DEFAULT_ORGANISATION
 from cost.times import wall_us
 from dashboards.web.cookie import COOKIE
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.running_gateway import PEPPER, Running
 
 _CSRF = re.compile(r'name="csrf" value="([^"]+)"')

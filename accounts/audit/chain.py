@@ -15,7 +15,9 @@ _COVERED: Final = tuple(name for name in Entry.__struct_fields__ if name != "has
 
 
 def hash_of(entry: Entry) -> str:
-    """SHA-256, in hexadecimal, of the canonical JSON list of every field but the hash, the previous hash included."""
+    """Return the SHA-256, in hexadecimal, of the canonical JSON list of every field but the hash, the previous hash
+    included.
+    """
     covered = [_VERSION, *(getattr(entry, name) for name in _COVERED)]
     return hashlib.sha256(canonical(covered).encode()).hexdigest()
 
@@ -26,5 +28,5 @@ def sealed(entry: Entry) -> Entry:
 
 
 def canonical(value: Any) -> str:
-    """Return the one JSON text of a plain value: sorted keys, no blanks, no NaN."""
+    """Return the canonical JSON text of a plain value: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -79,7 +79,7 @@ def _parsed(text: str) -> Any:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """Nested mappings as dotted names: `{"limits": {"burst": 5}}` as `limits.burst: 5`."""
+    """Return the nested mappings as dotted names: `{"limits": {"burst": 5}}` as `limits.burst: 5`."""
     if isinstance(value, dict):
         return {
             found: shown

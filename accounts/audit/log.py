@@ -167,7 +167,7 @@ class AuditLog:
     async def change(
         self, actor: Actor, action: str, *, team_id: str = "", reason: str = "", organisation_id: str | None = None
     ) -> AsyncIterator[Change]:
-        """One transaction for a change and its entries: both are committed, or neither.
+        """Open one transaction for a change and its entries: both are committed, or neither.
 
         The entries go to the log of the actor's organisation unless another is named. Raises ValueError for a malformed
         action. Never nest two: the second would wait for the first one's lock.
@@ -226,7 +226,7 @@ class AuditLog:
         limit: int = 50,
         most_s: float | None = None,
     ) -> LogEntries:
-        """Up to `limit` entries, newest first: the last ones, those before a number, or the next ones after one.
+        """Return up to `limit` entries, newest first: the last ones, those before a number, or the next ones after one.
 
         Filters without an index are applied one span of the log at a time, and no further span is begun once `most_s`, or SEARCH_S,
         have passed.
@@ -272,7 +272,7 @@ class AuditLog:
             return [_entry_of(row) for row in await connection.execute(query)]
 
     async def entry(self, scope: Scope, number: int) -> Entry | None:
-        """One entry by number; None when it does not exist or is outside of the scope."""
+        """Return one entry by number; None when it does not exist or is outside of the scope."""
         query = select(*_COLUMNS).where(*_conditions(scope, Filters()), col(AuditEntryRow.number) == number)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
@@ -281,7 +281,7 @@ class AuditLog:
     async def export(
         self, scope: Scope, filters: Filters | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Entry]:
-        """Every entry of the scope, oldest first, read in batches; `limit` entries at most."""
+        """Return every entry of the scope, oldest first, read in batches; `limit` entries at most."""
         last, left = None, limit
         while left is None or left > 0:
             found = await self._entries_after(
@@ -372,7 +372,7 @@ def _entry_of(row: Row[*tuple[Any, ...]]) -> Entry:
 
 
 async def _lock_head(connection: AsyncConnection) -> _Head:
-    """Locks the head for this transaction and returns it.
+    """Lock the head for this transaction and return it.
 
     The lock is an UPDATE, so the transaction begins with a write, which savepoints on SQLite need.
     """
@@ -391,7 +391,7 @@ def _head_of(row: Any) -> _Head:
 
 
 def _conditions(scope: Scope, filters: Filters) -> list[ColumnElement[bool]]:
-    """WHERE conditions. The scope's come first: no filter can widen it."""
+    """Return the WHERE conditions. The scope's come first: no filter can widen it."""
     row = AuditEntryRow
     wanted: list[ColumnElement[bool]] = []
     if scope.organisation_id is not None:

@@ -30,7 +30,7 @@ class AuditEntryRow(SQLModel, table=True):
     actor_name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     address: str = Field(sa_column=Column(String(64), nullable=False))
     action: str = Field(sa_column=Column(String(64), nullable=False))
-    """Such as `key.revoked`."""
+    """Object kind and verb, such as `key.revoked`."""
     object_kind: str = Field(sa_column=Column(String(32), nullable=False))
     object_id: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     reason: str = Field(sa_column=Column(Text, nullable=False))

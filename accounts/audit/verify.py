@@ -46,7 +46,7 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification:
-    """Checks entries one after the other, in the order of their numbers.
+    """A check of entries one after the other, in the order of their numbers.
 
     `part` allows a late start and gaps, as in one organisation's own part of the log.
     """

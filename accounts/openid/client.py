@@ -42,7 +42,7 @@ class Tokens:
 
 
 def authorization_address(section: OidcSection, description: Description, redirect_uri: str, begun: Secrets) -> str:
-    """Address of the provider's sign-in, which redirects back with a code."""
+    """Return the address of the provider's sign-in, which redirects back with a code."""
     client = OAuth2Client(
         None,
         client_id=section.client_id,
@@ -71,7 +71,7 @@ async def exchange(
     verifier: str,
     redirect_uri: str,
 ) -> Tokens:
-    """Tokens for a code. Raises ProviderFailed, or SignInStopped when the provider refuses the code."""
+    """Return the tokens for a code. Raises ProviderFailed, or SignInStopped when the provider refuses the code."""
     client = _TokenClient(http, section, description, secret, redirect_uri)
     found = await client.fetch_token(
         description.token_endpoint, grant_type="authorization_code", code=code, code_verifier=verifier

@@ -74,7 +74,7 @@ class OidcProvider:
         self._running = 0
 
     async def begin(self, next_path: str) -> SignInStart:
-        """Begins a sign-in. Raises SignInStopped."""
+        """Begin a sign-in. Raises SignInStopped."""
         with self._slot():
             description = await self._description.now()
         begun = self._pending.begin(self.section.name, next_path)
@@ -82,8 +82,8 @@ class OidcProvider:
         return SignInStart(address=address, cookie=self._pending.cookie(begun))
 
     async def finish(self, cookie: str | None, answer: Sequence[tuple[str, str]]) -> SignInResult:
-        """Identity from the provider's callback. Raises SignInStopped, and IdentityRefused for an identity that the
-        configuration keeps out.
+        """Return the identity from the provider's callback. Raises SignInStopped, and IdentityRefused for an identity
+        that the configuration keeps out.
         """
         begun = self._take_pending(cookie, answer)
         with self._slot():
@@ -187,8 +187,8 @@ class OidcProvider:
 
 
 def joined(claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """ID token claims merged with userinfo claims, the signed ones first. `email` and `email_verified` come from the
-    same source.
+    """Return the ID token claims merged with userinfo claims, the signed ones first. `email` and `email_verified` come
+    from the same source.
     """
     pair = {"email", "email_verified"}
     from_more = "email" in more and not pair <= claims.keys()

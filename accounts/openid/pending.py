@@ -42,7 +42,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingSignIns:
-    """Issues and verifies cookies of pending sign-ins, and accepts each once."""
+    """The issuer and verifier of cookies of pending sign-ins, which accepts each once."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PendingSignIns:
         return begun if begun.expires_us > self._now_us() else None
 
     def secrets_of(self, begun: PendingSignIn) -> Secrets:
-        """Secrets derived from the seed; the same each time."""
+        """Return the secrets derived from the seed; the same each time."""
         return Secrets(
             state=self._value("state", begun),
             nonce=self._value("nonce", begun),

@@ -54,7 +54,7 @@ class SigningKeys:
 
 
 def usable(found: Mapping[str, Any]) -> tuple[Key, ...]:
-    """Public signature keys of a key set; those that are not understood are skipped, as RFC 7517 requires."""
+    """Return the public signature keys of a key set; those that are not understood are skipped, as RFC 7517 requires."""
     listed = found.get("keys")
     keys = []
     for data in listed[:MAX_KEYS] if isinstance(listed, list) else ():

@@ -30,7 +30,7 @@ def client_address(peer: str, forwarded_for: Iterable[str], trusted: Sequence[Ne
 
 
 def site_of(address: str) -> str:
-    """Return what counts as one sender: an IPv4 address, or the /64 of an IPv6 address, all of which one sender has."""
+    """Return the network that counts as one sender: an IPv4 address, or the /64 of an IPv6 address."""
     plain = _plain(address)
     if plain is None or ":" not in plain:
         return plain or address

@@ -141,7 +141,7 @@ class OneTimeLinks:
 
 
 def known_of(person: Person) -> list[str]:
-    """Words that others know of a person, which no password may be made of."""
+    """Return the words that others know of a person, which no password may be made of."""
     words = [person.email, person.email.partition("@")[0], person.organisation_id, "weighbridge", person.name]
     return [*words, *person.name.split()]
 

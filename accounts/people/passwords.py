@@ -44,7 +44,7 @@ def argon2id() -> Hasher:
 
 
 class Passwords:
-    """Hashes and verifies passwords, two at a time; when too many wait, the next raises SignInBusy at once."""
+    """The hasher and verifier of passwords, two at a time; when too many wait, the next raises SignInBusy at once."""
 
     def __init__(self, *, min_chars: int, hasher: Hasher | None = None, waiting: int = _MAX_WAITING) -> None:
         self._min_chars = min_chars

@@ -92,7 +92,7 @@ class PeopleStore:
         return person
 
     async def get(self, person_id: str, *, organisation_id: str | None = None) -> Person:
-        """One person; raises UnknownPerson."""
+        """Return one person; raises UnknownPerson."""
         person = await self._find_one(col(PersonRow.person_id) == person_id, organisation_id)
         if person is None:
             raise UnknownPerson("there is no such person")
@@ -115,7 +115,7 @@ class PeopleStore:
         return await self._people(col(PersonRow.organisation_id) == organisation_id, limit)
 
     async def all(self, *, limit: int = MAX_PEOPLE) -> list[Person]:
-        """Everybody by e-mail address, for the command line."""
+        """Return everybody by e-mail address, for the command line."""
         return await self._people(None, limit)
 
     async def members_of(self, team_id: str) -> list[Member]:
@@ -127,7 +127,7 @@ class PeopleStore:
         return await self._members(col(TeamMemberRow.person_id) == person_id)
 
     async def teams_of(self, person_ids: Iterable[str]) -> dict[str, dict[str, TeamRole]]:
-        """Role by team id, for each of these people; every id asked for is a key of the result."""
+        """Return the role by team id, for each of these people; every id asked for is a key of the result."""
         wanted = sorted(set(person_ids))
         found: dict[str, dict[str, TeamRole]] = {person_id: {} for person_id in wanted}
         columns: tuple[Any, ...]
@@ -152,14 +152,14 @@ class PeopleStore:
         return await self._update(person_id, organisation_id, changes)
 
     async def link_subject(self, person_id: str, issuer: str, subject: str, *, organisation_id: str) -> Person:
-        """Lets an OpenID provider's subject sign in as this person. Raises PersonExists or UnknownPerson."""
+        """Let an OpenID provider's subject sign in as this person. Raises PersonExists or UnknownPerson."""
         try:
             return await self._update(person_id, organisation_id, {"issuer": issuer, "subject": subject})
         except IntegrityError as failure:
             raise PersonExists("somebody else signs in with this account of the provider already") from failure
 
     async def disable(self, person_id: str, *, organisation_id: str) -> Person:
-        """Disables a person, which ends sessions and open links. A second call keeps the first time."""
+        """Disable a person, which ends sessions and open links. A second call keeps the first time."""
         async with self._engine.begin() as connection:
             person = await self._lock_person(connection, person_id, organisation_id)
             if person.disabled_at is None:
@@ -172,7 +172,7 @@ class PeopleStore:
         return person
 
     async def enable(self, person_id: str, *, organisation_id: str) -> Person:
-        """Lets a disabled person sign in again."""
+        """Let a disabled person sign in again."""
         return await self._update(person_id, organisation_id, {"disabled_at": None})
 
     async def put_member(

@@ -101,7 +101,7 @@ class Sessions:
         return same
 
     async def open(self, person_id: str, *, via: Via, address: str, agent: str, replaces: str | None = None) -> str:
-        """Signs a person in and returns the value of the cookie, which is always a new one.
+        """Sign a person in and return the value of the cookie, which is always a new one.
 
         `replaces` is the browser's earlier cookie, whose session ends. Raises UnknownPerson, also for a disabled one.
         """
@@ -176,7 +176,7 @@ class Sessions:
     def remembered(self, cookie: str) -> Session | None:
         """Return the cookie's session as the database last confirmed it, REMEMBERED_US ago at most; else None.
 
-        Only for looking at what is wrong while the database does not answer: the session may have been ended meanwhile.
+        Only for looking at faults while the database does not answer: the session may have been ended meanwhile.
         """
         if not is_secret(cookie):
             return None
@@ -198,7 +198,7 @@ class Sessions:
                 del self._remembered[digest]
 
     async def close(self, cookie: str) -> None:
-        """Signs out the cookie's session."""
+        """Sign out the cookie's session."""
         if is_secret(cookie):
             self._evict_cookie(cookie)
             async with self._engine.begin() as connection:

@@ -48,7 +48,7 @@ class _CountedAttempt(NamedTuple):
 
 
 class SignIn:
-    """Verifies passwords, counts failures, and lets people change their own password."""
+    """The sign-in with a password: verification, counted failures, and changes of one's own password."""
 
     def __init__(
         self,

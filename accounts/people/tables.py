@@ -42,7 +42,7 @@ class PersonRow(SQLModel, table=True):
     email: str = Field(sa_column=Column(String(EMAIL_CHARS), nullable=False))
     name: str = Field(sa_column=Column(String(NAME_CHARS), nullable=False))
     role: str = Field(sa_column=Column(String(16), nullable=False, server_default=text("''")))
-    """`admin`, `finance`, `operator`, or empty: nothing beside what its teams let it do."""
+    """`admin`, `finance`, `operator`, or empty: only the rights of its teams' roles."""
     password: str | None = Field(sa_column=Column(Text, nullable=True))
     """Argon2id in PHC notation; null for a person who signs in elsewhere or has not accepted the invitation yet."""
     issuer: str | None = Field(sa_column=Column(String(NAME_CHARS), nullable=True))

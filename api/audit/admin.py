@@ -107,8 +107,8 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
         raise BadRequest("`format` is json, csv or ndjson.", param="format")
     limit = _whole_number(query, "limit", MAX_PAGE) or _USUAL
     before = _whole_number(query, "before", 10**_MAX_NUMBER_DIGITS)
-    async with looking(), desk.gateway.reads:
-        found = await desk.gateway.audit.search(scope, filters, before_number=before, limit=limit + 1)
+    async with looking(), desk.gateway.finance.reads:
+        found = await desk.gateway.identity.audit.search(scope, filters, before_number=before, limit=limit + 1)
     page = found.entries[:limit]
     next_before = page[-1].number if len(found.entries) > limit else found.reached
     return desk.reply({"object": "list", "data": [entry_as_json(each) for each in page], "next_before": next_before})
@@ -129,13 +129,13 @@ def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) ->
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
     }
-    found = pieces(gateway.audit, scope, filters, kind)
-    return Export(_with_timeout(found, gateway.reads), media_type=KINDS[kind], headers=headers)
+    found = pieces(gateway.identity.audit, scope, filters, kind)
+    return Export(_with_timeout(found, gateway.finance.reads), media_type=KINDS[kind], headers=headers)
 
 
 async def _with_timeout(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    """Pieces of an export, each read within `_PATIENCE_S`. A failure raises, which cuts the connection, so that a
-    truncated file is not taken for a complete one. Few exports read at a time, because requests need database
+    """Yield the pieces of an export, each read within `_PATIENCE_S`. A failure raises, which cuts the connection, so
+    that a truncated file is not taken for a complete one. Few exports read at a time, because requests need database
     connections too.
     """
     while True:

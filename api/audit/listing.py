@@ -114,7 +114,7 @@ def name_of(entry: Entry) -> str:
 
 
 def ndjson(entries: Iterable[Entry]) -> bytes:
-    """One JSON object a line, with every field that the verification of the hash chain needs."""
+    """Return one JSON object a line, with every field that the verification of the hash chain needs."""
     return b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
 
 
@@ -124,7 +124,7 @@ def csv_head() -> str:
 
 
 def csv_lines(entries: Iterable[Entry]) -> str:
-    """One line for each entry, with cells escaped against formula injection."""
+    """Return one line for each entry, with cells escaped against formula injection."""
     return "".join(csv_line([_cell(entry, name) for name in _COLUMNS]) for entry in entries)
 
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from proxy.batch.batch import Batch
+from proxy.batch.batch import Batch, Endpoint
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,7 +18,7 @@ class CreateBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The body that creates a batch. `completion_window` is `24h`, or, beyond OpenAI's, `1h` or `background` (no promise)."""
 
     input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"]
+    endpoint: Endpoint
     completion_window: Literal["24h", "1h", "background"]
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
@@ -45,7 +45,7 @@ class ProblemsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountsOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of a batch by what became of them."""
+    """Requests of a batch by outcome."""
 
     total: int
     completed: int

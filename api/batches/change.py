@@ -29,7 +29,7 @@ async def cancel_batch(log: AuditLog, actor: Actor, batches: BatchStore, owner: 
 
 
 async def resend_callback(log: AuditLog, actor: Actor, owner: Owner, batch_id: str, message_id: str) -> bool:
-    """Has the message of a batch's end sent once more; False for one that was never put."""
+    """Have the message of a batch's end sent once more; False for one that was never put."""
     async with changing(log, actor, "callback.resent", owner.organisation_id, team_id=owner.team_id) as change:
         is_there = await Outbox(change.within).resend(message_id)
         if is_there:

@@ -27,13 +27,12 @@ from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, text, whole
 from api.web.reading import Export, json_reply
 from api.web.request_body import MANY_REQUESTS, read_body
-from proxy.batch.batch import Batch
+from proxy.batch.batch import MESSAGES_ENDPOINT, Batch
 from proxy.batch.batch_errors import BatchEnded
 from proxy.batch.batch_parts import BatchTier
 
 router = APIRouter(tags=["batch"])
 
-ENDPOINT: Final = "/v1/messages"
 _PLACE: Final = "/v1/messages/batches"
 _MOST_LISTED: Final = 1_000
 _USUALLY_LISTED: Final = 20
@@ -55,11 +54,13 @@ async def create_message_batch(request: Request, caller: ActingCaller, tier: Tie
     )
     asked = await asyncio.to_thread(parsed, body, CreateMessageBatch)
     lines = b"".join(
-        msgspec.json.encode({"custom_id": each.custom_id, "method": "POST", "url": ENDPOINT, "body": each.params})
+        msgspec.json.encode(
+            {"custom_id": each.custom_id, "method": "POST", "url": MESSAGES_ENDPOINT, "body": each.params}
+        )
         + b"\n"
         for each in asked.requests
     )
-    submission = Submission(endpoint=ENDPOINT)
+    submission = Submission(endpoint=MESSAGES_ENDPOINT)
     made, _ = await submitted(tier, caller, submission, lines, max_line_bytes=rules.max_body_bytes)
     return _reply(request, msgspec.structs.replace(made, total=len(asked.requests)))
 
@@ -75,7 +76,7 @@ async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) ->
             after=None if after is None else our_id(after),
             before=None if before is None else our_id(before),
             limit=asked.whole("limit", _USUALLY_LISTED, least=1, most=_MOST_LISTED),
-            endpoint=ENDPOINT,
+            endpoint=MESSAGES_ENDPOINT,
         )
     data = [message_batch(each, _origin(request)) for each in page.batches]
     return json_reply(
@@ -90,14 +91,14 @@ async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) ->
 
 @router.get(f"{_PLACE}/{{batch_id}}", **described("Look at a batch of messages", gives={200: MessageBatch}))
 async def get_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One batch of the team, and how far it is."""
+    """Return one batch of the team, and how far it is."""
     async with asking():
         return _reply(request, await tier.batches.find(owner, our_id(sound(batch_id))))
 
 
 @router.post(f"{_PLACE}/{{batch_id}}/cancel", **described("Cancel a batch of messages", gives={200: MessageBatch}))
 async def cancel_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """Begins no more of its requests; those that run come to their end."""
+    """Cancel a batch: no more of its requests begin; those that run come to their end."""
     async with asking():
         return _reply(request, await tier.batches.cancel(owner, our_id(sound(batch_id))))
 
@@ -118,7 +119,7 @@ async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Re
     **described("Download the results of a batch of messages", gives={200: "One result a line."}, files=[_JSONL]),
 )
 async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One line for each request, once the batch has ended."""
+    """Return one line for each request, once the batch has ended."""
     async with asking():
         batch = await tier.batches.find(owner, our_id(sound(batch_id)))
         if not batch.has_ended:
@@ -132,7 +133,7 @@ async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> R
 
 
 async def _result_lines(tier: BatchTier, files: list[str]) -> AsyncIterator[bytes]:
-    """Yield the lines of the files, each in Anthropic's shape; what is held is one line and one piece."""
+    """Yield the lines of the files, each in Anthropic's shape; at most one line and one piece are in memory."""
     for file_id in files:
         held = b""
         async for piece in tier.files.blobs.reading(file_id):

@@ -25,7 +25,7 @@ class CreateMessageBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests by what became of them; all but `processing` are 0 until the end."""
+    """Requests by outcome; all but `processing` are 0 until the end."""
 
     processing: int
     succeeded: int

@@ -70,7 +70,7 @@ async def submit_batch(request: Request, caller: ActingCaller, tier: Tier) -> Re
 
 @router.get("/v1/batch/{batch_id}", **described("Look at how far a batch is", gives={200: BatchState}))
 async def batch_state(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One batch of the team, however it was made, and when it will be done."""
+    """Return one batch of the team, however it was made, and when it will be done."""
     async with asking():
         batch = await tier.batches.find(owner, sound(batch_id))
         return json_reply(state_of(batch, await estimated(tier.batches, batch)))
@@ -90,12 +90,12 @@ async def callback_secret(request: Request, owner: KeyOwner) -> Response:
 async def rotate_callback_secret(request: Request, caller: TeamChanger) -> Response:
     """Make a new secret. For a day callbacks are signed with the one before, too, so that receivers can follow."""
     desk, owner = _desk(request), owner_of(caller)
-    state = await rotate_secret(gateway_of(request).audit, actor_of(request, caller), desk, owner)
+    state = await rotate_secret(gateway_of(request).identity.audit, actor_of(request, caller), desk, owner)
     return _shown(desk, owner.team_id, state)
 
 
 def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
-    """One request as a line of an input file."""
+    """Return one request as a line of an input file."""
     wrapped = "body" in given and given.keys() <= {"custom_id", "body"}
     line = {
         "custom_id": given.get("custom_id", f"request-{number}") if wrapped else f"request-{number}",
@@ -107,7 +107,7 @@ def _line(asked: SubmitBatch, number: int, given: dict[str, Any]) -> bytes:
 
 
 def _desk(request: Request) -> CallbackDesk:
-    desk = gateway_of(request).callbacks
+    desk = gateway_of(request).jobs.callbacks
     if desk is None:
         raise BatchOff("Files and batches are turned off on this gateway (`batch.enabled`).")
     return desk

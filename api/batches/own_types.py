@@ -8,7 +8,7 @@ import msgspec
 from api.batches.batch_types import CountsOut, ProblemOut, problems_of
 from api.web.reading import known_usd
 from cost.times import moment
-from proxy.batch.batch import Batch
+from proxy.batch.batch import Batch, Endpoint
 from proxy.batch.estimate import Estimate
 
 
@@ -20,9 +20,7 @@ class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     requests: list[dict[str, Any]]
     callback_url: str | None = None
     priority: Literal["low", "normal", "high"] = "normal"
-    endpoint: Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"] = (
-        "/v1/chat/completions"
-    )
+    endpoint: Endpoint = "/v1/chat/completions"
     completion_window: Literal["24h", "1h", "background"] = "24h"
 
 

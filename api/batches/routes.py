@@ -105,15 +105,15 @@ async def list_batches(request: Request, owner: KeyOwner, tier: Tier) -> Respons
 
 @router.get("/v1/batches/{batch_id}", **described("Look at a batch", gives={200: BatchOut}))
 async def get_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One batch of the team, and how far it is."""
+    """Return one batch of the team, and how far it is."""
     async with asking():
         return json_reply(batch_out(await tier.batches.find(owner, sound(batch_id))))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **described("Cancel a batch", gives={200: BatchOut}))
 async def cancel_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """Begins no more of its requests. Those that run come to their end and are in the output file; the rest costs
-    nothing.
+    """Cancel a batch: no more of its requests begin. Those that run come to their end and are in the output file; the
+    rest costs nothing.
     """
     async with asking():
         return json_reply(batch_out(await tier.batches.cancel(owner, sound(batch_id))))
@@ -121,7 +121,7 @@ async def cancel_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
 
 def check_callback(request: Request, url: str | None) -> None:
     """Raise BadRequest for an address that would never be called."""
-    desk = gateway_of(request).callbacks
+    desk = gateway_of(request).jobs.callbacks
     if url is None or desk is None:
         return
     try:

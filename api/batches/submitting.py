@@ -1,4 +1,4 @@
-"""Requests that come in one body: validated at once, so that who sends them is told at once what is wrong."""
+"""Requests in one body, validated at once, so that the sender is told every fault at once."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,19 +8,20 @@ import msgspec
 
 from accounts.caller import Caller
 from api.batches.tier import asking, owner_of
+from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from providers.wire import Priority
 from proxy.batch.batch import Batch, NewBatch, Window
 from proxy.batch.batch_errors import BatchTooDear, TooMuchQueued
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.validation import Problem, Validated, Validation
-from proxy.errors import BadRequest, Refused
+from proxy.errors import BadRequest, Refused, code_of
 
 _TOLD: Final = 5
 """Faults that a refusal tells."""
 _REFUSALS: Final[Mapping[str, Callable[[str], Refused]]] = {
-    "budget_exceeded": BatchTooDear,
-    "unpriced_under_budget": BatchTooDear,
-    "token_limit_exceeded": TooMuchQueued,
+    code_of(BudgetExceeded): BatchTooDear,
+    code_of(UnpricedUnderBudget): BatchTooDear,
+    code_of(TooMuchQueued): TooMuchQueued,
 }
 
 
@@ -38,7 +39,7 @@ async def submitted(
 ) -> tuple[Batch, int]:
     """Make an input file of the lines and a batch of it; also return its estimated tokens.
 
-    Raises BadRequest with the number of the request, BatchTooDear, TooMuchQueued, or what storing a file raises.
+    Raises BadRequest with the number of the request, BatchTooDear, TooMuchQueued, or an error of storing a file.
     """
     validation = Validation(
         submission.endpoint,

@@ -1,4 +1,4 @@
-"""The batch tier as routes find it: its parts, whose files are meant, and failures of the database."""
+"""Access of routes to the batch tier: its parts, the team whose files are meant, and failures of the database."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ _PATIENCE_S = 5.0
 
 def tier_of(request: Request) -> BatchTier:
     """Return the batch tier of the gateway. Raises BatchOff."""
-    found = gateway_of(request).batch
+    found = gateway_of(request).jobs.batch
     if found is None:
         raise BatchOff("Files and batches are turned off on this gateway (`batch.enabled`).")
     return found

@@ -48,7 +48,7 @@ async def take_upload(request: Request, files: FileStore, owner: Owner, pause_s:
 
 
 def _check_declared(request: Request, most_bytes: int) -> None:
-    """Refuses what is far too large before a byte of it is read."""
+    """Refuse a body whose declared length is far too large, before a byte of it is read."""
     if _declared(request) > most_bytes + _MAX_FIELD_BYTES * 20:
         raise FileTooLarge(f"The file is larger than {most_bytes} bytes, the limit of this gateway; split it.")
 

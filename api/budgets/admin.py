@@ -22,14 +22,14 @@ _EXAMPLE = {"scope": "team", "scope_id": "payments", "period": "month", "limit_u
 
 @router.get(f"{PREFIX}/budgets", **described("List the budgets", gives={200: Listed[BudgetOut]}))
 async def list_budgets(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """All budgets of the organisation, with their spend."""
+    """Return all budgets of the organisation, with their spend."""
     found = await read_budgets(BudgetStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[budget_as_json(each) for each in found]))
 
 
 @router.get(f"{PREFIX}/budgets/{{budget_id}}", **described("Read a budget", gives={200: BudgetOut}))
 async def show_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], budget_id: str) -> Response:
-    """One budget with its spend."""
+    """Show one budget with its spend."""
     return desk.reply(
         budget_as_json(await read_budget(BudgetStore(desk.gateway.database), desk.organisation_id, budget_id))
     )
@@ -44,12 +44,14 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
     asked = await desk.body(EnteredBudget)
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
-    standing, created = await put_budget(desk.gateway.audit, desk.actor, budget, webhooks=desk.gateway.webhooks)
+    standing, created = await put_budget(
+        desk.gateway.identity.audit, desk.actor, budget, webhooks=desk.gateway.webhooks
+    )
     return desk.reply(budget_as_json(standing), 201 if created else 200)
 
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))
 async def take_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
     """Remove a budget. Its spend stays in the books."""
-    await remove_budget(desk.gateway.audit, desk.actor, desk.organisation_id, budget_id)
+    await remove_budget(desk.gateway.identity.audit, desk.actor, desk.organisation_id, budget_id)
     return desk.reply(Deleted(id=budget_id, object="budget.deleted"))

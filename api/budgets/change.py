@@ -79,13 +79,13 @@ async def remove_budget(
 
 
 async def read_budgets(store: BudgetStore, organisation_id: str) -> list[BudgetStatus]:
-    """All budgets of an organisation, with their spend."""
+    """Return all budgets of an organisation, with their spend."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
 
 async def read_budget(store: BudgetStore, organisation_id: str, budget_id: str) -> BudgetStatus:
-    """One of an organisation's budgets, with its spend. Raises BudgetNotFound."""
+    """Return one of an organisation's budgets, with its spend. Raises BudgetNotFound."""
     async with looking():
         return await store.get(budget_id, organisation_id)
 

@@ -14,7 +14,7 @@ from api.budgets.change import remove_budget as remove_budget_of
 from api.budgets.listing import EnteredBudget, budget_as_json, member_budget_as_json, parse_budget
 from api.web.actor import actor_of
 from api.web.api_types import Deleted, Listed
-from api.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of
+from api.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.patience import patience
 from api.web.reading import json_reply
@@ -32,12 +32,12 @@ _PATIENCE_S: Final = 3.0
 
 @router.get("/v1/budgets", **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}))
 async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin keys see
-    all.
+    """Return budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin
+    keys see all.
     """
     store = BudgetStore(gateway_of(request).database)
     async with _database():
-        if caller.role == "member":
+        if read_scope(caller).team_id is not None:
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
             data = [member_budget_as_json(each) for each in found]
         else:
@@ -64,7 +64,7 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
         raise BadRequest(f"The budget is not valid: {error}.") from error
     async with _database():
         actor = actor_of(request, caller)
-        standing, new = await put_budget(gateway.audit, actor, budget, webhooks=gateway.webhooks)
+        standing, new = await put_budget(gateway.identity.audit, actor, budget, webhooks=gateway.webhooks)
     return json_reply(budget_as_json(standing), status=201 if new else 200)
 
 
@@ -73,7 +73,7 @@ async def remove_budget(budget_id: str, request: Request, caller: AdminCaller) -
     """Remove a budget: it no longer blocks or warns. Its spend stays in the books."""
     async with _database():
         actor = actor_of(request, caller)
-        await remove_budget_of(gateway_of(request).audit, actor, caller.organisation_id, budget_id)
+        await remove_budget_of(gateway_of(request).identity.audit, actor, caller.organisation_id, budget_id)
     return json_reply({"id": budget_id, "object": "budget.deleted", "deleted": True})
 
 

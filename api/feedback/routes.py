@@ -113,7 +113,7 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
             await gateway.learning.add_verdicts([verdict])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise FeedbackUnavailable("The database does not answer; send the feedback again shortly.") from error
-    gateway.learning_metrics.count_verdict(verdict.source, verdict.signal)
+    gateway.metrics.learning.count_verdict(verdict.source, verdict.signal)
     return _json(
         {
             "object": "feedback",
@@ -185,7 +185,7 @@ async def _find(gateway: Gateway, team_id: str, request_id: str) -> ClassifiedRe
         return None
     found = await gateway.learning.find_weighing(team_id, request_id)
     if found is None:
-        await gateway.write_down()
+        await gateway.finance.write_down()
         found = await gateway.learning.find_weighing(team_id, request_id)
     if found is None and abs(time.time_ns() // 1_000_000 - int(shape[1], 16)) < _YOUNG_MS:
         await asyncio.sleep(_LATE_S)

@@ -67,7 +67,7 @@ async def list_files(request: Request, owner: KeyOwner, tier: Tier) -> Response:
 
 @router.get("/v1/files/{file_id}", **described("Look at a file", gives={200: FileOut}))
 async def get_file(file_id: str, owner: KeyOwner, tier: Tier) -> Response:
-    """One file of the team, without its content."""
+    """Return one file of the team, without its content."""
     async with asking():
         return json_reply(file_out(await tier.files.find(owner, _sound(file_id))))
 

@@ -29,7 +29,7 @@ _PARAMETERS: Final = {
     **described("Find prompts that no cache can keep", gives={200: "What was found, team by team"}, query=_PARAMETERS),
 )
 async def prefixes(request: Request, scope: FinanceReader) -> Response:
-    """Prompt prefixes of the last `days` UTC days, today included; by default a week.
+    """Return the prompt prefixes of the last `days` UTC days, today included; by default a week.
 
     A team's key sees its own; a finance or admin key all teams of its organisation. No prompt is kept or shown.
     """
@@ -42,6 +42,6 @@ async def prefixes(request: Request, scope: FinanceReader) -> Response:
     start_us = end_us - days * DAY_US
     async with reading(gateway, on=True):
         habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.finance.savings.pools, gateway.finance.prices.book, now_us)
     report = stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
     return json_reply({"organisation_id": scope.organisation_id, "team_id": scope.team_id, **prefixes_as_json(report)})

@@ -1,4 +1,4 @@
-"""The rule at work: compares the versions on trial every few seconds, and promotes or rolls back what it says."""
+"""Periodic run of the rollout rule: compares the versions on trial every few seconds, and promotes or rolls back."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ class RolloutRound:
         self._now_us = now_us
 
     async def step(self) -> None:
-        """Look at each canary once. What the database does not answer is looked at the next time."""
+        """Judge each canary once. One for which the database does not answer is judged the next time."""
         for pool in self._pools:
             rollout = self._rollout_of(pool.name)
             if rollout is None or rollout.state != "canary" or not self._leads(pool.name):

@@ -127,7 +127,7 @@ class RolloutOut(msgspec.Struct, frozen=True, kw_only=True):
     "/v1/fleet/versions", **described("List versions of our own models", gives={200: VersionsOut}, query=_PARAMETERS)
 )
 async def list_versions(request: Request, _caller: OperatorCaller) -> Response:
-    """Versions of models and LoRA adapters."""
+    """Return the versions of models and LoRA adapters."""
     model = Parameters(request.query_params, _PARAMETERS).text("model")
     async with looking():
         found = await RolloutStore(gateway_of(request).database).versions(model)
@@ -150,13 +150,13 @@ async def add(request: Request, caller: OperatorCaller) -> Response:
     made = ModelVersion(kind="adapter" if said.base else "weights", **msgspec.structs.asdict(said))
     async with looking():
         check_registrable(_pools(gateway), made)
-        made = await add_version(gateway.audit, actor_of(request, caller), made)
+        made = await add_version(gateway.identity.audit, actor_of(request, caller), made)
     return json_reply(version_as_json(made))
 
 
 @router.get("/v1/fleet/rollouts", **described("Compare versions", gives={200: "Every rollout with its comparison"}))
 async def list_rollouts(request: Request, _caller: OperatorCaller) -> Response:
-    """All rollouts. One with a version on trial has the figures of both versions, each with its 95 % interval."""
+    """Return all rollouts. One with a version on trial has the figures of both versions, each with its 95 % interval."""
     gateway = gateway_of(request)
     served = {each.name: each.served for each in _pools(gateway)}
     async with looking():
@@ -186,7 +186,7 @@ async def canary(request: Request, caller: OperatorCaller) -> Response:
     rule = Rule(errors=said.rollback_on_errors, ttft_worse=said.ttft_worse, promote_after=said.promote_after)
     async with looking():
         after = await start_canary(
-            gateway.audit,
+            gateway.identity.audit,
             actor_of(request, caller),
             said.model,
             pool_of_model(_pools(gateway), said.model),
@@ -209,7 +209,9 @@ async def promote_version(request: Request, caller: OperatorCaller) -> Response:
     async with looking():
         pool = pool_of_model(_pools(gateway), said.model)
         reason = checked_reason(said.reason)
-        after = await promote(gateway.audit, actor_of(request, caller), said.model, pool, said.version, reason=reason)
+        after = await promote(
+            gateway.identity.audit, actor_of(request, caller), said.model, pool, said.version, reason=reason
+        )
     return json_reply(rollout_as_json(after))
 
 
@@ -228,12 +230,12 @@ async def rollback(request: Request, caller: OperatorCaller) -> Response:
     said = await _body(request, RollBack)
     async with looking():
         actor = actor_of(request, caller)
-        after = await roll_back(gateway.audit, actor, said.model, reason=checked_reason(said.reason))
+        after = await roll_back(gateway.identity.audit, actor, said.model, reason=checked_reason(said.reason))
     return json_reply(rollout_as_json(after))
 
 
 def _pools(gateway: Gateway) -> list[PoolConfig]:
-    view = gateway.fleet_view
+    view = gateway.views.fleet
     return [] if view is None else [each.config for each in view.pools.values()]
 
 

@@ -97,8 +97,8 @@ async def promote(
     reason: str = "",
     seen: Rollout | None = None,
 ) -> Rollout:
-    """Give a version all conversations; without one, the version on trial. `seen` is what the step was decided on.
-    Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
+    """Give a version all conversations; without one, the version on trial. `seen` is the rollout on which the step was
+    decided. Raises VersionUnknown, and RolloutConflict, also when a later step was taken than the one seen.
     """
     async with log.change(actor, "rollout.promoted", reason=reason) as change:
         store = RolloutStore(change.within)
@@ -136,7 +136,7 @@ def _check_seen(before: Rollout, seen: Rollout | None) -> None:
 
 
 def version_as_json(version: ModelVersion) -> dict[str, Any]:
-    """JSON object of a version; what is unknown is null."""
+    """Return the JSON object of a version; what is unknown is null."""
     plain = {name: value or None for name, value in msgspec.structs.asdict(version).items()}
     plain |= {"arguments": list(version.arguments), "adapters": list(version.adapters)}
     del plain["added_us"]
@@ -144,7 +144,7 @@ def version_as_json(version: ModelVersion) -> dict[str, Any]:
 
 
 def rollout_as_json(rollout: Rollout) -> dict[str, Any]:
-    """JSON object of a rollout."""
+    """Return the JSON object of a rollout."""
     return {
         "object": "rollout",
         "model": rollout.model,
@@ -161,7 +161,7 @@ def rollout_as_json(rollout: Rollout) -> dict[str, Any]:
 
 
 def comparison_as_json(samples: Samples) -> dict[str, Any]:
-    """JSON object of both versions' figures with their 95 % intervals; what is unknown is null."""
+    """Return the JSON object of both versions' figures with their 95 % intervals; what is unknown is null."""
     return {
         "attempts": {"stable": samples.stable.attempts, "candidate": samples.candidate.attempts},
         "is_whole": samples.is_whole,

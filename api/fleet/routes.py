@@ -118,7 +118,9 @@ class Trusted(NamedTuple):
 
 
 class PoolTrust(SecurityBase):
-    """Requires the token of the address's pool. An unknown pool and a wrong token get the same refusal."""
+    """A dependency that requires the token of the address's pool. An unknown pool and a wrong token get the same
+    refusal.
+    """
 
     model = HTTPBearer(
         description="The token of one pool: `selfhosted.pools[].registration.token` says where it is found."
@@ -126,7 +128,7 @@ class PoolTrust(SecurityBase):
     scheme_name = "poolToken"
 
     async def __call__(self, request: Request, pool: str) -> Trusted:
-        view = gateway_of(request).fleet_view
+        view = gateway_of(request).views.fleet
         watched = None if view is None else view.pools.get(pool)
         shown = read_headers(request.scope["headers"]).authorization or ""
         token = shown[len(_BEARER) :].strip() if shown.lower().startswith(_BEARER) else ""
@@ -146,8 +148,8 @@ _Trusted = Annotated[Trusted, Depends(PoolTrust())]
 
 @router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
-    """All pools with their replicas, as the answering process sees them."""
-    view = gateway_of(request).fleet_view
+    """Show all pools with their replicas, as the answering process sees them."""
+    view = gateway_of(request).views.fleet
     if view is None:
         return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
     return json_reply(fleet_as_json(view, time.monotonic()))
@@ -155,7 +157,7 @@ async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
 
 @router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
-    """One pool with its replicas."""
+    """Show one pool with its replicas."""
     view, watched = _pool(request, pool)
     return json_reply(told_pool(watched, view.registry, time.monotonic(), view.turn_problem(watched.config.name)))
 
@@ -199,12 +201,12 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
                 version=said.version,
             )
     except NameTaken as error:
-        gateway.registry_metrics.count_registration(pool, "taken")
+        gateway.metrics.registry.count_registration(pool, "taken")
         raise ReplicaNameTaken(f"{_sentence(error)}.", param="name", retry_after_s=rules.ttl_s) from error
     except PoolFull as error:
-        gateway.registry_metrics.count_registration(pool, "full")
+        gateway.metrics.registry.count_registration(pool, "full")
         raise PoolCrowded(f"{_sentence(error)}.") from error
-    gateway.registry_metrics.count_registration(pool, entered)
+    gateway.metrics.registry.count_registration(pool, entered)
     if entered == "registered":
         _audit.warning("the token of the pool %s registered %s at %s as %s", pool, name, url, said.instance)
     state = next((each.state for each in watched.snapshot().replicas if each.name == name), None)
@@ -239,15 +241,15 @@ async def deregister(
     async with _database():
         left = await view.store.leave(pool, _replica_name(name), instance)
     if left:
-        gateway_of(request).registry_metrics.count_registration(pool, "left")
+        gateway_of(request).metrics.registry.count_registration(pool, "left")
         _audit.warning("the token of the pool %s took %s away, which was %s", pool, name, instance)
     return json_reply({"object": "fleet.replica.deleted", "pool": pool, "name": name, "deleted": left})
 
 
 @router.put("/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Drain a replica", gives={200: DrainOut}))
 async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """Orders a replica to take no new requests and finish its current ones, until undrained. Every server follows
-    within seconds.
+    """Order a replica to take no new requests and finish its current ones, until undrained. Every server follows within
+    seconds.
     """
     view, watched = _pool(request, pool)
     known = {address.name for address in watched.discovery.addresses}
@@ -257,7 +259,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
         )
     try:
         async with _database():
-            await drain_replica(gateway_of(request).audit, actor_of(request, caller), pool, name, known=known)
+            await drain_replica(gateway_of(request).identity.audit, actor_of(request, caller), pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(f"{_sentence(error)}.") from error
     await view.registry.refresh()
@@ -268,17 +270,17 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
     "/v1/fleet/pools/{pool}/replicas/{name}/drain", **described("Let a replica work again", gives={200: DrainOut})
 )
 async def undrain(pool: str, name: str, request: Request, caller: OperatorCaller) -> Response:
-    """Withdraws a drain order. A replica that reports itself as draining stays so."""
+    """Withdraw a drain order. A replica that reports itself as draining stays so."""
     view, _ = _pool(request, pool)
     async with _database():
         actor = actor_of(request, caller)
-        there = await undrain_replica(gateway_of(request).audit, actor, pool, _replica_name(name))
+        there = await undrain_replica(gateway_of(request).identity.audit, actor, pool, _replica_name(name))
     await view.registry.refresh()
     return json_reply({"object": "fleet.drain", "pool": pool, "name": name, "drained": False, "was_drained": there})
 
 
 def _pool(request: Request, pool: str) -> tuple[FleetView, WatchedPool]:
-    view = gateway_of(request).fleet_view
+    view = gateway_of(request).views.fleet
     watched = None if view is None else view.pools.get(pool)
     if view is None or watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`; GET /v1/fleet lists them.", param="pool")

@@ -23,9 +23,9 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/keys"
 
 @router.get(_PLACE, **described("List a team's keys", gives={200: Listed[KeyOut]}))
 async def list_keys(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """All keys of the team, oldest first, expired and revoked ones included."""
+    """Return all keys of the team, oldest first, expired and revoked ones included."""
     team, gateway = desk.the_team, desk.gateway
-    keys = await read_keys(gateway.accounts, team)
+    keys = await read_keys(gateway.identity.accounts, team)
     async with reading(gateway, on=True):
         use = await read_key_use(gateway.database, team.organisation_id, team.team_id, wall_us())
     now = utc_now()
@@ -47,11 +47,11 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
     """
     asked = await desk.body(PutKey)
     found, minted = await put_key(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.the_team,
         key,
-        desk.gateway.peppers[0],
+        desk.gateway.identity.peppers[0],
         may_all=desk.may("organisation.change"),
         role=asked.role,
         expires_at=asked.expires_at,
@@ -65,7 +65,7 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
 
 @router.get(f"{_PLACE}/{{key}}", **described("Read a key", gives={200: KeyOut}))
 async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], key: str) -> Response:
-    """One key, by its id, or by its name while it works; never its secret."""
+    """Show one key, by its id, or by its name while it works; never its secret."""
     return desk.reply(key_out(await _key_of(desk, key), utc_now()))
 
 
@@ -74,17 +74,17 @@ async def show_key(desk: Annotated[AdminRequest, Depends(admin("team.read"))], k
     **described("Replace a key", takes=RotateKey, gives={201: KeyOut}, example={"overlap_s": 86_400}),
 )
 async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Rotates a key. The new key has the same name, and its secret is in this reply only. The old one works for the
+    """Rotate a key. The new key has the same name, and its secret is in this reply only. The old one works for the
     overlap; rotating it again is refused with 409.
     """
     asked = await desk.body(RotateKey)
     old = await _key_of(desk, key)
     made, minted = await rotate_key(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.the_team,
         old.key_id,
-        desk.gateway.peppers[0],
+        desk.gateway.identity.peppers[0],
         overlap_s=asked.overlap_s,
         may_all=desk.may("organisation.change"),
     )
@@ -93,16 +93,16 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
 
 @router.delete(f"{_PLACE}/{{key}}", **described("Revoke a key", gives={200: KeyOut}))
 async def end_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
-    """Revokes a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
+    """Revoke a key; every server refuses it within seconds. Idempotent by id. It stays in the list."""
     found = await _key_of(desk, key)
     ended = await revoke_key(
-        desk.gateway.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")
+        desk.gateway.identity.audit, desk.actor, desk.the_team, found.key_id, may_all=desk.may("organisation.change")
     )
     return desk.reply(key_out(ended, utc_now()))
 
 
 async def _key_of(desk: AdminRequest, key: str) -> KeyRecord:
-    keys = await read_keys(desk.gateway.accounts, desk.the_team)
+    keys = await read_keys(desk.gateway.identity.accounts, desk.the_team)
     found = next((each for each in keys if each.key_id == key), None) or newest_working(keys, key, utc_now())
     if found is None:
         raise KeyNotFound(f"The team has no key `{key[:80]}`.", param="key")

@@ -214,7 +214,7 @@ async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:
 
 
 async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRecord:
-    """One of a team's keys. Raises KeyNotFound."""
+    """Return one of a team's keys. Raises KeyNotFound."""
     async with looking():
         return await store.key_of(team.organisation_id, team.team_id, key_id)
 

@@ -27,7 +27,7 @@ _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "co
 
 @router.get(f"{PREFIX}/limits", **described("List the limits that were set", gives={200: Listed[LimitOut]}))
 async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """Limits set for the organisation, its teams and its keys. Others have the configuration's."""
+    """Return limits set for the organisation, its teams and its keys. Others have the configuration's."""
     found = await read_limits(LimitStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[limit_out(each) for each in found]))
 
@@ -82,14 +82,14 @@ async def take_limit(
 
 async def _show(desk: AdminRequest, place: Place) -> Response:
     store = LimitStore(desk.gateway.database)
-    return desk.reply(limit_out(await read_limit(store, desk.gateway.accounts, desk.organisation_id, place)))
+    return desk.reply(limit_out(await read_limit(store, desk.gateway.identity.accounts, desk.organisation_id, place)))
 
 
 async def _set(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
     asked = await desk.body(PutLimit)
     rule, created = await put_limit(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.organisation_id,
         Rule(place=place, limits=asked.limits()),
@@ -100,7 +100,7 @@ async def _set(desk: AdminRequest, place: Place) -> Response:
 
 async def _take(desk: AdminRequest, place: Place) -> Response:
     _check_may_change(desk, place)
-    await remove_limit(desk.gateway.audit, desk.actor, desk.organisation_id, place)
+    await remove_limit(desk.gateway.identity.audit, desk.actor, desk.organisation_id, place)
     return desk.reply(Deleted(id=str(place), object="limit.deleted"))
 
 

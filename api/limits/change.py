@@ -67,13 +67,13 @@ async def remove_limit(
 
 
 async def read_limits(store: LimitStore, organisation_id: str) -> list[Rule]:
-    """Limits set for an organisation, its teams and their keys."""
+    """Return limits set for an organisation, its teams and their keys."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
 
 async def read_limit(store: LimitStore, accounts: AccountStore, organisation_id: str, place: Place) -> Rule:
-    """Limits set for one place. Raises LimitNotFound, also for a place of another organisation."""
+    """Return limits set for one place. Raises LimitNotFound, also for a place of another organisation."""
     async with looking():
         await _team_of(accounts, organisation_id, place, None)
         found = await store.at(place)

@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from accounts.access import may, principal_of
 from accounts.caller import Caller
 from api.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
 from api.web.openapi import described
@@ -61,8 +62,8 @@ async def list_limits(
         )
     found = [(place, limit) for place in places_of(caller, model) for limit in gateway.limit_book.at(place)]
     seen = [limit for place, limit in found if sees_use(caller, place, gateway.operator)]
-    workers = await gateway.workers.now()
-    remains = dict(zip(seen, await gateway.workers.remaining(tuple(seen)), strict=False))
+    workers = await gateway.views.workers.now()
+    remains = dict(zip(seen, await gateway.views.workers.remaining(tuple(seen)), strict=False))
     return json_reply(
         {
             "object": "list",
@@ -76,10 +77,10 @@ async def list_limits(
 
 @router.get("/v1/queues", **described("Look at the queues", gives={200: "Each queue, as it stands"}))
 async def list_queues(request: Request, _caller: OperatorCaller) -> Response:
-    """Every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only operators may
-    read them.
+    """Return every queue, with what this host's workers have in it. Queues hold requests of all organisations, so only
+    operators may read them.
     """
-    workers = await gateway_of(request).workers.now()
+    workers = await gateway_of(request).views.workers.now()
     data = [queue_as_json(each) for each in workers.queues]
     return json_reply({"object": "list", "live_replicas": workers.live, "data": data})
 
@@ -99,9 +100,9 @@ def sees_use(caller: Caller, place: Place, operator: str) -> bool:
     """
     match place.scope:
         case "organisation":
-            return caller.role in {"finance", "admin"}
+            return may(principal_of(caller, operator), "organisation.read")
         case "model":
-            return caller.role == "admin" and caller.organisation_id == operator
+            return may(principal_of(caller, operator), "operations.change")
         case _:
             return True
 

@@ -64,7 +64,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted(values: Iterable[float]) -> list[int]:
-    """Histogram over the tenths of [0, 1]."""
+    """Return the histogram over the tenths of [0, 1]."""
     counts = [0] * BINS
     for value in values:
         counts[min(BINS - 1, max(0, int(value * BINS)))] += 1
@@ -107,7 +107,9 @@ def _shares(counts: Sequence[int]) -> tuple[float, ...]:
 
 
 class DriftReader:
-    """Reads the drift at most every ten minutes for all pages of one process, by a few hundred short index scans."""
+    """A reader of the drift, at most every ten minutes for all pages of one process, by a few hundred short index
+    scans.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""First sights of what goes on now, for states that do not record their own beginning."""
+"""Times of first observation of present states, for states that do not record their own beginning."""
 
 from collections.abc import Hashable, Mapping
 
 
 class FirstSeen:
-    """Remembers for this process's life. It holds no more than what goes on now."""
+    """Memory of first observations for this process's life. It holds present states alone."""
 
     def __init__(self) -> None:
         self._since_us: dict[Hashable, int] = {}

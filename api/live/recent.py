@@ -126,7 +126,9 @@ def _tokens_per_s(attempt: EndedAttempt) -> float | None:
 
 
 def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, float] = {}) -> Recent:
-    """Figures of all attempts, and by target, deployment and tier. `usual` is the median TTFT of a day ago, by target."""
+    """Return figures of all attempts, and by target, deployment and tier. `usual` is the median TTFT of a day ago, by
+    target.
+    """
     return Recent(
         at_us=at_us,
         since_us=attempts[-1].at_us if len(attempts) >= MOST else at_us - WINDOW_US,
@@ -165,7 +167,7 @@ def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAtte
 
 
 def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
-    """Median seconds to the first token by target, of targets with at least ENOUGH attempts."""
+    """Return the median seconds to the first token by target, of targets with at least ENOUGH attempts."""
     found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
     return {name: each.ttft_p50_s for name, each in found.items() if each.ttft_p50_s is not None}
 
@@ -189,7 +191,7 @@ class _Cached:
 
 
 class RecentReader:
-    """Reads recent figures and spend, cached for all pages of one process."""
+    """A reader of recent figures and spend, cached for all pages of one process."""
 
     def __init__(
         self,
@@ -204,12 +206,12 @@ class RecentReader:
         self._spend = _Cached(_SPEND_FRESH_S, clock)
 
     async def recent(self) -> Recent:
-        """Figures of the last minutes."""
+        """Return figures of the last minutes."""
         found: Recent = await self._recent.get(self._read)
         return found
 
     async def spend(self) -> Spend:
-        """Spend of the current hour."""
+        """Return spend of the current hour."""
         found: Spend = await self._spend.get(self._read_spend)
         return found
 
@@ -244,7 +246,9 @@ class RecentReader:
 
 
 def usual_by_now(hours_nanousd: Sequence[int], share: float) -> int | None:
-    """Median cost of the hour, times the elapsed `share` of it; None with too few days, or too early. Nano-dollars."""
+    """Return the median cost of the hour, times the elapsed `share` of it; None with too few days, or too early.
+    Nano-dollars.
+    """
     if len(hours_nanousd) < _FEWEST_DAYS or share < _SOONEST_SHARE:
         return None
     ordered = sorted(hours_nanousd)

@@ -62,7 +62,7 @@ class Viewer:
         self._has_news.set()
 
     async def take(self, timeout_s: float) -> TailBatch:
-        """Decisions since the last call, waiting up to `timeout_s` for one; an empty batch on timeout."""
+        """Return the decisions since the last call, waiting up to `timeout_s` for one; an empty batch on timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._has_news.wait()
@@ -168,7 +168,9 @@ class DecisionTail:
             self.reachable = True
 
     def _after(self, last_id: str) -> list[EndedAttempt]:
-        """Decisions after that of `last_id` in the order of reading: a decision may be booked later than a younger one."""
+        """Return the decisions after that of `last_id` in the order of reading: a decision may be booked later than a
+        younger one.
+        """
         kept = list(self._recent)
         for place, each in enumerate(kept):
             if event_id(each) == last_id:
@@ -179,7 +181,7 @@ class DecisionTail:
 
 
 def event_id(decision: EndedAttempt) -> str:
-    """Id of a decision's event, valid at every process when a viewer reconnects."""
+    """Return the id of a decision's event, valid at every process when a viewer reconnects."""
     return f"{decision.at_us}-{decision.attempt}-{decision.entry}-{decision.request_id}"
 
 

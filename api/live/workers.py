@@ -127,7 +127,7 @@ class Workers:
         self._asking: asyncio.Task[WorkersNow] | None = None
 
     async def now(self) -> WorkersNow:
-        """All workers that answer."""
+        """Return all workers that answer."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._look(), name="workers")
             self._asking.add_done_callback(self._looked)

@@ -17,14 +17,15 @@ from proxy.errors import MetricsClosed
 router = APIRouter(tags=["metrics"])
 
 METRICS_LISTENER: Final = "metrics_listener"
-"""The state of requests that came by the listener that is for metrics alone."""
+"""The request state that marks requests of the listener for metrics alone."""
 _FORWARDED: Final = ("forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "via")
 """Prefixes of the header fields that proxies add."""
 
 
 class MetricsReader(SecurityBase):
-    """Restricts metrics to requests with the token of `telemetry.metrics_token`, or, where there is none, to those that come
-    by `telemetry.metrics_listen` and, where `telemetry.metrics_local` says so, from this machine.
+    """A dependency that restricts metrics to requests with the token of `telemetry.metrics_token`, or, where there is
+    none, to those that come by `telemetry.metrics_listen` and, where `telemetry.metrics_local` says so, from this
+    machine.
     """
 
     model = HTTPBearer(
@@ -48,11 +49,11 @@ class MetricsReader(SecurityBase):
     **described("Read metrics", gives={200: "Prometheus text"}, files=("text/plain",)),
 )
 async def metrics(request: Request, _reader: Annotated[None, Depends(MetricsReader())]) -> Response:
-    """Prometheus metrics of all workers together, with `telemetry.metrics_token`."""
+    """Return the Prometheus metrics of all workers together, with `telemetry.metrics_token`."""
     gateway = gateway_of(request)
-    await gateway.write_down()
+    await gateway.finance.write_down()
     # Many teams make many series: render off the event loop.
-    body, media_type = await asyncio.to_thread(gateway.metrics.render)
+    body, media_type = await asyncio.to_thread(gateway.metrics.requests.render)
     return Response(body, media_type=media_type)
 
 

@@ -83,7 +83,7 @@ async def list_models(request: Request, caller: AuthenticatedCaller) -> JSONResp
 
 @router.get("/v1/models/{name:path}", **described("Read a model", gives={200: ModelOut}))
 async def get_model(name: str, request: Request, caller: AuthenticatedCaller) -> JSONResponse:
-    """One name that this key may send as `model`."""
+    """Return one name that this key may send as `model`."""
     if not name:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     rules = gateway_of(request).rules()
@@ -158,7 +158,7 @@ def _described(target: Target, evidence: Mapping[str, Evidence]) -> dict[str, An
 
 
 def _prices(price: Price | None) -> dict[str, str] | None:
-    """Prices as exact decimal text; None when unknown."""
+    """Return prices as exact decimal text; None when unknown."""
     if price is None:
         return None
     meters = {

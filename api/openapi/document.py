@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from api.web.admin_access import Admin
-from api.web.gateway import RIGHT_OF
+from api.web.gateway import KeyWith, caller_of
 from api.web.openapi import PREFIX, refusals, schemas
 
 _ABOUT: Final = (
@@ -74,7 +74,7 @@ class Described(FastAPI):
         self._admin: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
-        """OpenAPI 3.1 of every route except pages."""
+        """Return the OpenAPI 3.1 document of every route except pages."""
         if self._whole is None:
             whole = super().openapi()
             for route in api_routes(self.routes):
@@ -104,7 +104,7 @@ async def admin_document_of(request: Request) -> dict[str, Any]:
 
 
 def api_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
-    """Every route, including those of nested routers."""
+    """Return every route, including those of nested routers."""
     for route in routes:
         if isinstance(route, APIRoute):
             yield route
@@ -126,7 +126,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    """Add what FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
+    """Add the parts that FastAPI cannot see: path parameters that only a dependency reads, and the required right."""
     known = {each["name"] for each in operation.get("parameters", ())}
     missing = [name for name in _PARAMETER.findall(route.path) if name not in known]
     if missing:
@@ -140,8 +140,8 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
 
 def _right(dependant: Dependant) -> str | None:
     asked = [each.call for each in _all(dependant)]
-    named = next((call.right for call in asked if isinstance(call, Admin)), None)
-    return named or next((right for call, right in RIGHT_OF.items() if call in asked), None)
+    named = next((call.right for call in asked if isinstance(call, Admin | KeyWith)), None)
+    return named or ("signed-in" if caller_of in asked else None)
 
 
 def _all(dependant: Dependant) -> Iterator[Dependant]:
@@ -173,7 +173,7 @@ def _part(whole: Mapping[str, Any], prefix: str, info: Mapping[str, str]) -> dic
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Names of the schemas that a value refers to, at any depth."""
+    """Return the names of the schemas that a value refers to, at any depth."""
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"].removeprefix(_REFERENCE)

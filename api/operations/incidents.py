@@ -53,7 +53,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The remedy."""
     href: str
     since_us: int | None = None
-    """The beginning, or first sight of it, in microseconds since 1970."""
+    """Time of its beginning, or of its first observation, in microseconds since 1970."""
     requests: int | None = None
     """Requests that it hit in the last minutes; None where nobody counts."""
     teams: int | None = None
@@ -76,7 +76,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def incidents(told: Mapping[str, Any]) -> list[Incident]:
-    """All incidents; `told` is the snapshot of `api.operations.snapshot`. Pure."""
+    """Return all incidents; `told` is the snapshot of `api.operations.snapshot`. Pure."""
     found = [
         *_of_stores(told["stores"]),
         *_of_targets(told["targets"], told["patience_s"]),
@@ -92,7 +92,9 @@ def incidents(told: Mapping[str, Any]) -> list[Incident]:
 
 
 def _grouped(found: Sequence[_Found]) -> Iterator[Incident]:
-    """One incident for each root: the gravest problem of a place, with what else is wrong there and what follows."""
+    """Return one incident for each root: the gravest problem of a place, with what else is wrong there and what
+    follows.
+    """
     there = {each.about for each in found}
 
     def root(each: _Found) -> str:
@@ -362,7 +364,7 @@ def _of_process(process: Mapping[str, Any]) -> Iterator[_Found]:
 
 
 def _of_refusals(refusals: Mapping[str, Any]) -> Iterator[_Found]:
-    """Teams that are refused often, each once: how often, for what mostly, and which key has most of it."""
+    """Return the teams that are refused often, each once: how often, for what mostly, and which key has most of it."""
     teams: dict[str, list[Mapping[str, Any]]] = {}
     for each in refusals["data"] or ():
         teams.setdefault(each["team_id"] or "", []).append(each)

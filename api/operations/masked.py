@@ -46,7 +46,7 @@ class ConfigLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(config: BaseModel, secrets_from: Mapping[str, str]) -> list[ConfigLine]:
-    """Every key of the configuration, in the order of the reference."""
+    """Return every key of the configuration, in the order of the reference."""
     found: list[ConfigLine] = []
     for name in type(config).model_fields:
         inside = _walk(getattr(config, name), (name,), name in config.model_fields_set, secrets_from)

@@ -15,10 +15,12 @@ _FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 async def refusals_snapshot(gateway: Gateway, now_us: int) -> dict[str, Any]:
-    """Refusals of all processes in the last ten minutes, most frequent first; `data` is None while they cannot be read."""
+    """Return the refusals of all processes in the last ten minutes, most frequent first; `data` is None while they
+    cannot be read.
+    """
     try:
-        async with asyncio.timeout(_PATIENCE_S), gateway.reads:
-            found = await gateway.refusals.read(now_us - WINDOW_US, most=_MOST_ROWS)
+        async with asyncio.timeout(_PATIENCE_S), gateway.finance.reads:
+            found = await gateway.views.refusals.read(now_us - WINDOW_US, most=_MOST_ROWS)
     except _FAILS:
         return {"window_s": WINDOW_US // 1_000_000, "refusals": None, "data": None}
     return {
@@ -29,7 +31,7 @@ async def refusals_snapshot(gateway: Gateway, now_us: int) -> dict[str, Any]:
 
 
 def refusal_as_json(each: RefusalSum) -> dict[str, Any]:
-    """One sum as plain values; what is not known is None."""
+    """Return one sum as plain values; what is not known is None."""
     return {
         "organisation_id": each.organisation_id or None,
         "team_id": each.team_id or None,

@@ -31,7 +31,7 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
     """Return the snapshot as plain values, incidents included. It works without the database; values from there are then None."""
     now_us = wall_us()
     recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
-    workers = await gateway.workers.now()
+    workers = await gateway.views.workers.now()
     told: dict[str, Any] = {
         "object": "operations",
         "at": iso(now_us),
@@ -50,7 +50,7 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "classifier": await classifier_snapshot(gateway, workers),
     }
     found = incidents(told)
-    since = gateway.operations.first_seen.dated({each.key: each.since_us for each in found}, now_us)
+    since = gateway.views.operations.first_seen.dated({each.key: each.since_us for each in found}, now_us)
     told["incidents"] = [
         {**msgspec.structs.asdict(each), "since_us": since[each.key], "since": iso(since[each.key])} for each in found
     ]
@@ -58,18 +58,18 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
 
 
 async def read_recent(gateway: Gateway, now_us: int) -> Recent:
-    """Figures of the last minutes; empty ones while the ledger cannot be read."""
+    """Return figures of the last minutes; empty ones while the ledger cannot be read."""
     try:
-        async with asyncio.timeout(PATIENCE_S), gateway.reads:
-            return await gateway.operations.recent.recent()
+        async with asyncio.timeout(PATIENCE_S), gateway.finance.reads:
+            return await gateway.views.operations.recent.recent()
     except _DATABASE_FAILS:
         return summed((), now_us)
 
 
 async def _read_spend(gateway: Gateway) -> Spend | None:
     try:
-        async with asyncio.timeout(PATIENCE_S), gateway.reads:
-            return await gateway.operations.recent.spend()
+        async with asyncio.timeout(PATIENCE_S), gateway.finance.reads:
+            return await gateway.views.operations.recent.spend()
     except _DATABASE_FAILS:
         return None
 
@@ -86,12 +86,12 @@ def process_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
         "is_refusing": workers.is_refusing,
         "live_processes": workers.live,
         "limits": workers.limits_mode,
-        "watching_decisions": gateway.operations.tail.viewers,
+        "watching_decisions": gateway.views.operations.tail.viewers,
     }
 
 
 def recent_snapshot(recent: Recent) -> dict[str, Any]:
-    """Figures of all processes' attempts of the last minutes."""
+    """Return figures of all processes' attempts of the last minutes."""
     return {
         "since": iso(recent.since_us),
         "since_us": recent.since_us,
@@ -119,7 +119,7 @@ def tier_snapshots(config: Settings, recent: Recent) -> list[dict[str, Any]]:
 
 def fleet(gateway: Gateway) -> dict[str, Any]:
     """Return the self-hosted fleet, as GET /v1/fleet returns it."""
-    return NO_FLEET if gateway.fleet_view is None else told_fleet(gateway.fleet_view, time.monotonic())
+    return NO_FLEET if gateway.views.fleet is None else told_fleet(gateway.views.fleet, time.monotonic())
 
 
 def queues(workers: WorkersNow) -> list[dict[str, Any]]:
@@ -128,11 +128,11 @@ def queues(workers: WorkersNow) -> list[dict[str, Any]]:
 
 
 async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) -> dict[str, Any]:
-    """Database, Redis, journal, and what the database knows of processes, checks and messages."""
+    """Return the state of database, Redis and journal, and what the database knows of processes, checks and messages."""
     told: dict[str, Any] = {
         "database": await stores.database(gateway.database),
         "redis": stores.redis(workers.redis),
-        "journal": stores.journal(workers, gateway.drain),
+        "journal": stores.journal(workers, gateway.finance.drain),
         "processes": [],
         "books_check": {"done_us": None, "differences": None},
         "webhooks": {"waiting": None, "oldest_us": None},
@@ -162,7 +162,7 @@ def spend_snapshot(spend: Spend | None) -> dict[str, Any]:
 
 async def classifier_snapshot(gateway: Gateway, workers: WorkersNow) -> dict[str, Any]:
     """Return the classifier in use, its artifact and tuning, and drift as last computed."""
-    classifier, known = gateway.classifier, gateway.operations.drift.known
+    classifier, known = gateway.classifier, gateway.views.operations.drift.known
     told: dict[str, Any] = {
         "in_use": "trained model" if classifier.fallback_reason is None else "plain rule",
         "fallback_reason": classifier.fallback_reason,

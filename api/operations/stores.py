@@ -22,7 +22,7 @@ _MOST_PROCESSES: Final = 200
 
 
 async def database(engine: AsyncEngine, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-    """Reachability, latency, schema and size. The address is given without user and password."""
+    """Return the reachability, latency, schema and size. The address is given without user and password."""
     url = engine.url
     told: dict[str, Any] = {
         "kind": "PostgreSQL" if engine.dialect.name == "postgresql" else "SQLite",
@@ -58,7 +58,9 @@ _SIZES: Final[Mapping[str, str]] = {
 
 
 def redis(state: RedisState | None) -> dict[str, Any]:
-    """State of the shared counters. Without Redis, or while it is down, each process applies its own share of a limit."""
+    """Return the state of the shared counters. Without Redis, or while it is down, each process applies its own share
+    of a limit.
+    """
     if state is None:
         return {"configured": False, "answers": False, "place": None, "live": None, "problem": None}
     return {
@@ -71,7 +73,9 @@ def redis(state: RedisState | None) -> dict[str, Any]:
 
 
 def journal(workers: WorkersNow, drain: Drain) -> dict[str, Any]:
-    """Entries of this host's workers that are not yet in the database, and failures of the books since they began."""
+    """Return the entries of this host's workers that are not yet in the database, and failures of the books since they
+    began.
+    """
     states, counts = [each.journal for each in workers.reports], drain.counts
     return {
         "accepting": all(each.accepting for each in states),
@@ -88,7 +92,7 @@ def journal(workers: WorkersNow, drain: Drain) -> dict[str, Any]:
 
 
 async def in_database(engine: AsyncEngine, boot_id: str, now_us: int | None = None) -> dict[str, Any]:
-    """Facts that all processes write to the database: their heartbeats, the ledger check, and waiting messages."""
+    """Return facts that all processes write to the database: their heartbeats, the ledger check, and waiting messages."""
     now = wall_us() if now_us is None else now_us
     boots = select(col(Boot.boot_id), col(Boot.host), col(Boot.started_us), col(Boot.seen_us))
     waits = col(WebhookMessage.next_try_us).is_not(None)

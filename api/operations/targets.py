@@ -49,7 +49,7 @@ Ready = Callable[[Target], Sequence[Deployment]]
 def target_snapshots(
     catalog: Catalog, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int
 ) -> list[dict[str, Any]]:
-    """Every target of the catalog and every wildcard, in their order, as plain values."""
+    """Return every target of the catalog and every wildcard, in their order, as plain values."""
     return [_target(target, workers, ready, recent, now_us) for target in catalog]
 
 
@@ -83,7 +83,7 @@ def _run_snapshot(run: Run | None) -> dict[str, Any]:
 
 
 def _state(there: int, available: int, deployments: list[dict[str, Any]], *, is_failing: bool) -> str:
-    """`ok`, `degraded`, `failing`, `down`, or `empty` for a pool's target without replicas."""
+    """Return `ok`, `degraded`, `failing`, `down`, or `empty` for a pool's target without replicas."""
     if not there:
         return "empty"
     if not available:
@@ -143,7 +143,7 @@ def _fault(ago_s: float, fault: Fault, now_us: int) -> dict[str, Any]:
 
 
 def figures_snapshot(found: Figures | None) -> dict[str, Any]:
-    """Figures as plain values; unknown ones are None, never 0."""
+    """Return figures as plain values; unknown ones are None, never 0."""
     if found is None:
         return {**dict.fromkeys(_FIGURES), "attempts": 0, "failed": 0, "turned_away": 0}
     return {

@@ -4,7 +4,7 @@ A project is a team. There are no users: bookings name teams and keys only.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from api.web.gateway import FinanceReader, Gateway, gateway_of
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, flag, listed, one_of, text, texts, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
+from cost.dimensions import Dimension, UsageFilters
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.attempts import MINUTE_US, AttemptReader
 from cost.reports.cells import exact
@@ -24,7 +25,7 @@ from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.daily import meters_of
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import Dimension, UsageFilters, UsageQuery, UsageRow, UsageSums, added
+from cost.reports.usage import UsageQuery, UsageRow, UsageSums, added
 from cost.times import DAY_US, HOUR_US, wall_us
 from proxy.errors import BadRequest
 
@@ -49,7 +50,7 @@ _FILTERS: Final[Mapping[str, str]] = {"project_ids": "team", "api_key_ids": "key
 Width = Literal["1m", "1h", "1d"]
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class Kind(msgspec.Struct, frozen=True):
     """One route of the API: its groupings, filters and buckets."""
 
     path: str
@@ -62,7 +63,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 _USAGE_LIMITS: Final[Mapping[Width, tuple[int, int]]] = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
-_COMPLETIONS: Final = _Kind(
+COMPLETIONS: Final = Kind(
     path="completions",
     groups={
         "project_id": "team",
@@ -76,14 +77,14 @@ _COMPLETIONS: Final = _Kind(
     limits=_USAGE_LIMITS,
     day_step_us=HOUR_US,
 )
-_EMBEDDINGS: Final = _Kind(
+EMBEDDINGS: Final = Kind(
     path="embeddings",
     groups={"project_id": "team", "user_id": None, "api_key_id": "key", "model": "model"},
     filters=("project_ids", "user_ids", "api_key_ids", "models"),
     limits=_USAGE_LIMITS,
     day_step_us=HOUR_US,
 )
-_COSTS: Final = _Kind(
+COSTS: Final = Kind(
     path="costs",
     groups={"project_id": "team", "line_item": "model", "api_key_id": "key"},
     filters=("project_ids", "api_key_ids"),
@@ -92,7 +93,7 @@ _COSTS: Final = _Kind(
 )
 
 
-def _parameters_of(kind: _Kind) -> dict[str, Parameter]:
+def _parameters_of(kind: Kind) -> dict[str, Parameter]:
     """Return the parameters of a route."""
     seconds = functools.partial(whole, least=0, most=_LAST_S)
     usual = ", ".join(f"{usual} of {width}" for width, (usual, _) in kind.limits.items())
@@ -112,7 +113,7 @@ def _parameters_of(kind: _Kind) -> dict[str, Parameter]:
     }
 
 
-_PARAMETERS: Final = {kind.path: _parameters_of(kind) for kind in (_COMPLETIONS, _EMBEDDINGS, _COSTS)}
+_PARAMETERS: Final = {kind.path: _parameters_of(kind) for kind in (COMPLETIONS, EMBEDDINGS, COSTS)}
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,9 +134,8 @@ class _Bucket(msgspec.Struct, frozen=True):
     rows: list[UsageRow]
 
 
-class _Page(msgspec.Struct, frozen=True):
-    buckets: list[_Bucket]
-    next_us: int | None
+_Page = tuple[list[_Bucket], int | None]
+"""Buckets, and the start of the next page or None."""
 
 
 @router.get(
@@ -143,19 +143,12 @@ class _Page(msgspec.Struct, frozen=True):
     **described(
         "Read completions as OpenAI tells them",
         gives={200: BucketPage[CompletionsResult]},
-        query=_PARAMETERS[_COMPLETIONS.path],
+        query=_PARAMETERS[COMPLETIONS.path],
     ),
 )
 async def completions(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket, of all targets except those that embed."""
-    return await completions_reply(gateway_of(request), scope, request.query_params)
-
-
-async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """Return the reply of `completions` for a scope that the caller may read. Raises BadRequest."""
-    question, limit, start_us = _parse(given, scope, _COMPLETIONS)
-    page = await _read(gateway, question, _COMPLETIONS, start_us, limit)
-    return _reply(question, page, lambda rows: _completion_results(question, rows))
+    """Return the tokens and requests by bucket, of all targets except those that embed."""
+    return await organization_reply(COMPLETIONS, gateway_of(request), scope, request.query_params)
 
 
 @router.get(
@@ -163,40 +156,42 @@ async def completions_reply(gateway: Gateway, scope: ReadScope, given: QueryPara
     **described(
         "Read embeddings as OpenAI tells them",
         gives={200: BucketPage[EmbeddingsResult]},
-        query=_PARAMETERS[_EMBEDDINGS.path],
+        query=_PARAMETERS[EMBEDDINGS.path],
     ),
 )
 async def embeddings(request: Request, scope: FinanceReader) -> Response:
-    """Tokens and requests by bucket, of the targets that embed."""
-    return await embeddings_reply(gateway_of(request), scope, request.query_params)
-
-
-async def embeddings_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """Return the reply of `embeddings` for a scope that the caller may read. Raises BadRequest."""
-    question, limit, start_us = _parse(given, scope, _EMBEDDINGS)
-    page = await _read(gateway, question, _EMBEDDINGS, start_us, limit)
-    return _reply(question, page, lambda rows: _embedding_results(question, rows))
+    """Return the tokens and requests by bucket, of the targets that embed."""
+    return await organization_reply(EMBEDDINGS, gateway_of(request), scope, request.query_params)
 
 
 @router.get(
     "/v1/organization/costs",
-    **described(
-        "Read costs as OpenAI tells them", gives={200: BucketPage[CostsResult]}, query=_PARAMETERS[_COSTS.path]
-    ),
+    **described("Read costs as OpenAI tells them", gives={200: BucketPage[CostsResult]}, query=_PARAMETERS[COSTS.path]),
 )
 async def costs(request: Request, scope: FinanceReader) -> Response:
-    """Dollars by day."""
-    return await costs_reply(gateway_of(request), scope, request.query_params)
+    """Return the dollars by day."""
+    return await organization_reply(COSTS, gateway_of(request), scope, request.query_params)
 
 
-async def costs_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
-    """Return the reply of `costs` for a scope that the caller may read. Raises BadRequest."""
-    question, limit, start_us = _parse(given, scope, _COSTS)
-    page = await _read(gateway, question, _COSTS, start_us, limit)
-    return _reply(question, page, lambda rows: _cost_results(question, rows))
+async def organization_reply(kind: Kind, gateway: Gateway, scope: ReadScope, given: QueryParams) -> Response:
+    """Return the reply of one of the routes for a scope that the caller may read. Raises BadRequest."""
+    question, limit, start_us = _parse(given, scope, kind)
+    buckets, next_us = await _read(gateway, question, kind, start_us, limit)
+    results = {COMPLETIONS.path: _completion_results, EMBEDDINGS.path: _embedding_results, COSTS.path: _cost_results}
+    data = [
+        {
+            "object": "bucket",
+            "start_time": bucket.start_us // 1_000_000,
+            "end_time": bucket.end_us // 1_000_000,
+            "results": results[kind.path](question, bucket.rows),
+        }
+        for bucket in buckets
+    ]
+    next_page = None if next_us is None else _PAGE + encode_cursor(question, [next_us])
+    return json_reply({"object": "page", "data": data, "has_more": next_page is not None, "next_page": next_page})
 
 
-def _parse(given: QueryParams, scope: ReadScope, kind: _Kind) -> tuple[_Question, int, int]:
+def _parse(given: QueryParams, scope: ReadScope, kind: Kind) -> tuple[_Question, int, int]:
     """Return the parsed request, its number of buckets, and the start of the first. Raises BadRequest."""
     parameters = Parameters(given, (*_PARAMETERS[kind.path], *kind.filters))
     width = parameters.one_of("bucket_width", "1d", kind.limits)
@@ -254,7 +249,7 @@ def _round_up(at_us: int, step_us: int) -> int:
     return -(-at_us // step_us) * step_us
 
 
-def _buckets(question: _Question, start_us: int, limit: int) -> tuple[list[_Bucket], int | None]:
+def _buckets(question: _Question, start_us: int, limit: int) -> _Page:
     """Empty buckets and the start of the next page. They are aligned to minutes, hours or days; the range may cut the
     first and the last short.
     """
@@ -267,22 +262,22 @@ def _buckets(question: _Question, start_us: int, limit: int) -> tuple[list[_Buck
     return buckets, start_us if start_us < end_us else None
 
 
-async def _read(gateway: Gateway, question: _Question, kind: _Kind, start_us: int, limit: int) -> _Page:
+async def _read(gateway: Gateway, question: _Question, kind: Kind, start_us: int, limit: int) -> _Page:
     buckets, next_us = _buckets(question, start_us, limit)
     if not buckets:
-        return _Page([], None)
+        return [], None
     groups = [kind.groups[name] for name in question.group_by]
     dimensions = tuple(dict.fromkeys(group for group in groups if group is not None))
     filters = _route_filters(question, _embedders(gateway))
     if filters is None:
-        return _Page(buckets, next_us)
+        return buckets, next_us
     async with reading(gateway):
         rows = await _rows(gateway, question, filters, buckets, dimensions)
     by_start = {bucket.start_us - bucket.start_us % question.width_us: bucket for bucket in buckets}
     for row in rows[:MAX_ROWS]:
         by_start[int(row.group[0])].rows.append(row)
     if len(rows) <= MAX_ROWS:
-        return _Page(buckets, next_us)
+        return buckets, next_us
     return _cut_to_whole_buckets(buckets, int(rows[MAX_ROWS].group[0]))
 
 
@@ -291,11 +286,13 @@ def _cut_to_whole_buckets(buckets: list[_Bucket], cut_us: int) -> _Page:
     whole = [bucket for bucket in buckets if bucket.end_us <= cut_us]
     if not whole:
         raise BadRequest(f"One bucket has more than {MAX_ROWS} groups; group by less, or filter.", param="group_by")
-    return _Page(whole, whole[-1].end_us)
+    return whole, whole[-1].end_us
 
 
 def _embedders(gateway: Gateway) -> tuple[str, ...]:
-    """Targets that embed. Bookings do not record the kind of a request, but each target serves only one kind."""
+    """Return the targets that embed. Bookings do not record the kind of a request, but each target serves only one
+    kind.
+    """
     targets = gateway.rules().catalog.targets.values()
     return tuple(sorted(target.target_id for target in targets if "embeddings" in target.capabilities))
 
@@ -306,11 +303,11 @@ def _route_filters(question: _Question, embedders: tuple[str, ...]) -> UsageFilt
     Targets that left the catalog count as completions, so that each token is counted by exactly one of the two routes.
     """
     filters = question.filters
-    if question.path == _COSTS.path:
+    if question.path == COSTS.path:
         return filters
     # Cost without a request, such as idle GPUs, is in `costs` only.
     filters = msgspec.structs.replace(filters, origin=SPENT_ORIGINS)
-    if question.path == _COMPLETIONS.path:
+    if question.path == COMPLETIONS.path:
         return msgspec.structs.replace(filters, not_model=embedders)
     asked = tuple(name for name in embedders if not filters.model or name in filters.model)
     return msgspec.structs.replace(filters, model=asked) if asked else None
@@ -338,25 +335,11 @@ async def _rows(
         filters=filters,
         limit=MAX_ROWS + 1,
     )
-    return (await gateway.usage.page(query, with_totals=False)).rows
-
-
-def _reply(question: _Question, page: _Page, results: Callable[[list[UsageRow]], list[dict[str, Any]]]) -> Response:
-    data = [
-        {
-            "object": "bucket",
-            "start_time": bucket.start_us // 1_000_000,
-            "end_time": bucket.end_us // 1_000_000,
-            "results": results(bucket.rows),
-        }
-        for bucket in page.buckets
-    ]
-    next_page = None if page.next_us is None else _PAGE + encode_cursor(question, [page.next_us])
-    return json_reply({"object": "page", "data": data, "has_more": next_page is not None, "next_page": next_page})
+    return (await gateway.finance.usage.page(query, with_totals=False)).rows
 
 
 def _completion_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
-    return [_completion(group, sums) for group, sums in _results(question, _COMPLETIONS, rows)]
+    return [_completion(group, sums) for group, sums in _results(question, COMPLETIONS, rows)]
 
 
 def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
@@ -367,11 +350,11 @@ def _embedding_results(question: _Question, rows: list[UsageRow]) -> list[dict[s
             "num_model_requests": sums.attempts,
             **group,
         }
-        for group, sums in _results(question, _EMBEDDINGS, rows)
+        for group, sums in _results(question, EMBEDDINGS, rows)
     ]
 
 
-def _results(question: _Question, kind: _Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
+def _results(question: _Question, kind: Kind, rows: list[UsageRow]) -> list[tuple[dict[str, Any], UsageSums]]:
     """Sum by group. Rows whose groups look the same in the reply, such as two tiers that are not batch, are added."""
     by_group: dict[tuple[Any, ...], list[UsageSums]] = {}
     for row in rows:
@@ -395,8 +378,8 @@ def _completion(group: dict[str, Any], sums: UsageSums) -> dict[str, Any]:
     }
 
 
-def _group_fields(question: _Question, kind: _Kind, row: UsageRow) -> dict[str, Any]:
-    """Value of each of the route's groupings, null where it was not requested."""
+def _group_fields(question: _Question, kind: Kind, row: UsageRow) -> dict[str, Any]:
+    """Return the value of each of the route's groupings, null where it was not requested."""
     asked = dict.fromkeys(group for name in question.group_by if (group := kind.groups[name]) is not None)
     values = dict(zip(asked, row.group[1:], strict=True))
     return {
@@ -415,7 +398,7 @@ def _as_value(name: str, value: str | int) -> str | bool | None:
 def _cost_results(question: _Question, rows: list[UsageRow]) -> list[dict[str, Any]]:
     results = []
     for row in rows:
-        group = _group_fields(question, _COSTS, row)
+        group = _group_fields(question, COSTS, row)
         if "line_item" not in question.group_by:
             results.append(_cost(row.sums.known_cost_nanousd, group))
             continue
@@ -442,7 +425,9 @@ def _cost(
 
 
 def _line_items(sums: UsageSums) -> list[tuple[str, int, int | None, str | None]]:
-    """Meters with cost or usage, and a remainder for cost outside meters, such as idle GPUs. They add up to the cost."""
+    """Return the meters with cost or usage, and a remainder for cost outside meters, such as idle GPUs. They add up to
+    the cost.
+    """
     items: list[tuple[str, int, int | None, str | None]] = []
     for meter in meters_of(sums):
         # The API has no unit for requests.

@@ -23,16 +23,16 @@ _PLACE = f"{PREFIX}/people/{{email}}"
 
 @router.get(f"{PREFIX}/people", **described("List the organisation's people", gives={200: Listed[PersonOut]}))
 async def list_people(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """All people, by e-mail address, disabled ones included."""
-    people = await read_people(desk.gateway.people, desk.organisation_id)
+    """Return all people, by e-mail address, disabled ones included."""
+    people = await read_people(desk.gateway.identity.people, desk.organisation_id)
     teams = await _teams_of(desk, people)
     return desk.reply(Listed(data=[person_out(each, teams.get(each.person_id, {})) for each in people]))
 
 
 @router.get(_PLACE, **described("Read a person", gives={200: PersonOut}))
 async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], email: str) -> Response:
-    """One person of the organisation."""
-    return await _person_reply(desk, await read_person(desk.gateway.people, desk.organisation_id, email))
+    """Show one person of the organisation."""
+    return await _person_reply(desk, await read_person(desk.gateway.identity.people, desk.organisation_id, email))
 
 
 @router.put(
@@ -45,11 +45,11 @@ async def show_person(desk: Annotated[AdminRequest, Depends(admin("organisation.
     ),
 )
 async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """Invites or changes a person. 201 for a new one, with a one-time link to choose a password where passwords are
+    """Invite or change a person. 201 for a new one, with a one-time link to choose a password where passwords are
     enabled.
     """
     asked = await desk.body(PutPerson)
-    log, actor, owner = desk.gateway.audit, desk.actor, desk.organisation_id
+    log, actor, owner = desk.gateway.identity.audit, desk.actor, desk.organisation_id
     person, created = await put_person(
         log,
         actor,
@@ -70,14 +70,14 @@ async def set_person(desk: Annotated[AdminRequest, Depends(admin("organisation.c
 @router.post(f"{_PLACE}/link", **described("Make a new one-time link", gives={201: PersonOut}))
 async def new_link(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
     """Create a one-time link to choose a new password. Earlier links stop working."""
-    person = await read_person(desk.gateway.people, desk.organisation_id, email)
+    person = await read_person(desk.gateway.identity.people, desk.organisation_id, email)
     return await _person_reply(desk, person, await _link(desk, person), 201)
 
 
 @router.delete(_PLACE, **described("Disable a person", gives={200: PersonOut}))
 async def end_person(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], email: str) -> Response:
-    """Disables a person and ends their sessions. Nobody is deleted, so that the audit log keeps its actors."""
-    person = await disable_person(desk.gateway.audit, desk.actor, desk.organisation_id, email)
+    """Disable a person and end their sessions. Nobody is deleted, so that the audit log keeps its actors."""
+    person = await disable_person(desk.gateway.identity.audit, desk.actor, desk.organisation_id, email)
     return await _person_reply(desk, person)
 
 
@@ -90,10 +90,12 @@ async def _person_reply(
 
 async def _teams_of(desk: AdminRequest, people: list[Person]) -> dict[str, dict[str, str]]:
     async with looking():
-        found = await desk.gateway.people.teams_of([each.person_id for each in people])
+        found = await desk.gateway.identity.people.teams_of([each.person_id for each in people])
     return {person_id: {team: str(role) for team, role in teams.items()} for person_id, teams in found.items()}
 
 
 async def _link(desk: AdminRequest, person: Person) -> str:
-    token = await make_link(desk.gateway.audit, desk.actor, desk.organisation_id, person.email, desk.gateway.links)
+    token = await make_link(
+        desk.gateway.identity.audit, desk.actor, desk.organisation_id, person.email, desk.gateway.identity.links
+    )
     return link_url(link_base(desk.request, desk.gateway.config()), token)

@@ -71,8 +71,8 @@ async def enable_person(log: AuditLog, actor: Actor, organisation_id: str, email
 
 
 async def make_link(log: AuditLog, actor: Actor, organisation_id: str, email: str, links: OneTimeLinks) -> str:
-    """Token of a new one-time link to choose a password. Earlier links stop working. Raises BadRequest for a disabled
-    person.
+    """Return the token of a new one-time link to choose a password. Earlier links stop working. Raises BadRequest for a
+    disabled person.
     """
     async with changing(log, actor, "person.link_made", organisation_id) as change:
         person = await one_person(PeopleStore(change.within), organisation_id, email)
@@ -90,13 +90,13 @@ async def read_people(store: PeopleStore, organisation_id: str) -> list[Person]:
 
 
 async def read_person(store: PeopleStore, organisation_id: str, email: str) -> Person:
-    """One of an organisation's people. Raises PersonNotFound."""
+    """Return one of an organisation's people. Raises PersonNotFound."""
     async with looking():
         return await one_person(store, organisation_id, email)
 
 
 async def one_person(store: PeopleStore, organisation_id: str, email: str) -> Person:
-    """One of an organisation's people. Raises PersonNotFound, also for another organisation's."""
+    """Return one of an organisation's people. Raises PersonNotFound, also for another organisation's."""
     found = await store.find(email, organisation_id=organisation_id)
     if found is None:
         raise PersonNotFound(

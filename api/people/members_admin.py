@@ -20,7 +20,7 @@ _PLACE = f"{PREFIX}/teams/{{team_id}}/members"
 @router.get(_PLACE, **described("List a team's members", gives={200: Listed[MemberOut]}))
 async def list_members(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
     """Return the team's members, by e-mail address."""
-    found = await read_members(desk.gateway.people, desk.the_team)
+    found = await read_members(desk.gateway.identity.people, desk.the_team)
     return desk.reply(Listed(data=[member_out(each) for each in found]))
 
 
@@ -39,7 +39,7 @@ async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))
     """
     asked = await desk.body(PutMember)
     member, created = await put_member(
-        desk.gateway.audit, desk.actor, desk.the_team, email, asked.role, reason=asked.reason
+        desk.gateway.identity.audit, desk.actor, desk.the_team, email, asked.role, reason=asked.reason
     )
     return desk.reply(member_out(member), 201 if created else 200)
 
@@ -47,6 +47,6 @@ async def set_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))
 @router.delete(f"{_PLACE}/{{email}}", **described("Take somebody out of a team", gives={200: Deleted}))
 async def take_member(desk: Annotated[AdminRequest, Depends(admin("team.change"))], email: str) -> Response:
     """Remove a member. A membership given by a group of the OpenID provider comes back at the next sign-in."""
-    if not await remove_member(desk.gateway.audit, desk.actor, desk.the_team, email):
+    if not await remove_member(desk.gateway.identity.audit, desk.actor, desk.the_team, email):
         raise PersonNotFound(f"{email[:80]!r} is no member of this team.", param="email")
     return desk.reply(Deleted(id=email, object="team.member.deleted"))

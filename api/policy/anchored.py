@@ -12,7 +12,7 @@ from api.policy.traffic import AutoTraffic
 from proxy.plan.quality_tolerance import PREVIEWED_REQUESTS, FloorResult, Preview
 
 _SIGMAS: Final = 1.96
-"""Standard errors on either side of a forecast: 95 of 100 of such intervals have what is estimated."""
+"""Standard errors on either side of a forecast: 95 of 100 of such intervals contain the true value."""
 
 
 class Month(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +23,11 @@ class Month(msgspec.Struct, frozen=True, kw_only=True):
     high_nanousd: int
     """The ends of a 95 % interval, from the number of requests that the change was computed on and the bill was read by."""
     change_nanousd: int
-    """Against what was billed; below 0 is cheaper."""
+    """Difference to the bill; below 0 is cheaper."""
     added_nanousd: int
     """The cost that requests for `auto` add to what is paid anyway, while our own GPUs have room."""
     saved_nanousd: int | None
-    """Against the baseline model for everything."""
+    """Saving against the baseline model for everything."""
     saved_share: float | None
 
 
@@ -49,7 +49,7 @@ class _Moved(msgspec.Struct, kw_only=True):
 
 
 def anchored(preview: Preview, traffic: AutoTraffic) -> AnchoredPreview:
-    """Apply what a preview predicts to change to what was billed. Without a bill for `auto` nothing is anchored."""
+    """Apply the changes that a preview predicts to the bill. Without a bill for `auto` nothing is anchored."""
     spent = traffic.totals.known_cost_nanousd
     if spent is None or not preview.offers or not traffic.served:
         return AnchoredPreview(preview, (None,) * len(preview.offers))

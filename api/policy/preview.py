@@ -16,7 +16,7 @@ MAX_FLOORS: Final = 32
 
 
 def floors_from(texts: Iterable[str]) -> tuple[float, ...]:
-    """Floors from texts such as `0.95` or `95%`. Raises ValueError."""
+    """Return the floors from texts such as `0.95` or `95%`. Raises ValueError."""
     floors = tuple(_floor(text) for text in texts)
     if len(floors) > MAX_FLOORS:
         raise ValueError(f"at most {MAX_FLOORS} minimums at once")
@@ -69,8 +69,8 @@ def preview_as_json(preview: Preview, team_id: str | None, traffic: AutoTraffic 
 
 
 def replicas_up(gateway: Gateway) -> dict[str, int]:
-    """Replicas that take requests now, by pool."""
-    view = gateway.fleet_view
+    """Return the replicas that take requests now, by pool."""
+    view = gateway.views.fleet
     return {} if view is None else {name: len(each.snapshot().taking) for name, each in view.pools.items()}
 
 
@@ -162,7 +162,7 @@ def _month(month: Month | None) -> dict[str, Any] | None:
 
 
 def bill_words(preview: Preview, traffic: AutoTraffic) -> Iterable[str]:
-    """Sentences on what the figures start from, and where their intervals come from."""
+    """Return sentences on the basis of the figures, and where their intervals come from."""
     yield (
         f"Costs and shares start from the ledger: what the last {DAYS} days cost, and where the requests went. Another minimum "
         "moves only the requests that it would decide otherwise, each at the price ratio of its own lengths; named models, "
@@ -188,7 +188,7 @@ def _use(pool: PoolSize, offer: FloorResult) -> dict[str, Any]:
 
 
 def _dollars(amount_nanousd: int | None) -> str | None:
-    """Exact dollars as text, without exponent, with at least two decimals; None for unknown."""
+    """Return exact dollars as text, without exponent, with at least two decimals; None for unknown."""
     if amount_nanousd is None:
         return None
     amount = usd(amount_nanousd).quantize(Decimal("0.000000001"))
@@ -226,7 +226,7 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
 
 
 def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
-    """Sentences on what our own pools are compared by, and where that makes a minimum dearer in sum."""
+    """Return sentences on the basis on which our own pools are compared, and where that makes a minimum dearer in sum."""
     if not any(pool.by_margin and pool.replicas for pool in preview.pools):
         return
     yield (
@@ -248,7 +248,7 @@ def _thousand(amount_nanousd: int) -> str:
 
 
 def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> Iterable[str]:
-    """Sentences on our own pools, the preview's data, its reliability, and how to apply a floor."""
+    """Return sentences on our own pools, the preview's data, its reliability, and how to apply a floor."""
     for offer in preview.offers:
         if offer.current:
             yield from room_words(preview, offer, requests_per_s)

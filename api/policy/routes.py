@@ -37,7 +37,9 @@ async def preview_policy(
         list[str] | None, Query(description="Minimum qualities from 0 to 1, one or several.")
     ] = None,
 ) -> JSONResponse:
-    """Forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the team's own."""
+    """Return the forecasts of the floors asked for (`quality_floor` may be repeated), or of the usual ones, beside the
+    team's own.
+    """
     try:
         floors = floors_from(quality_floor or ())
     except ValueError as error:
@@ -50,7 +52,7 @@ async def preview_policy(
     own, traffic = await _own_traffic(gateway, caller, tolerances)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
-    async with gateway.reads:
+    async with gateway.finance.reads:
         return JSONResponse(
             await asyncio.to_thread(
                 _previewed, tolerances, floors or FLOORS, caller, own, traffic, replicas_up(gateway)

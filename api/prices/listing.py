@@ -39,7 +39,7 @@ def prices_as_json(book: PriceBook, target_id: str, at_us: int) -> dict[str, Any
 
 
 def entry_told(entry: DatedPrice | None) -> dict[str, Any]:
-    """One price with its source and date; all None without one."""
+    """Return one price with its source and date; all None without one."""
     if entry is None:
         return {"version": None, "source": None, "effective_from": None, "note": "", **figures_told(None)}
     return {
@@ -84,7 +84,7 @@ def _per_million(price: Price) -> dict[str, str]:
 
 
 def exact(amount: Decimal) -> str:
-    """Every digit, without an exponent."""
+    """Return a number with every digit, without an exponent."""
     return f"{amount.normalize():f}"
 
 

@@ -36,7 +36,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     gateway = gateway_of(request)
     now_us = wall_us()
     data = [
-        prices_as_json(gateway.prices.book, target_id, now_us)
+        prices_as_json(gateway.finance.prices.book, target_id, now_us)
         for target_id, target in gateway.rules().catalog.targets.items()
         if may_use(caller.allowed_models, target)
     ]
@@ -48,7 +48,7 @@ async def list_prices(request: Request, caller: AuthenticatedCaller) -> Response
     **described("Enter a price", takes=EnteredPrices, gives={200: PriceEntered}, example={"input": 2.25, "output": 9}),
 )
 async def set_price(target: str, request: Request, caller: OperatorCaller) -> Response:
-    """Enters a price that overrides the configured ones. Every server follows within seconds."""
+    """Enter a price that overrides the configured ones. Every server follows within seconds."""
     gateway = gateway_of(request)
     if target not in gateway.rules().catalog:
         raise ModelNotFound(f"There is no model `{target[:80]}`; GET /v1/prices lists them.", param="target")
@@ -60,8 +60,8 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     price, effective_us = entered.entered(today(wall_us()))
     async with _store():
         actor = actor_of(request, caller)
-        kept = await changes.set_price(gateway.audit, actor, target, price, effective_us, note=entered.note)
-    await gateway.reprice()
+        kept = await changes.set_price(gateway.identity.audit, actor, target, price, effective_us, note=entered.note)
+    await gateway.finance.reprice()
     return json_reply({"object": "price", "target": target, **entry_told(kept)})
 
 
@@ -69,11 +69,11 @@ async def set_price(target: str, request: Request, caller: OperatorCaller) -> Re
     "/v1/prices/{target:path}/{version}", **described("Take an entered price back", gives={200: PriceWithdrawn})
 )
 async def withdraw_price(target: str, version: str, request: Request, caller: OperatorCaller) -> Response:
-    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
+    """Withdraw an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway: Gateway = gateway_of(request)
     async with _store():
-        await changes.withdraw_price(gateway.audit, actor_of(request, caller), target, version)
-    await gateway.reprice()
+        await changes.withdraw_price(gateway.identity.audit, actor_of(request, caller), target, version)
+    await gateway.finance.reprice()
     return json_reply({"object": "price.withdrawn", "target": target, "version": version, "withdrawn": True})
 
 

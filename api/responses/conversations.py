@@ -74,7 +74,7 @@ async def create_conversation(request: Request, caller: ActingCaller) -> Respons
     name = f"{CONVERSATION}{secrets.token_hex(16)}"
     items = conversation.given_items(asked.items or [], secrets.token_hex(16))
     record = conversation.new_conversation(name, wall_us() // _SECOND_US, asked.metadata, items)
-    await gateway_of(request).responses.add(caller.team_id, name, record)
+    await gateway_of(request).jobs.responses.add(caller.team_id, name, record)
     return json_reply(conversation.told_of(record))
 
 
@@ -97,7 +97,7 @@ async def change_conversation(conversation_id: str, request: Request, caller: Ac
 @router.delete(_ONE, **described("Delete a conversation", gives={200: DeletedConversation}))
 async def delete_conversation(conversation_id: str, request: Request, caller: ActingCaller) -> Response:
     """Delete it with its items. Responses that were made in it stay."""
-    await gateway_of(request).responses.remove(caller.team_id, _checked(conversation_id))
+    await gateway_of(request).jobs.responses.remove(caller.team_id, _checked(conversation_id))
     return json_reply(DeletedConversation(id=conversation_id))
 
 
@@ -119,14 +119,14 @@ async def list_items(
     order: Order = "desc",
     after: After = "",
 ) -> Response:
-    """Its items, newest first."""
+    """Return its items, newest first."""
     items = conversation.items_in(await _found(request, caller, conversation_id))
     return json_reply(page_of(items, limit, order, after))
 
 
 @router.get(_ITEM, **described("Look at an item", gives={200: "The item."}))
 async def read_item(conversation_id: str, item_id: str, request: Request, caller: ActingCaller) -> Response:
-    """One item of a conversation."""
+    """Return one item of a conversation."""
     return json_reply(_one_of(conversation.items_in(await _found(request, caller, conversation_id)), item_id))
 
 
@@ -145,11 +145,11 @@ async def _body(request: Request) -> bytes:
 
 
 async def _found(request: Request, caller: Caller, conversation_id: str) -> bytes:
-    return await gateway_of(request).responses.find(caller.team_id, _checked(conversation_id))
+    return await gateway_of(request).jobs.responses.find(caller.team_id, _checked(conversation_id))
 
 
 async def _changed(request: Request, caller: Caller, conversation_id: str, edit: Callable[[bytes], bytes]) -> bytes:
-    return await gateway_of(request).responses.change(caller.team_id, Change(_checked(conversation_id), edit))
+    return await gateway_of(request).jobs.responses.change(caller.team_id, Change(_checked(conversation_id), edit))
 
 
 def _checked(conversation_id: str) -> str:

@@ -40,7 +40,7 @@ async def read_kept_response(
     starting_after: Annotated[int, Query(ge=-1, description="The number of the last event that is known.")] = -1,
 ) -> Response:
     """Return a response of this key's team that was kept, or is being made in the background."""
-    background = gateway_of(request).background
+    background = gateway_of(request).jobs.background
     named = _checked(response_id)
     if not stream:
         return json_reply(await background.response(caller.team_id, named))
@@ -56,8 +56,8 @@ async def read_kept_response(
 async def delete_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
     """Delete it; conversations that went on from it have their own copy. One that is being made ends."""
     gateway, named = gateway_of(request), _checked(response_id)
-    await gateway.responses.remove(caller.team_id, named)
-    await gateway.background.forget(caller.team_id, named)
+    await gateway.jobs.responses.remove(caller.team_id, named)
+    await gateway.jobs.background.forget(caller.team_id, named)
     return json_reply(Deleted(id=response_id, object="response"))
 
 
@@ -71,7 +71,7 @@ async def list_input_items(
     after: After = "",
 ) -> Response:
     """Return the items that a response was made of, newest first."""
-    record = await gateway_of(request).responses.find(caller.team_id, _checked(response_id))
+    record = await gateway_of(request).jobs.responses.find(caller.team_id, _checked(response_id))
     items = [in_full(item) for item in msgspec.json.decode(record)["items"]]
     return json_reply(page_of(items, limit, order, after))
 
@@ -79,7 +79,7 @@ async def list_input_items(
 @router.post(f"{_PATH}/cancel", **described("Cancel a response", gives={200: KeptResponse}))
 async def cancel_kept_response(response_id: str, request: Request, caller: ActingCaller) -> Response:
     """End a response that is made in the background. One that has ended stays as it is."""
-    return json_reply(await gateway_of(request).background.cancel(caller.team_id, _checked(response_id)))
+    return json_reply(await gateway_of(request).jobs.background.cancel(caller.team_id, _checked(response_id)))
 
 
 def _checked(response_id: str) -> str:

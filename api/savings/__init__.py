@@ -1,1 +1,1 @@
-"""/v1/savings: the savings claim."""
+"""/v1/savings: the savings report."""

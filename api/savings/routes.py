@@ -1,4 +1,4 @@
-"""GET /v1/savings: the savings claim of a range of days, its comparators, and the verdict on the promise."""
+"""GET /v1/savings: the savings report of a range of days, its comparators, and the verdict on the promise."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ _PARAMETERS: Final = {
     **described("Read the savings", gives={200: "What was saved, and whether the target is met"}, query=_PARAMETERS),
 )
 async def savings(request: Request, scope: FinanceReader) -> Response:
-    """Return the claim for UTC days from `start` to before `end`; by default the last thirty, today included.
+    """Return the savings for UTC days from `start` to before `end`; by default the last thirty, today included.
 
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """
@@ -35,9 +35,9 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     start_us, end_us = _range(parameters)
     gateway = gateway_of(request)
     async with reading(gateway):
-        books = await gateway.claims.books(scope, start_us, end_us)
-        found = await gateway.claims.claim(scope, books)
-    return json_reply(gateway.claims.as_json(scope, found))
+        inputs = await gateway.finance.savings.inputs(scope, start_us, end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
+    return json_reply(gateway.finance.savings.as_json(scope, found))
 
 
 def _range(parameters: Parameters) -> tuple[int, int]:

@@ -17,8 +17,9 @@ from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_o
 from api.web.openapi import described
 from api.web.parameters import Parameters, day, flag, text, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
+from cost.dimensions import Dimension, UsageFilters
 from cost.reports.attempts import MAX_LOG_DAYS, MAX_LOG_ROWS, AttemptReader, LoggedAttempt, LogQuery
-from cost.reports.usage import MAX_DAYS, MAX_ROWS, Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, added
+from cost.reports.usage import MAX_DAYS, MAX_ROWS, UsagePage, UsageQuery, UsageRow, added
 from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest
 
@@ -56,7 +57,9 @@ _SUCCESS: Final = range(200, 300)
     **described("Read spend as LiteLLM logs it", gives={200: "A list, of days or of attempts"}, query=_LOG_PARAMETERS),
 )
 async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Spend by day when both dates are given and `summarize` is not false; otherwise single attempts, newest first."""
+    """Return spend by day when both dates are given and `summarize` is not false; otherwise single attempts, newest
+    first.
+    """
     parameters = Parameters(request.query_params, _LOG_PARAMETERS)
     days = _days(parameters)
     key_id = _key_id(parameters)
@@ -91,7 +94,7 @@ async def spend_logs(request: Request, caller: AuthenticatedCaller) -> Response:
     ),
 )
 async def team_daily_activity(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Teams' activity by day, newest first, broken down by model, provider and key. A page has `page_size` days;
+    """Return teams' activity by day, newest first, broken down by model, provider and key. A page has `page_size` days;
     `metadata` sums the page.
     """
     parameters = Parameters(request.query_params, _ACTIVITY_PARAMETERS)
@@ -160,7 +163,7 @@ async def _spend_by_day(gateway: Gateway, caller: Caller, days: tuple[int, int],
         query = UsageQuery(
             scope=scope, start_us=days[0], end_us=days[1], group_by=groups, filters=filters, limit=MAX_ROWS
         )
-        return _all_rows(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.finance.usage.page(query, with_totals=False))
 
     async with reading(gateway):
         by_key, by_model = await spend_by("key"), await spend_by("model")
@@ -219,7 +222,7 @@ def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
         "custom_llm_provider": row.provider,
         "api_base": "",
         "user": "",
-        "end_user": "",
+        "end_user": row.end_user,
         "team_id": row.team_id,
         "organization_id": organisation_id,
         "request_tags": [row.tag] if row.tag else [],
@@ -281,7 +284,7 @@ async def _activity_rows(
             limit=MAX_ROWS,
         )
     async with reading(gateway):
-        return _all_rows(await gateway.usage.page(query, with_totals=False))
+        return _all_rows(await gateway.finance.usage.page(query, with_totals=False))
 
 
 _TEAM, _KEY, _MODEL, _PROVIDER, _ORIGIN = range(1, 6)
@@ -329,7 +332,7 @@ def _parts(rows: list[UsageRow], place: int) -> dict[str, list[UsageRow]]:
 
 
 def _metrics(rows: Iterable[UsageRow]) -> dict[str, int | Decimal | None]:
-    """Spend of everything booked; request counts of callers' attempts only, split into answered and failed."""
+    """Return spend of everything booked; request counts of callers' attempts only, split into answered and failed."""
     rows = list(rows)
     sums = added(row.sums for row in rows)
     attempts = sum(row.sums.attempts for row in rows if row.group[_ORIGIN] == _SENT_BY_CALLERS)

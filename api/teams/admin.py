@@ -20,16 +20,16 @@ router = APIRouter(tags=["teams"])
 
 @router.get(f"{PREFIX}/teams", **described("List the teams that the key may read", gives={200: Listed[TeamOut]}))
 async def list_teams(desk: Annotated[AdminRequest, Depends(admin("signed-in"))]) -> Response:
-    """All teams of the organisation for finance and administrators; for a member's key, its own."""
+    """Return all teams of the organisation for finance and administrators; for a member's key, its own."""
     async with looking():
-        teams = await desk.gateway.accounts.teams_of(desk.organisation_id)
+        teams = await desk.gateway.identity.accounts.teams_of(desk.organisation_id)
     mine = [team_out(team) for team in teams if may(desk.principal, "team.read", team_id=team.team_id)]
     return desk.reply(Listed(data=mine))
 
 
 @router.get(f"{PREFIX}/teams/{{team_id}}", **described("Read a team", gives={200: TeamOut}))
 async def show_team(desk: Annotated[AdminRequest, Depends(admin("team.read"))]) -> Response:
-    """One team."""
+    """Show one team."""
     return desk.reply(team_out(desk.the_team))
 
 
@@ -48,7 +48,7 @@ async def set_team(
     """Create or change a team. 201 where it is new."""
     asked = await desk.body(PutTeam)
     team, created = await put_team(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.organisation_id,
         team_id,
@@ -80,7 +80,7 @@ async def change_policy(desk: Annotated[AdminRequest, Depends(admin("team.change
     asked = await desk.body(PutPolicy)
     fields = {name: getattr(asked, name) for name in PolicyChoice.__struct_fields__}
     team = await set_policy(
-        desk.gateway.audit,
+        desk.gateway.identity.audit,
         desk.actor,
         desk.the_team,
         msgspec.structs.replace(PolicyChoice(), **fields),

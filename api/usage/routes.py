@@ -15,10 +15,11 @@ from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_o
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
 from api.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
+from cost.dimensions import OFFERED, TIMES, Dimension, UsageFilters
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
 from cost.reports.scope import ReadScope
-from cost.reports.usage import Dimension, UsageFilters, UsagePage, UsageQuery, UsageRow, UsageSums
+from cost.reports.usage import UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest, UsageUnavailable
@@ -31,31 +32,23 @@ NDJSON: Final = "application/x-ndjson"
 MAX_LIMIT: Final = 1_000
 _DEFAULT_LIMIT: Final = 100
 _EXPORT_ROWS: Final = 1_000
+_LEDGER_ROWS: Final = 10_000
+"""Rows of an export that are read at once from the ledger, which is summed up anew for each page."""
 _MAX_EXPORT_PAGES: Final = 1_000
-_GROUPS: Final[Mapping[str, Dimension]] = {
-    "team": "team",
-    "key": "key",
-    "model": "model",
-    "provider": "provider",
-    "tier": "tier",
-    "tag": "tag",
-    "unit": "unit",
-    "day": "day",
-    "hour": "hour",
-}
-_FIELDS: Final[Mapping[Dimension, str]] = {"team": "team_id", "key": "key_id"}
+_GROUPS: Final[Mapping[str, Dimension]] = {name: name for name in (*(each.name for each in OFFERED), *TIMES)}
+_FILTERS: Final = {each.name: each.field for each in OFFERED}
+"""Parameters that filter, by dimension; the fields of rows are called the same."""
 _RANGE: Final[Mapping[str, Parameter]] = {
     "start": moment("The range's beginning, a day or a full hour; today when left out."),
     "end": moment("Its end, which is not in it; tomorrow when left out."),
     "group_by": listed("What a row is of; one row of everything when left out.", _GROUPS),
     "limit": whole("Rows on a page. For JSON only.", least=1, most=MAX_LIMIT, otherwise=_DEFAULT_LIMIT),
     "page": text("The `next_page` of the page before; the other parameters stay. For JSON only."),
-    "key_id": texts("Only these keys."),
-    "model": texts("Only these models."),
-    "provider": texts("Only these providers."),
-    "tier": texts("Only these tiers."),
-    "tag": texts("Only these tags."),
-    "unit": texts("Only these units, such as `second`."),
+    **{
+        each.field: texts(f"Only these {each.plural}{f', such as `{each.example}`' if each.example else ''}.")
+        for each in OFFERED
+        if each.name != "team"
+    },
 }
 _PARAMETERS: Final[Mapping[str, Parameter]] = {
     "team_id": texts("Only these teams; a single one where one day is asked for."),
@@ -71,7 +64,7 @@ _PARAMETERS: Final[Mapping[str, Parameter]] = {
     **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
 )
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
+    """Return usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
     scope = read_scope(caller)
     parameters = Parameters(request.query_params, _PARAMETERS)
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
@@ -157,18 +150,10 @@ def _query(**fields: Any) -> UsageQuery:
 
 
 def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
-    teams = parameters.texts("team_id")
-    for team_id in teams:
+    filters = UsageFilters(**{name: parameters.texts(field) for name, field in _FILTERS.items()})
+    for team_id in filters.team:
         check_reads(scope, team_id)
-    return UsageFilters(
-        team=teams,
-        key=parameters.texts("key_id"),
-        model=parameters.texts("model"),
-        provider=parameters.texts("provider"),
-        tier=parameters.texts("tier"),
-        tag=parameters.texts("tag"),
-        unit=parameters.texts("unit"),
-    )
+    return filters
 
 
 def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
@@ -181,12 +166,12 @@ def _one_team(scope: ReadScope, parameters: Parameters) -> tuple[str, ...]:
 
 async def _first_page(gateway: Gateway, query: UsageQuery, *, with_totals: bool) -> UsagePage:
     async with reading(gateway):
-        return await gateway.usage.page(query, with_totals=with_totals)
+        return await gateway.finance.usage.page(query, with_totals=with_totals)
 
 
 async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
     """Read the first page before the reply starts, so that an unreachable database still gets an error status."""
-    query = msgspec.structs.replace(query, limit=_EXPORT_ROWS)
+    query = msgspec.structs.replace(query, limit=_LEDGER_ROWS if query.in_ledger else _EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
     if kind == CSV:
@@ -211,7 +196,9 @@ async def _pages(
         if page.next_cursor is None:
             return
         async with reading(gateway, on=True):
-            page = await gateway.usage.page(msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False)
+            page = await gateway.finance.usage.page(
+                msgspec.structs.replace(query, cursor=page.next_cursor), with_totals=False
+            )
         yield lines(page)
     raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
 
@@ -237,7 +224,7 @@ def _groups(row: UsageRow, query: UsageQuery) -> dict[str, str]:
 
 
 def _fields(query: UsageQuery) -> list[str]:
-    return [_FIELDS.get(each, each) for each in query.group_by]
+    return [_FILTERS.get(each, each) for each in query.group_by]
 
 
 def _as_text(field: str, value: str | int) -> str:
@@ -247,8 +234,8 @@ def _as_text(field: str, value: str | int) -> str:
 
 
 def _figures(sums: UsageSums, *, by_unit: bool = False) -> dict[str, Cell]:
-    """Every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a quantity that
-    may be of several units.
+    """Return every figure of the roll-ups and the savings, amounts in dollars; None for an unknown cost, and for a
+    quantity that may be of several units.
     """
     figures: dict[str, Cell] = {told: _amount(sums, name) for name, told in _TOLD.items()}
     figures[_QUANTITY] = Decimal(sums.quantity_milli) / _MILLI if by_unit else None

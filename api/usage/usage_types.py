@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cost.dimensions import OFFERED, TIMES
 from cost.tables import ROLLUP_SUMS
 
 _NANOUSD = "_nanousd"
@@ -59,10 +60,7 @@ UsageFigures = msgspec.defstruct(
 )
 UsageRowOut = msgspec.defstruct(
     "UsageRowOut",
-    [
-        (name, str | UnsetType, UNSET)
-        for name in ("team_id", "key_id", "model", "provider", "tier", "tag", "unit", "day", "hour")
-    ],
+    [(name, str | UnsetType, UNSET) for name in (*(each.field for each in OFFERED), *TIMES)],
     bases=(UsageFigures,),
     kw_only=True,
     frozen=True,

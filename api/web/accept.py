@@ -19,7 +19,7 @@ class _Range(msgspec.Struct, frozen=True):
     thousandths: int
 
     def specificity(self, kind: str) -> int:
-        """Specificity of the match: 0 for none, 1 for `*/*`, 2 for `type/*`, 3 for the exact type."""
+        """Return the specificity of the match: 0 for none, 1 for `*/*`, 2 for `type/*`, 3 for the exact type."""
         if f"{self.type}/{self.subtype}" == kind:
             return 3
         if self.subtype == "*" and self.type in {"*", kind.partition("/")[0]}:
@@ -42,8 +42,8 @@ def best_kind(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def _quality(kind: str, ranges: Sequence[_Range]) -> int:
-    """Quality of a media type in thousandths. The most specific range decides, even where a wider one has a higher
-    quality.
+    """Return the quality of a media type in thousandths. The most specific range decides, even where a wider one has a
+    higher quality.
     """
     closest = max(ranges, key=lambda each: (each.specificity(kind), each.thousandths), default=None)
     return closest.thousandths if closest is not None and closest.specificity(kind) else 0

@@ -97,7 +97,7 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
     if may(principal, "team.read", team_id=team_id):
         with contextlib.suppress(TeamNotFound):
             async with looking():
-                return await gateway.accounts.team_of(principal.organisation_id, team_id)
+                return await gateway.identity.accounts.team_of(principal.organisation_id, team_id)
     raise TeamNotFound(
         f"There is no team `{team_id[:80]}`; GET /v1/admin/teams lists those that this key may read.", param="team_id"
     )
@@ -111,8 +111,8 @@ def admin(right: Right, *, makes_team: bool = False) -> Admin:
 
 
 def _allowed(kind: type[Any], told: str, param: str | None) -> str:
-    """Name what is allowed, as a sentence behind msgspec's own: the fields that there are, or the words that a field
-    of a few may have. Empty where neither is the matter, or the fault lies deeper than the body's own fields.
+    """Return a sentence that lists the allowed fields or words, to follow msgspec's own message. Empty where the fault
+    is of another kind, or deeper than the body's own fields.
     """
     described = msgspec.inspect.type_info(kind)
     if not isinstance(described, msgspec.inspect.StructType):

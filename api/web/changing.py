@@ -52,7 +52,7 @@ REASON_CHARS: Final = 500
 async def changing(
     log: AuditLog, actor: Actor, action: str, organisation_id: str, *, team_id: str = "", reason: str = ""
 ) -> AsyncIterator[Change]:
-    """One change and its audit entry in one transaction, with a timeout. Raises refusals, and ChangesUnavailable."""
+    """Make one change and its audit entry in one transaction, with a timeout. Raises refusals, and ChangesUnavailable."""
     with refusals():
         async with (
             patience(_PATIENCE_S),

@@ -1,8 +1,8 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple, Protocol, TypedDict
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypedDict
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -10,7 +10,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from accounts.access import may, principal_of
+from accounts.access import Principal, may, principal_of
 from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
@@ -23,9 +23,9 @@ from accounts.people.sessions import Sessions
 from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import Operations
 from api.live.workers import Workers
+from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from classifier.config import ClassifierSection
 from classifier.heuristic import HeuristicClassifier
@@ -41,9 +41,10 @@ from providers.target import Deployment, Target
 from proxy.admit.limits.book import LimitBook
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.line_protocol import Answering
-from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, TeamNotFound
+from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, Refused, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
-from proxy.parse.headers import caller_by_key, read_headers
+from proxy.parse.headers import read_headers
+from proxy.parse.parsed_request import caller_by_key
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.background.background_responses import BackgroundResponses
@@ -100,70 +101,100 @@ class Settings(Protocol):
     def telemetry(self) -> MetricsAccess: ...
 
 
-class Gateway(NamedTuple):
-    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
+class Identity(NamedTuple):
+    """Who is calling: accounts and people, how people sign in, and what was changed by whom."""
 
-    rules: Callable[[], PipelineConfig]
-    """Returns what requests are planned by now; a reload, a price or a tuning changes it."""
-    directory: Directory
-    limit_book: LimitBook
-    is_draining: Callable[[], bool]
-    boot_id: str
-    """Id of this process, as in its entries."""
-    drain: Drain
-    """Brings all journals of this host into the database, or stands by while another process does."""
-    reprice: Callable[[], Awaitable[object]]
-    """Brings prices that were entered into effect, here and in all workers of this host."""
-    write_down: Callable[[], Awaitable[object]]
-    """Has all workers bring to where others see it what they have counted and what they keep to learn from."""
-    usage: UsageReader
-    metrics: Metrics
-    learning_metrics: LearningMetrics
-    registry_metrics: RegistryMetrics
-    learning: LearningStore
-    classifier: OnnxClassifier | HeuristicClassifier
-    prices: PriceWatch
-    claims: Claims
-    database: AsyncEngine
-    reads: asyncio.Semaphore
-    """Semaphore of concurrent reads of the books."""
-    webhooks: frozenset[str]
-    """Names of the destinations that budgets may use."""
-    operator: str
-    """Id of the operating organisation, whose admins may change what all organisations share."""
-    metrics_token: str | None
     accounts: AccountStore
     people: PeopleStore
     sessions: Sessions
     sign_in: SignIn
     links: OneTimeLinks
     audit: AuditLog
-    workers: Workers
-    """The data-plane workers of this host."""
-    ready: Callable[[Target], tuple[Deployment, ...]]
-    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    providers: Providers
+    """OpenID providers for sign-in."""
+    peppers: tuple[Pepper, ...]
+    """Peppers, the current one first."""
+
+
+class Finance(NamedTuple):
+    """What was used and what it cost."""
+
+    usage: UsageReader
+    prices: PriceWatch
+    savings: SavingsCalculator
+    drain: Drain
+    """Brings all journals of this host into the database, or stands by while another process does."""
+    reads: asyncio.Semaphore
+    """Semaphore of concurrent reads of the books."""
+    reprice: Callable[[], Awaitable[object]]
+    """Brings prices that were entered into effect, here and in all workers of this host."""
+    write_down: Callable[[], Awaitable[object]]
+    """Has all workers hand over their counts and their rows for learning, so that other processes see them."""
+
+
+class ShownMetrics(NamedTuple):
+    """The metrics that routes and pages count in."""
+
+    requests: Metrics
+    learning: LearningMetrics
+    registry: RegistryMetrics
+
+
+class Jobs(NamedTuple):
+    """Requests that no caller waits for."""
+
+    responses: StoredResponses
+    background: BackgroundResponses
     answering: Answering
     """Answers a request of a known caller in this process, as if that had sent it."""
+    batch: BatchTier | None = None
+    """Files and batches; None where they are turned off."""
+    callbacks: CallbackDesk | None = None
+    """Callbacks of batches; None where these are turned off."""
+
+
+class Views(NamedTuple):
+    """What operators look at."""
+
     operations: Operations
     refusals: RefusalStore
     traffic: TrafficStore
-    providers: Providers
-    """OpenID providers for sign-in."""
-    responses: StoredResponses
-    background: BackgroundResponses
-    peppers: tuple[Pepper, ...]
-    """Peppers, the current one first."""
+    workers: Workers
+    """The data-plane workers of this host."""
+    fleet: FleetView | None = None
+    """State of the self-hosted fleet; None without one."""
+
+
+class Gateway(NamedTuple):
+    """The parts of the control plane, wired once by `gateway.process.control_plane` and never replaced while it runs."""
+
+    boot_id: str
+    """Id of this process, as in its entries."""
+    operator: str
+    """Id of the operating organisation, whose admins may change what all organisations share."""
+    is_draining: Callable[[], bool]
     config: Callable[[], Settings]
     """Returns the effective configuration; a reload changes it."""
     every_setting: Callable[[], tuple[BaseModel, BaseModel | None]]
     """Returns the effective configuration and the process's environment settings, None where those have become invalid.
     """
-    batch: BatchTier | None = None
-    """Files and batches; None where they are turned off."""
-    callbacks: CallbackDesk | None = None
-    """Callbacks of batches; None where these are turned off."""
-    fleet_view: FleetView | None = None
-    """State of the self-hosted fleet; None without one."""
+    webhooks: frozenset[str]
+    """Names of the destinations that budgets may use."""
+    metrics_token: str | None
+    database: AsyncEngine
+    directory: Directory
+    limit_book: LimitBook
+    rules: Callable[[], PipelineConfig]
+    """Returns the rules that requests are planned by now; a reload, a price or a tuning changes them."""
+    ready: Callable[[Target], tuple[Deployment, ...]]
+    """Returns the deployments that a target has now: of a pool's target those replicas that take work."""
+    classifier: OnnxClassifier | HeuristicClassifier
+    learning: LearningStore
+    identity: Identity
+    finance: Finance
+    metrics: ShownMetrics
+    jobs: Jobs
+    views: Views
 
 
 class State(TypedDict):
@@ -199,8 +230,8 @@ AuthenticatedCaller = Annotated[Caller, Depends(caller_of)]
 
 def read_scope(caller: Caller) -> ReadScope:
     """Return the scope that a key may read: a member key its team, a finance or admin key its organisation."""
-    team_id = None if caller.role in {"finance", "admin"} else caller.team_id
-    return ReadScope(organisation_id=caller.organisation_id, team_id=team_id)
+    reads_all = may(principal_of(caller, operator=""), "finance.read")
+    return ReadScope(organisation_id=caller.organisation_id, team_id=None if reads_all else caller.team_id)
 
 
 def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
@@ -227,47 +258,45 @@ async def _scope_of(caller: AuthenticatedCaller) -> ReadScope:
     return read_scope(caller)
 
 
-async def _admin_caller(caller: AuthenticatedCaller) -> Caller:
-    if caller.role != "admin":
-        raise AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
-    return caller
+KeyRight = Literal["act", "team.change", "organisation.change", "operations.change"]
+"""A right that a route outside the admin API requires of a key: to act at all, to change its own team or its organisation, or what
+holds for all organisations.
+"""
 
 
-async def _operator_caller(caller: Annotated[Caller, Depends(_admin_caller)], request: Request) -> Caller:
-    if caller.organisation_id != gateway_of(request).operator:
-        raise OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
-    return caller
+class KeyWith:
+    """A dependency of routes that requires a right, and gives the key's caller."""
+
+    def __init__(self, right: KeyRight) -> None:
+        self.right = right
+
+    async def __call__(self, request: Request, caller: AuthenticatedCaller) -> Caller:
+        principal = principal_of(caller, gateway_of(request).operator)
+        if caller.reads_only if self.right == "act" else not may(principal, self.right, team_id=caller.team_id):
+            raise _refusal(self.right, caller, principal)
+        return caller
 
 
-async def _acting_caller(caller: AuthenticatedCaller) -> Caller:
-    if caller.reads_only:
-        raise ReadsOnly
-    return caller
-
-
-async def _team_changer(caller: Annotated[Caller, Depends(_acting_caller)], request: Request) -> Caller:
-    if not may(principal_of(caller, gateway_of(request).operator), "team.change", team_id=caller.team_id):
-        raise NotAllowed(
-            f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
-            "(`weighbridge keys create TEAM --role admin`)."
-        )
-    return caller
+def _refusal(right: KeyRight, caller: Caller, principal: Principal) -> Refused:
+    match right:
+        case "operations.change" if may(principal, "organisation.change"):
+            return OperatorOnly("This holds for every organisation, so it needs an admin key of the operator's own.")
+        case "operations.change" | "organisation.change":
+            return AdminOnly("This needs a key with the role admin: `weighbridge keys create --role admin`.")
+        case "team.change" if not caller.reads_only:
+            return NotAllowed(
+                f"This key has the role {caller.role}, which may use its team and not change it; use an administrator's key of the team "
+                "(`weighbridge keys create TEAM --role admin`)."
+            )
+        case "team.change" | "act":
+            return ReadsOnly()
 
 
 FinanceReader = Annotated[ReadScope, Depends(_scope_of)]
 """Any valid key, as its read scope."""
-AdminCaller = Annotated[Caller, Depends(_admin_caller)]
-OperatorCaller = Annotated[Caller, Depends(_operator_caller)]
-ActingCaller = Annotated[Caller, Depends(_acting_caller)]
+AdminCaller = Annotated[Caller, Depends(KeyWith("organisation.change"))]
+OperatorCaller = Annotated[Caller, Depends(KeyWith("operations.change"))]
+ActingCaller = Annotated[Caller, Depends(KeyWith("act"))]
 """Any key except read-only ones."""
-TeamChanger = Annotated[Caller, Depends(_team_changer)]
+TeamChanger = Annotated[Caller, Depends(KeyWith("team.change"))]
 """A key that may change what belongs to its own team."""
-
-RIGHT_OF: Final[Mapping[Callable[..., Any], str]] = {
-    _operator_caller: "operations.change",
-    _admin_caller: "organisation.change",
-    _team_changer: "team.change",
-    _acting_caller: "act",
-    caller_of: "signed-in",
-}
-"""Required right by dependency, as the OpenAPI document shows it; stricter ones come first."""

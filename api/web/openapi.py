@@ -42,7 +42,7 @@ def described(
     files: Iterable[str] = (),
     tag: str = "",
 ) -> dict[str, Any]:
-    """Keyword arguments for a route decorator. `gives` is a type, several, or words, for each status.
+    """Return the keyword arguments for a route decorator. `gives` is a type, several, or words, for each status.
 
     `query` declares the parameters that the route reads itself, and `files` the media types that it returns beside
     JSON.
@@ -66,7 +66,7 @@ def described(
 
 
 def refusals() -> dict[int | str, dict[str, Any]]:
-    """Error responses that every route may return."""
+    """Return the error responses that every route may return."""
     shape = {"content": {_MEDIA: {"schema": _reference(ErrorBody)}}}
     return {
         "4XX": {"description": "Refused; the message says what to do.", **shape},
@@ -75,7 +75,7 @@ def refusals() -> dict[int | str, dict[str, Any]]:
 
 
 def schemas() -> dict[str, Any]:
-    """Schemas of all body types used by `described`."""
+    """Return the schemas of all body types used by `described`."""
     ours = [kind for kind in _kinds.values() if not _is_pydantic(kind)]
     _, found = msgspec.json.schema_components(ours, ref_template=_REFS)
     for kind in _kinds.values():

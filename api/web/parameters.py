@@ -102,7 +102,7 @@ class Parameters:
         return name in self._given
 
     def text(self, name: str) -> str | None:
-        """Value of a parameter that may be given once, or None."""
+        """Return the value of a parameter that may be given once, or None."""
         values = self._given.get(name, [])
         if len(values) > 1:
             raise BadRequest(f"`{name}` is given more than once.", param=name)
@@ -111,11 +111,11 @@ class Parameters:
         return values[0] if values else None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Distinct values of a list, given repeatedly or with commas."""
+        """Return distinct values of a list, given repeatedly or with commas."""
         return tuple(dict.fromkeys(self._parts(name)))
 
     def listed(self, name: str, allowed: Iterable[Word]) -> tuple[Word, ...]:
-        """Distinct permitted words of a list, given repeatedly or with commas."""
+        """Return distinct permitted words of a list, given repeatedly or with commas."""
         known = {str(word): word for word in allowed}
         words = self._parts(name)
         for word in words:
@@ -127,7 +127,7 @@ class Parameters:
         return [part.strip() for value in self._given.get(name, []) for part in value.split(",")]
 
     def one_of(self, name: str, otherwise: Word, allowed: Iterable[Word]) -> Word:
-        """One of the permitted words."""
+        """Return one of the permitted words."""
         given = self.text(name)
         if given is None:
             return otherwise

@@ -7,10 +7,10 @@ _TIMES: ContextVar[float] = ContextVar("weighbridge_patience", default=1.0)
 
 
 def patience(seconds: float) -> asyncio.Timeout:
-    """Return a timeout of `seconds`, or of as many times that as `be_more_patient` said for whoever serves."""
+    """Return a timeout of `seconds`, times the factor that `be_more_patient` set in this context."""
     return asyncio.timeout(seconds * _TIMES.get())
 
 
 def be_more_patient(times: float) -> None:
-    """Multiplies the limits of every server that is started from this context, such as one on a machine known to be slow."""
+    """Multiply the limits of every server that is started from this context, such as one on a machine known to be slow."""
     _TIMES.set(times)

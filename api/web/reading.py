@@ -35,27 +35,27 @@ def sound_query() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(gateway: Gateway, *, on: bool = False) -> AsyncIterator[None]:
-    """Bound the number of concurrent reads of the books, with a timeout. Waits first until what this host's processes
-    booked has reached them, unless `on`. Raises UsageUnavailable.
+    """Bound the number of concurrent reads of the books, with a timeout. Waits first until the bookings of this host's
+    processes have reached them, unless `on`. Raises UsageUnavailable.
     """
     try:
         with sound_query():
             # Heavy readers queue among themselves: requests need database connections too.
-            async with patience(_PATIENCE_S), gateway.reads:
+            async with patience(_PATIENCE_S), gateway.finance.reads:
                 if not on:
-                    await gateway.drain.drain_now()
+                    await gateway.finance.drain.drain_now()
                 yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise UsageUnavailable("The ledger's database does not answer; nothing is lost, try again shortly.") from error
 
 
 def known_usd(amount_nanousd: int | None) -> Decimal | None:
-    """Exact dollars; None stays None."""
+    """Return exact dollars; None stays None."""
     return None if amount_nanousd is None else usd(amount_nanousd)
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON with Decimals as exact numbers."""
+    """Return the JSON with Decimals as exact numbers."""
     return _encoder.encode(value)
 
 

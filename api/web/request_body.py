@@ -15,8 +15,9 @@ MANY_REQUESTS: Final = 8
 
 
 async def read_body(request: Request, *, timeout_s: float, most_bytes: int, requests: int = 1) -> bytes:
-    """Return the whole body, in UTF-8. With `requests` it may hold as much as so many of them. Raises BodyTooLarge, UploadTimeout, or
-    BadRequest when there is too much in it, when it is in another encoding or when the client disconnects.
+    """Return the whole body, in UTF-8. With `requests` the limit of size is that of as many requests. Raises
+    BodyTooLarge, UploadTimeout, or BadRequest when there is too much in it, when it is in another encoding or when the
+    client disconnects.
     """
     body = bytearray()
     try:

@@ -26,7 +26,7 @@ class BadCallbackUrl(ValueError):
 
 
 class CallbackAddresses:
-    """Decides on addresses and URLs of callbacks."""
+    """The rules for addresses and URLs of callbacks."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         """Raise ValueError for what is no network."""
@@ -69,7 +69,7 @@ class CallbackAddresses:
 
 
 class CheckedResolver(AbstractResolver):
-    """Looks names up and gives only addresses that may be called; the connection is made to what was checked."""
+    """A resolver that returns only addresses that may be called; the connection is made to a checked address."""
 
     def __init__(self, addresses: CallbackAddresses, resolver: AbstractResolver | None = None) -> None:
         self._addresses = addresses
@@ -89,7 +89,7 @@ class CheckedResolver(AbstractResolver):
 
 
 def _inner(address: Address) -> Address:
-    """Return the IPv4 address inside an IPv6 one, wherever somebody would unpack it."""
+    """Return the IPv4 address embedded in an IPv6 one, in any form that a network translates."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
     if address in _NAT64 or address in _NAT64_LOCAL:
@@ -98,6 +98,6 @@ def _inner(address: Address) -> Address:
 
 
 def _looks_numeric(host: str) -> bool:
-    """Return True for what a resolver may take for an address: also `2130706433`, `0x7f.1` and `127.1`."""
+    """Return True for a host that a resolver may take for an address: also `2130706433`, `0x7f.1` and `127.1`."""
     last = host.rstrip(".").rpartition(".")[2]
     return ":" in host or last.isdigit() or last.lower().startswith("0x")

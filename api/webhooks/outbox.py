@@ -87,7 +87,7 @@ _DUE: Final = (
 
 
 class Outbox:
-    """Stores messages until they are delivered or given up. Only `api.webhooks.sender` sends them."""
+    """The store of messages until they are delivered or given up. Only `api.webhooks.sender` sends them."""
 
     def __init__(
         self,
@@ -121,7 +121,9 @@ class Outbox:
         url: str | None = None,
         team_id: str | None = None,
     ) -> bool:
-        """`put` within the caller's transaction. A callback has its own `url`, and the team whose secret signs it."""
+        """Store a message as `put` does, within the caller's transaction. A callback has its own `url`, and the team
+        whose secret signs it.
+        """
         now_us = self._now_us()
         row = _row(message_id, destination, type, body, now_us) | {"url": url, "team_id": team_id}
         waiting = await connection.scalar(select(func.count()).where(col(WebhookMessage.next_try_us).is_not(None)))
@@ -148,7 +150,7 @@ class Outbox:
         return _due(row)
 
     async def due(self, destination: str, limit: int) -> list[DueMessage]:
-        """Messages whose next attempt is due, the longest overdue first."""
+        """Return the messages whose next attempt is due, the longest overdue first."""
         asked = {"destination": destination, "now_us": self._now_us(), "most": limit}
         async with self._engine.connect() as connection:
             rows = (await connection.execute(_DUE, asked)).mappings()
@@ -183,7 +185,7 @@ class Outbox:
         return None if row is None else Delivery(**row)
 
     async def resend(self, message_id: str) -> bool:
-        """Has a message sent once more, whatever became of it; False for an unknown one."""
+        """Have a message sent once more, whatever became of it; False for an unknown one."""
         mine = col(WebhookMessage.message_id) == wire_id_of(message_id)
         return await self._update(mine, next_try_us=self._now_us(), tries=0, delivered_us=None) == 1
 

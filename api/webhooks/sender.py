@@ -121,7 +121,7 @@ def decide(answer: Answer, tries: int, now_us: int, jitter: float) -> Verdict:
 
 
 def retry_after_s(value: str | None, now_us: int) -> int | None:
-    """Seconds of a Retry-After header, given as a number or a date; None without a valid one."""
+    """Return the seconds of a Retry-After header, given as a number or a date; None without a valid one."""
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdigit():
@@ -212,7 +212,7 @@ class Sender:
         self._count(verdict.result)
 
     async def _post(self, message: DueMessage) -> Answer:
-        """One delivery attempt. The reply's body is not read, and no redirect is followed."""
+        """Make one delivery attempt. The reply's body is not read, and no redirect is followed."""
         destination = self._destinations.get(message.destination)
         try:
             if destination is not None and destination.mailer is not None:

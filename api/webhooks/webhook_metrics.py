@@ -12,7 +12,7 @@ class WebhookMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._tries = Counter(
-            "weighbridge_webhooks", "What became of tries to deliver a message.", ("result",), registry=registry
+            "weighbridge_webhooks", "Attempts to deliver a message, by result.", ("result",), registry=registry
         )
 
     def count(self, result: Result) -> None:

@@ -125,5 +125,5 @@ class WebhooksSection(Section):
         return self
 
     def names(self) -> tuple[str, ...]:
-        """Destinations that budgets and reports may name."""
+        """Return the destinations that budgets and reports may name."""
         return tuple(each.name for each in self.destinations)

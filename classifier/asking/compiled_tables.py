@@ -51,7 +51,7 @@ from classifier.asking.segments import SCORED_BYTES
 
 
 def compiled_tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
-    """Arrays and numbers for classifier/featurize.c, which does the same."""
+    """Return the arrays and numbers for classifier/featurize.c, which does the same."""
     common = np.zeros(2**STEM_BITS // 64, np.uint64)
     for stem in COMMON:
         common[stem >> 6] |= np.uint64(1 << (stem & 63))
@@ -101,7 +101,7 @@ def compiled_tables() -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
 
 
 def fingerprint() -> str:
-    """SHA-256 of the compiled_tables and numbers by which what is asked is found."""
+    """Return the SHA-256 of the tables and numbers that find the ask."""
     arrays, numbers = compiled_tables()
     parts = [f"{name} {value}" for name, value in sorted(numbers.items())]
     parts += [f"{name} {hashlib.sha256(array.tobytes()).hexdigest()}" for name, array in sorted(arrays.items())]
@@ -116,7 +116,7 @@ def _name_hash(name: bytes) -> int:
 
 
 def _slots(values: Mapping[int, int]) -> tuple[NDArray[np.uint32], NDArray[np.int8]]:
-    """Hashes in slots, at most a quarter of them taken, and the values beside; 0 is no hash."""
+    """Return hashes in slots, at most a quarter of them taken, and the values beside; 0 is no hash."""
     size = 1 << (4 * len(values)).bit_length()
     keys, found = np.zeros(size, np.uint32), np.zeros(size, np.int8)
     for key, value in values.items():

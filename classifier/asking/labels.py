@@ -82,7 +82,9 @@ _CAMEL: Final = re.compile(rb"(?<=[a-z])(?=[A-Z])")
 
 
 def tag_at(text: bytes, begin: int, end: int) -> tuple[int, int, int, int] | None:
-    """For a line that begins with a known tag its rank, where its value begins and ends, and where what follows it begins."""
+    """Return, for a line that begins with a known tag, the tag's rank, start and end of its value, and the start of the
+    rest.
+    """
     at = begin + 1
     closing = at < end and text[at] == ord("/")
     at += closing

@@ -13,7 +13,7 @@ FOLDED: Final = bytes(
     ord("0") if chr(byte) in "0123456789" else ord(chr(byte).lower()) if byte < BEYOND_ASCII else byte
     for byte in range(256)
 )
-"""By byte: how it is hashed, in small letters and every digit as the same one."""
+"""Hashed form of each byte: in small letters, and every digit as the same one."""
 
 WORD_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") | frozenset(
     range(0x80, 0x100)
@@ -68,7 +68,7 @@ def _word_kinds() -> dict[int, int]:
 
 
 WORDS: Final = _word_kinds()
-"""By a word's hash what it is in a request."""
+"""Role in a request by a word's hash."""
 
 STEM: Final = 5
 

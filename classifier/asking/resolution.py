@@ -10,10 +10,10 @@ from classifier.asking.normalization import with_plain_marks
 from classifier.prediction import Prompt
 
 SEARCHED_BYTES: Final = 16_384
-"""Of a longer message so many bytes of its start and of its end are searched for labels."""
+"""Bytes of each end of a longer message that are searched for labels."""
 
 SYSTEM_BYTES: Final = 2_048
-"""Of a longer system message so many bytes of its start and of its end are searched for a task."""
+"""Bytes of each end of a longer system message that are searched for a task."""
 
 CONSENT_CHARS: Final = 120
 
@@ -21,7 +21,7 @@ _ONLY_HARNESS: Final = re.compile(rf"\s*(?:<({words.HARNESS_TAGS})>(?:(?!</\1>).
 
 
 def bounded(text: str, head: int, tail: int) -> bytes:
-    """Return a text as UTF-8: of a long one so many bytes of its start and of its end, on lines of their own."""
+    """Return a text as UTF-8: of a long one `head` bytes of its start and `tail` of its end, on lines of their own."""
     # A lone surrogate cannot be encoded; it reads as a question mark.
     if len(text) > head + tail:
         # A character has a byte at least, so each end is long enough.

@@ -93,8 +93,8 @@ FORM_BUCKETS: Final = 7
 
 @functools.cache
 def weights(*, system: bool = False) -> NDArray[np.int8]:
-    """(2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row what every score begins with; for users' messages, or
-    for system messages, where the same words are more often a rule.
+    """Return (2**WEIGHT_BITS + 1, CLASSES): the weight of each bucket, and in the last row the bias of every class; for
+    users' messages, or for system messages, where the same words are more often a rule.
     """
     content = (importlib.resources.files("classifier.asking") / "weights.npz").read_bytes()
     found: NDArray[np.int8] = np.load(io.BytesIO(content))["system_weights" if system else "weights"]
@@ -102,7 +102,7 @@ def weights(*, system: bool = False) -> NDArray[np.int8]:
 
 
 def all_buckets(taken: SegmentedText) -> Iterator[tuple[Segment, list[int]]]:
-    """Each segment that has to be told by its score, with its buckets."""
+    """Return each segment that has to be told by its score, with its buckets."""
     segments = taken.segments
     for at, segment in enumerate(segments):
         if segment.kind < 0:
@@ -113,21 +113,21 @@ def all_buckets(taken: SegmentedText) -> Iterator[tuple[Segment, list[int]]]:
 
 
 MARGIN: Final = 12
-"""By how much more a rule has to be the likeliest."""
+"""Margin by which the score of a rule has to lead."""
 
 SYSTEM_MARGIN: Final = 24
 """The same in a system message."""
 
 SURELY_BESIDE: Final = 45
-"""By how much what is beside the point: what is left out by mistake is not read."""
+"""Margin of text beside the point: a segment that is left out by mistake is not read."""
 
 
 LESS: Final = 2
-"""A request that leads by less than the surest one's lead over this is none."""
+"""A request whose lead is less than the surest one's lead divided by this is none."""
 
 
 def score(taken: SegmentedText, *, system: bool = False) -> None:
-    """Tells the class of each segment, of a user's message or of a system message."""
+    """Tell the class of each segment, of a user's message or of a system message."""
     table = weights(system=system)
     framed = system or _is_framed(taken)
     for segment, marks in all_buckets(taken):
@@ -171,7 +171,7 @@ def _keep_inner(taken: SegmentedText) -> None:
 
 
 def _mark_signature(taken: SegmentedText) -> None:
-    """Short lines at the end of a text that follow what is beside the point are a signature."""
+    """Mark short lines at the end of a text as a signature where they follow text that is beside the point."""
     signed = len(taken.segments)
     for at in range(len(taken.segments) - 1, max(-1, len(taken.segments) - 1 - SIGNED_SEGMENTS), -1):
         segment = taken.segments[at]

@@ -8,7 +8,7 @@ from classifier.asking.labels import ANSWER_LABEL, HARNESS_LABEL, RULES_LABEL, W
 from classifier.asking.lexicon import BEYOND_ASCII
 
 SCORED_BYTES: Final = 6_144
-"""Of these so many at either end are taken apart into sentences; what lies between is material."""
+"""Bytes at either end that are taken apart into sentences; the text between is material."""
 
 MOST_SEGMENTS: Final = 1_024
 
@@ -33,7 +33,7 @@ class Segment(msgspec.Struct):
     kind: int = -1
     """One of the CLASSES; -1 where it has to be told by its score."""
     lead: int = 0
-    """Of a request by how much its score leads; -1 for fenced or tagged material."""
+    """Lead of a request's score over the other classes; -1 for fenced or tagged material."""
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def segment_text(text: bytes) -> SegmentedText:
 
 
 class _Segmenter:
-    """Takes a text apart, line by line."""
+    """A parser that takes a text apart, line by line."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text

@@ -130,7 +130,7 @@ def _candidates(labels: Labels, rng: "np.random.Generator") -> list[_Clusters]:
 
 
 def clusters(prompts: Floats, count: int, rng: "np.random.Generator") -> _Clusters:
-    """Spherical k-means, the best of a few seeded starts; clusters of fewer than MIN_PROMPTS are left out."""
+    """Cluster by spherical k-means, the best of a few seeded starts; clusters of fewer than MIN_PROMPTS are left out."""
     # Half the bytes take half the time, and a sketch has no more digits than this.
     short = prompts.astype(np.float32)
     tried = [_converge(short, _starting_centres(short, count, rng)) for _ in range(_STARTS)]
@@ -180,7 +180,7 @@ def _cells(labels: Labels, members: Integers, clusters_count: int) -> tuple[Inte
 
 
 def _cross_fitted_logits(labels: Labels, logits: Floats, members: Integers, count: int, folds: Integers) -> Floats:
-    """Each row's logit plus its group's shift, as fitted to the other folds' verdicts."""
+    """Return each row's logit plus its group's shift, as fitted to the other folds' verdicts."""
     cells, targets = _cells(labels, members, count)
     shifted = logits.copy()
     for fold in range(_FOLDS):

@@ -57,7 +57,7 @@ def _as_measures(values: Floats) -> Measures:
 
 
 def _measure_all(logits: Floats, adequate: Floats, weights: Floats) -> Floats:
-    """(4, resamples): the measures for each row of weights."""
+    """Return (4, resamples): the measures for each row of weights."""
     chances = probability(logits)
     total = weights.sum(axis=1)
     # A resample of a few rows could miss all that count.

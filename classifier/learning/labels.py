@@ -110,7 +110,7 @@ def probability(logits: Floats) -> Floats:
 
 
 def logits_of(labels: Labels, abilities: Mapping[str, Ability]) -> Floats:
-    """Each row's logit by its target's ability. Raises KeyError for a target without one."""
+    """Return each row's logit by its target's ability. Raises KeyError for a target without one."""
     logits = np.zeros(len(labels))
     for target_id in np.unique(labels.targets).tolist():
         rows = labels.targets == target_id
@@ -120,7 +120,7 @@ def logits_of(labels: Labels, abilities: Mapping[str, Ability]) -> Floats:
 
 
 def losses(logits: Floats, adequate: Floats) -> Floats:
-    """Each row's log loss; a verdict between 0 and 1 counts as a mixture of both."""
+    """Return each row's log loss; a verdict between 0 and 1 counts as a mixture of both."""
     bounded = np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)
     each: Floats = np.logaddexp(0, bounded) - adequate * bounded
     return each

@@ -128,7 +128,7 @@ def recalibrate(
     seed: int = 0,
     lengths: Mapping[str, float] = {},
 ) -> Proposal:
-    """Proposes a tuning. Raises TooFewLabels, where there are no own `lengths` either.
+    """Propose a tuning. Raises TooFewLabels, where there are no own `lengths` either.
 
     `lengths` are log ratios of own answers, by target; they need no verdicts.
 
@@ -180,7 +180,7 @@ def _counts(labels: Labels) -> dict[str, int]:
 
 
 class _StartingRows(msgspec.Struct, frozen=True):
-    """Each target's starting row: `in_use` is what serves now, `priors` is what a fit is shrunk towards."""
+    """Each target's starting row: `in_use` serves now, `priors` are the rows towards which a fit is shrunk."""
 
     in_use: dict[str, Ability]
     priors: dict[str, Ability]
@@ -287,7 +287,7 @@ class _Refit:
 
 
 def without_shifts(groups: Iterable[Group], refitted: Collection[str]) -> list[Group]:
-    """Old groups without the shifts of targets whose row has been refitted."""
+    """Return old groups without the shifts of targets whose row has been refitted."""
     left = [
         msgspec.structs.replace(
             group, shift={name: shift for name, shift in group.shift.items() if name not in refitted}

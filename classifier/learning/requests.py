@@ -16,7 +16,9 @@ FEWEST: Final = 200
 MOST: Final = 2_000
 """Requests that are read at most, the newest."""
 LOOKED_AT: Final = 5 * MOST
-"""Of the newest, so many are looked at: after an update of the classifier none is its, however many there are."""
+"""Newest requests that are looked at: after an update of the classifier all are another artifact's, however many there
+are.
+"""
 _HALF: Final = np.dtype("<f2")
 
 NewestRow = tuple[bytes, int, int]
@@ -71,7 +73,7 @@ async def newest_rows(engine: AsyncEngine, team_id: str, artifact: str, width: i
 
 
 def gathered(rows: list[NewestRow]) -> OwnRequests | None:
-    """Such rows as arrays; None when there are fewer than FEWEST."""
+    """Return such rows as arrays; None when there are fewer than FEWEST."""
     if len(rows) < FEWEST:
         return None
     vectors = np.frombuffer(b"".join(row[0] for row in rows), dtype=_HALF)

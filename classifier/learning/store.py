@@ -161,7 +161,7 @@ class LearningStore:
         await connection.execute(added, _rows(weighings, _WEIGHING_KEY))
 
     async def find_weighing(self, team_id: str, request_id: str) -> ClassifiedRequest | None:
-        """One request of this team; None for another team's request too."""
+        """Return one request of this team; None for another team's request too."""
         query = _WEIGHINGS.where(col(WeighingRow.team_id) == team_id, col(WeighingRow.request_id) == request_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
@@ -209,7 +209,7 @@ class LearningStore:
             return [AnswerLength(*row) for row in await connection.execute(query)]
 
     async def counts(self, team_id: str | None = None) -> list[VerdictCount]:
-        """Verdicts by team, target, source and signal: of one team, or of all."""
+        """Return the verdicts by team, target, source and signal: of one team, or of all."""
         kinds = (col(VerdictRow.team_id), col(VerdictRow.target_id), col(VerdictRow.source), col(VerdictRow.signal))
         query = select(
             *kinds, func.count().label("verdicts"), func.avg(col(VerdictRow.adequate)).label("adequate")
@@ -220,7 +220,8 @@ class LearningStore:
             return [VerdictCount(**_fields(row)) for row in await connection.execute(query.order_by(*kinds))]
 
     async def adequacy(self, organisation_id: str, team_id: str | None, start_us: int, end_us: int) -> tuple[int, int]:
-        """(adequate answers, judged answers) among those given from `start_us` until `end_us`: of one team, or of all.
+        """Return (adequate answers, judged answers) among those given from `start_us` until `end_us`: of one team, or
+        of all.
 
         Only feedback and shadow comparisons count: implicit signals speak against an answer or not at all, and would
         bias the share. Several verdicts on one answer are averaged by weight; from 0.5 on it is adequate.
@@ -265,7 +266,7 @@ class LearningStore:
         return await self._in_batches(weighings) + await self._in_batches(verdicts)
 
     async def teams_with_prompts(self) -> list[str]:
-        """Ids of the teams of whom prompt texts are stored."""
+        """Return the ids of the teams of whom prompt texts are stored."""
         query = select(col(WeighingRow.team_id)).where(col(WeighingRow.prompt).is_not(None)).distinct()
         async with self._engine.connect() as connection:
             return sorted((await connection.execute(query)).scalars())
@@ -325,7 +326,7 @@ class LearningStore:
         return [TuningRecord(**{**row, "metrics": msgspec.json.decode(row["metrics"])}) for row in rows]
 
     async def tuning(self, version: int) -> Tuning:
-        """One version; raises UnknownTuning or UnreadableTuning."""
+        """Return one version; raises UnknownTuning or UnreadableTuning."""
         body = await self._body(col(TuningRow.version) == version)
         if body is None:
             raise UnknownTuning(f"there is no tuning {version}")
@@ -366,7 +367,7 @@ def _deletion(table: type[WeighingRow | VerdictRow], key: Iterable[str], conditi
 
 
 def _rows(values: Sequence[ClassifiedRequest | Verdict], key: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for each key, the last one given, in the key's order, so that two writers cannot deadlock."""
+    """Return one row for each key, the last one given, in the key's order, so that two writers cannot deadlock."""
     order = itemgetter(*key)
     rows = {order(row): row for row in map(msgspec.structs.asdict, values)}
     return [rows[place] for place in sorted(rows)]

@@ -81,7 +81,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def loads_of(classifier: WeighsPrompts, prompts: Iterable[Prompt]) -> Floats:
-    """(n, loads) of prompts, as requests' abilities meet them."""
+    """Return (n, loads) of prompts, as requests' abilities meet them."""
     vectors = [np.frombuffer(classifier.classify(prompt).vector, "<f2")[: classifier.loads] for prompt in prompts]
     return np.array(vectors, np.float64).reshape(len(vectors), classifier.loads)
 
@@ -126,7 +126,7 @@ def fit_row(loads: Floats, right: Floats, prior: Prior) -> Row:
 
 
 def checked_fit(loads: Floats, right: Floats, prior: Prior) -> Row:
-    """Like `fit_row`. Raises TooFewAnswers where so few answers, or such one-sided ones, place nobody."""
+    """Fit a row as `fit_row` does. Raises TooFewAnswers where so few answers, or such one-sided ones, place nobody."""
     count, rights = len(right), int(right.sum())
     if count < FEWEST:
         raise TooFewAnswers(f"{count} scored answers are too few to place a model; {FEWEST} are needed, 200 are good")
@@ -143,7 +143,7 @@ def checked_fit(loads: Floats, right: Floats, prior: Prior) -> Row:
 
 
 def known_shift(known: Mapping[str, Ability], outcomes: Mapping[str, Floats], loads: Floats) -> float:
-    """By how many logits the known models' rows fall short of what those models did on these very questions.
+    """Return the logits by which the known models' rows fall short of those models' results on these very questions.
 
     The rows that ship were fitted to many other prompts, and read a few points low or high on a choice of questions. A new
     row is compared with them, so it is put on their scale. `outcomes` has 1, 0 or NaN for each question, by model.

@@ -21,7 +21,7 @@ def ranked(result: Result) -> list[tuple[str, float, bool]]:
 
 
 def bars_of(result: Result) -> list[str]:
-    """One line a model: a bar from 0 to 1, and the target's interval on its own."""
+    """Return one line a model: a bar from 0 to 1, and the target's interval on its own."""
     lines = []
     for name, mean, is_target in ranked(result):
         bar = list("·" * _WIDTH)

@@ -41,7 +41,7 @@ class Trained(WeighsPrompts, Protocol):
     def artifact(self) -> str: ...
 
 
-class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceModels(msgspec.Struct, frozen=True, kw_only=True):
     """The reference of a result: rows of known models, and the loads of the classifier's own mix of prompts."""
 
     known: Mapping[str, Ability]
@@ -120,9 +120,9 @@ def result_of(
     answers: Sequence[CalibrationAnswer],
     calibration: CalibrationSet,
     classifier: Trained,
-    yardstick: Yardstick,
+    reference: ReferenceModels,
 ) -> Result:
-    """Scores the answers, and fits the target's row where there are enough."""
+    """Score the answers, and fit the target's row where there are enough."""
     by_id = {question.question_id: question for question in calibration.questions}
     scored = [each for each in answers if each.outcome in SCORED and each.question_id in by_id]
     counts = {
@@ -132,14 +132,14 @@ def result_of(
     try:
         loads = loads_of(classifier, [by_id[each.question_id].prompt for each in scored])
         right = np.array([each.outcome == "right" for each in scored], np.float64)
-        row = checked_fit(loads, right, prior_of(yardstick.known, classifier.loads))
+        row = checked_fit(loads, right, prior_of(reference.known, classifier.loads))
         told = known_outcomes(calibration.models, [by_id[each.question_id] for each in scored])
-        row = shifted(row, -known_shift(yardstick.known, told, loads))
-        ability = row.ability(yardstick.log_length)
-        mean = mean_chance(row, yardstick.loads, yardstick.weights)
+        row = shifted(row, -known_shift(reference.known, told, loads))
+        ability = row.ability(reference.log_length)
+        mean = mean_chance(row, reference.loads, reference.weights)
     except TooFewAnswers as error:
         too_few = str(error)
-    known = mean_chances(yardstick.known, yardstick.loads, yardstick.weights)
+    known = mean_chances(reference.known, reference.loads, reference.weights)
     ratio = [each for each in scored if each.input_tokens and each.estimated_tokens]
     return Result(
         target_id=measurement.target_id,
@@ -157,7 +157,7 @@ def result_of(
         ability=ability,
         too_few=too_few,
         mean=mean,
-        before=yardstick.before,
+        before=reference.before,
         known=[] if mean is None else _near(known, mean.value),
         ttft_p50_s=_seconds([each.ttft_us for each in scored], 0.5),
         ttft_p90_s=_seconds([each.ttft_us for each in scored], 0.9),

@@ -20,7 +20,7 @@ AnswerOutcome = Literal["asked", "right", "wrong", "unparsed", "refused", "faile
 SCORED: Final = frozenset({"right", "wrong", "unparsed", "refused"})
 MAX_LISTED: Final = 200
 HELD_S: Final = 30.0
-"""After so long without a word its holder is taken for dead, and another process may go on."""
+"""Seconds without a heartbeat after which a holder is taken for dead, and another process may go on."""
 SAID_CHARS: Final = 300
 
 
@@ -97,7 +97,7 @@ class MeasurementStore:
         self._insert: Callable[..., Any] = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def order(self, order: Order, ordered_by: str, *, anew: bool = False) -> tuple[Measurement, bool]:
-        """Orders a measurement, or goes on with the target's one that stopped, within the order's new bounds; `anew`
+        """Order a measurement, or go on with the target's one that stopped, within the order's new bounds; `anew`
         leaves that one alone.
 
         The second value is True for one that goes on. Raises MeasurementError while one of the target runs.
@@ -124,7 +124,7 @@ class MeasurementStore:
         return await self.find(str(values["measurement_id"])), False
 
     async def find(self, measurement_id: str) -> Measurement:
-        """One measurement. Raises MeasurementError."""
+        """Return one measurement. Raises MeasurementError."""
         found = await self._select(col(MeasurementRow.measurement_id) == measurement_id)
         if not found:
             raise MeasurementError(f"there is no measurement {measurement_id[:80]!r}")
@@ -136,7 +136,7 @@ class MeasurementStore:
         return found[0] if found else None
 
     async def newest(self) -> list[Measurement]:
-        """Measurements, the newest first."""
+        """Return the measurements, the newest first."""
         return await self._select()
 
     async def claim(self, holder: str) -> Measurement | None:
@@ -153,7 +153,7 @@ class MeasurementStore:
         return None
 
     async def touch(self, measurement_id: str, holder: str) -> bool:
-        """Says that the holder still works on it. False once it was stopped or taken over."""
+        """Say that the holder still works on it. False once it was stopped or taken over."""
         still = update(MeasurementRow).where(
             col(MeasurementRow.measurement_id) == measurement_id,
             col(MeasurementRow.holder) == holder,

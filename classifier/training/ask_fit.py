@@ -76,7 +76,7 @@ def _asks(sentence: str) -> bool:
 
 
 def examples(data: Path, draw: random.Random) -> Iterator[Example]:  # noqa: C901 - one source after the other
-    """All that is learned from."""
+    """Return all training examples."""
     known = shapes().part(held=False)
     held = held_rows()
     rows = [
@@ -176,7 +176,7 @@ _CHOICES: Final = "low|medium|high|yes|no|unclear|sales|billing|technical|angry|
 
 
 def _asides() -> list[Piece]:
-    """Sentences that no one asks: courtesies, headings, what templates say. Those of a kind, and the text."""
+    """Return sentences that are no ask: courtesies, headings, texts of templates. Those of a kind, and the text."""
     return _sorted("asides.tsv")
 
 
@@ -190,7 +190,7 @@ _TASKS_IN_SYSTEM: Final = frozenset({"in-app", "instruction-input", "pasted", "e
 
 
 def system_examples(draw: random.Random) -> Iterator[Example]:
-    """All that is learned of system messages: roles and rules, and tasks among them."""
+    """Return all training examples of system messages: roles and rules, and tasks among them."""
     known = shapes().part(held=False)
     held = held_rows()
     rows = [row for row in written() if row.kind not in HELD_KINDS and row.row_id not in held]

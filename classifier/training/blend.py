@@ -22,7 +22,7 @@ class Blend(msgspec.Struct, frozen=True):
     loads: list[list[float]]
 
     def loads_at(self, complexity: Floats) -> Floats:
-        """(prompts, loads): the loads of these complexities."""
+        """Return (prompts, loads): the loads of these complexities."""
         columns = np.array(self.loads).T
         return np.stack([np.interp(complexity, self.complexity, column) for column in columns], axis=1)
 

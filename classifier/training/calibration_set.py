@@ -90,7 +90,7 @@ def _ease(question: Question) -> float:
 
 
 def _spread(questions: Sequence[Question], count: int, rng: np.random.Generator) -> list[Question]:
-    """`count` questions: each field and level of difficulty has its share of every beginning.
+    """Return `count` questions: each field and level of difficulty has its share of every beginning.
 
     What no known model gets right is in it too: the rows of known models were fitted to such prompts as well, and without
     them a measured model would look better than those.
@@ -109,14 +109,14 @@ def _spread(questions: Sequence[Question], count: int, rng: np.random.Generator)
 
 
 def _levels(questions: Sequence[Question], rng: np.random.Generator) -> list[list[Question]]:
-    """Equal parts by ease, each shuffled."""
+    """Return equal parts by ease, each shuffled."""
     ordered = sorted(questions, key=lambda each: (_ease(each), each.question_id))
     parts = [list(part) for part in np.array_split(np.arange(len(ordered)), _LEVELS)]
     return [[ordered[at] for at in rng.permutation(part)] for part in parts]
 
 
 def _merged(sources: Iterable[Sequence[Question]]) -> list[Question]:
-    """All sources, each as evenly spread over the order as it can be."""
+    """Return all sources, each as evenly spread over the order as it can be."""
     placed = [((at + 0.5) / len(rows), rows[at].source, rows[at]) for rows in sources for at in range(len(rows))]
     return [question for _, _, question in sorted(placed, key=lambda each: each[:2])]
 

@@ -95,7 +95,8 @@ def judge_cascades(
     sources: Strings,
     split: str,
 ) -> list[CascadeMeasure]:
-    """Measures each set of targets, with the reference of each, on the prompts that all of them answered; none where there are too few.
+    """Measure each set of targets, with the reference of each, on the prompts that all of them answered; none where
+    there are too few.
 
     `scores` and `cost_of` are real, `adequate` and `foretold_cost` what the classifier says of prompts that it was not trained on; NaN where
     there is nothing.
@@ -132,7 +133,9 @@ def measure_cascade(
     sources: Sequence[str] = (),
     floors: Sequence[float] = FLOORS,
 ) -> CascadeMeasure:
-    """Measures cascades on prompts whose every target has an outcome. `margin` is the cost that is foretold, where that is another."""
+    """Measure cascades on prompts whose every target has an outcome. `margin` is the cost that is foretold, where that
+    is another.
+    """
     assert choices.outcome is not None  # noqa: S101  Without outcomes there is nothing to measure.
     reference_at = list(targets).index(reference)
     whole = float(choices.share @ choices.cost[:, reference_at])
@@ -217,8 +220,8 @@ def _told(choices: Choices, outcome: Floats, planned: Columns, pairs: Pairs, who
 def _asked(
     choices: Choices, outcome: Floats, third: Columns, pairs: Pairs, same: float
 ) -> tuple[Floats, Floats, Floats]:
-    """(n,) quality and cost of each prompt, and the share of its cases in which the third target is asked after the two. `same` is the
-    share of shared mistakes that are the same mistake.
+    """Return (n,) quality and cost of each prompt, and the share of its cases in which the third target is asked after
+    the two. `same` is the share of shared mistakes that are the same mistake.
     """
     rows, used = np.arange(len(third)), pairs.used
     alone, price = outcome[rows, third], choices.cost[rows, third]
@@ -256,7 +259,7 @@ def _asked_spots(asked: Asked) -> str:
 
 
 def cascade_table(found: Sequence[CascadeMeasure]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table for people."""
+    """Return the head and rows of a table for people."""
     shares = ", ".join(f"{share:.0%}" for share in SAME_WRONG)
     head = ["split", "targets", "n", "who answers", "quality", "asked of two"]
     head.append(f"two first, if {shares} of shared mistakes are the same (against auto)")

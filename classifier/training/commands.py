@@ -60,7 +60,7 @@ class NothingToJudge(Exception):
 
 
 def train(data: Path, out: Path, seed: int, say: Say, *, measure: bool = True) -> Artifact:
-    """Trains on everything in `data`, and writes the artifact with the hashes of its training prompts.
+    """Train on everything in `data`, and write the artifact with the hashes of its training prompts.
 
     The manifest's measures come from cross-validation on the same data; they are written as they are found. Raises BadData.
     """
@@ -140,7 +140,7 @@ def _itself(scored: Scored) -> Scored:
 
 
 def _difficulty(artifact: Artifact, known: "Everyday", data: Path, seed: int) -> Iterator[tuple[str, Any]]:
-    """Measures of the artifact's complexity, each with its name."""
+    """Return the measures of the artifact's complexity, each with its name."""
     from classifier.training import tier_measures  # noqa: PLC0415 - as above
     from classifier.training.tier_set import chat  # noqa: PLC0415 - as above
 
@@ -154,7 +154,7 @@ def _difficulty(artifact: Artifact, known: "Everyday", data: Path, seed: int) ->
 
 
 def _at_once(each: AllTargets) -> dict[str, Any]:
-    """Routing among several targets at once: areas below the curves, and what minimums kept and saved."""
+    """Return the routing among several targets at once: areas below the curves, and what minimums kept and saved."""
     found = each.found
     areas = {
         name: round(getattr(found, name), 4) for name in ("area", "area_low", "area_high", "random_area", "least_lead")
@@ -215,7 +215,7 @@ def open_shipped(folder: Path | None, models: list[str]) -> OnnxClassifier:
 
 
 def taught(folder: Path | None) -> Hashes:
-    """Hashes of the prompts that the artifact was trained on. Raises NothingToJudge when they are missing."""
+    """Return hashes of the prompts that the artifact was trained on. Raises NothingToJudge when they are missing."""
     stems = read_stems(folder or PACKAGED)
     if stems is None:
         raise NothingToJudge(
@@ -333,7 +333,7 @@ class Recalibrated(msgspec.Struct, frozen=True):
 
 
 def calibrate(data: Path, *, artifact_dir: Path | None = None, seed: int = 0, say: Say) -> list[Recalibrated]:
-    """Fits slope and shift of each ability's logit on one half of the new prompts, and judges them on the other.
+    """Fit slope and shift of each ability's logit on one half of the new prompts, and judge them on the other.
 
     Raises NothingToJudge and BadData.
     """

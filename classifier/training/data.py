@@ -95,7 +95,7 @@ class Corpus(msgspec.Struct, frozen=True):
         return Questions(self.sources, self.categories, self.groups, self.stems, self.whole)
 
     def gain(self, weak: str, strong: str) -> Floats:
-        """(prompts,): the strong model's score less the weak one's; NaN where either was not asked."""
+        """Return (prompts,): the strong model's score less the weak one's; NaN where either was not asked."""
         at = self.models.index
         gain: Floats = self.outcomes[:, at(strong)] - self.outcomes[:, at(weak)]
         return gain
@@ -140,7 +140,7 @@ class _Outcomes(msgspec.Struct, frozen=True):
 
 
 class _Problems:
-    """Collects faults by kind, so that all are reported at once."""
+    """A collection of faults by kind, so that all are reported at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[str]] = {}
@@ -183,7 +183,7 @@ def load(folder: Path) -> Corpus:
 
 
 def _tables(folder: Path) -> dict[str, Any]:
-    """Both files as tables with the needed columns and with rows. Raises BadData."""
+    """Return both files as tables with the needed columns and with rows. Raises BadData."""
     found, problems = {}, []
     for name, needed in NEEDED.items():
         table, what = _table(folder / name, needed)

@@ -43,15 +43,15 @@ OF_THE_REQUEST: Final = frozenset(
 FACTS: Final = tuple(at for at, name in enumerate(STRUCTURE) if name not in OF_THE_REQUEST)
 FLAGS_READ: Final = (FLAGS.index("follows"), FLAGS.index("follows_short"))
 MEANT: Final = (0, 5, 7, 8)
-"""Of the readings of features.py those of which the network takes all: the mean of the whole message, of what it asks and of the
-first words of that, and of its question. The readings of what is asked follow those of the message, and the question's those.
+"""Readings of features.py that the network takes whole: the mean of the whole message, of what it asks and of the first
+words of that, and of its question. The readings of what is asked follow those of the message, and the question's those.
 """
 RATED: Final = (1, 2, 3, 6, 9)
-"""Those of which it takes the classes and ratings alone."""
+"""Readings of which it takes the classes and ratings alone."""
 WORDS_STRENGTH: Final = 10.0
 JOINED: Final = ((0.8, 0.5, -0.5), (1.0, 0.65, 0.2), (0.95, 0.45, 1.0))
-"""For each threshold how much the words' logit and the gist's count, and what is added: by a logistic regression on the logits
-of models that had not seen the prompt's kind, over the kinds that may be learned from.
+"""Weights of the words' logit and of the gist's, and the constant, for each threshold: by a logistic regression on the
+logits of models that had not seen the prompt's kind, over the kinds that may be learned from.
 """
 OF_WORDS, OF_GIST, MORE = np.array(JOINED).T
 HIDDEN: Final = 64
@@ -96,12 +96,12 @@ class GistNetwork(msgspec.Struct, frozen=True):
     out_bias: Floats
 
     def standardised(self, gists: Floats) -> Floats:
-        """Gists as the network takes them."""
+        """Return the gists as the network takes them."""
         found: Floats = np.clip((gists - self.mean) * self.scale, -CLAMP, CLAMP)
         return found
 
     def logits(self, gists: Floats) -> Floats:
-        """(prompts, thresholds): the network's logits."""
+        """Return (prompts, thresholds): the network's logits."""
         inner = np.maximum(0, self.standardised(gists) @ self.hidden + self.hidden_bias)
         found: Floats = inner @ self.out + self.out_bias
         return found
@@ -117,18 +117,18 @@ class Difficulty(msgspec.Struct, frozen=True):
     gist: GistNetwork
 
     def parts(self, asks: Rows, gists: Floats) -> tuple[Floats, Floats]:
-        """(prompts, thresholds) each: the logits by words, and by gist."""
+        """Return (prompts, thresholds) each: the logits by words, and by gist."""
         by_words: Floats = weighed(asks.counts, self.idf) @ self.words + self.words_bias
         return by_words, self.gist.logits(gists)
 
     def complexity(self, asks: Rows, gists: Floats) -> Floats:
-        """(prompts,): the expected tier / 3."""
+        """Return (prompts,): the expected tier / 3."""
         by_words, by_gist = self.parts(asks, gists)
         return expected(OF_WORDS * by_words + OF_GIST * by_gist + MORE)
 
 
 def expected(logits: Floats) -> Floats:
-    """(prompts,): the expected tier / 3 by the logits of the thresholds."""
+    """Return (prompts,): the expected tier / 3 by the logits of the thresholds."""
     return np.asarray(_logistic(logits).mean(axis=1))
 
 
@@ -157,7 +157,7 @@ def _rows(table: WordTable, words: NDArray[np.int32]) -> NDArray[np.int8]:
 
 
 def gists_of(features: Sequence[Features], table: WordTable) -> Floats:
-    """(prompts, gist): what the network reads of many prompts."""
+    """Return (prompts, gist): the network's inputs for many prompts."""
     return np.stack([gist_of(each, table) for each in features])
 
 
@@ -172,7 +172,7 @@ class Lesson(msgspec.Struct, frozen=True):
 
 
 def lesson_of(prompts: Sequence[Prompt], tiers: Sequence[int], weights: Sequence[float], table: WordTable) -> Lesson:
-    """Prompts of known tiers, as arrays."""
+    """Return the prompts of known tiers, as arrays."""
     features = [extract(prompt) for prompt in prompts]
     return Lesson(asks_of(features), gists_of(features, table), np.array(tiers), np.array(weights))
 
@@ -211,7 +211,7 @@ def _begins(prompt: Prompt) -> bytes:
 
 
 def fit(lesson: Lesson, idf: Floats, seed: int = 0) -> Difficulty:
-    """Trains both models on the prompts of a lesson."""
+    """Train both models on the prompts of a lesson."""
     terms = weighed(lesson.rows.counts, idf)
     by_words = [
         LogisticRegression(C=WORDS_STRENGTH, max_iter=200).fit(terms, side, sample_weight=lesson.weights)
@@ -226,7 +226,7 @@ def fit(lesson: Lesson, idf: Floats, seed: int = 0) -> Difficulty:
 
 
 def fit_gist(lesson: Lesson, seed: int = 0) -> GistNetwork:
-    """Trains the networks on gists, and the one that ships on what they say together."""
+    """Train the networks on gists, and the one that ships on their mean predictions."""
     scaler = StandardScaler().fit(lesson.gists)
     inputs = np.clip(scaler.transform(lesson.gists), -CLAMP, CLAMP).astype(np.float32)
     many = _networks(inputs, _above(lesson), lesson.weights, seed, NETWORKS, OF_TIERS)
@@ -243,12 +243,12 @@ def fit_gist(lesson: Lesson, seed: int = 0) -> GistNetwork:
 
 
 def _above(lesson: Lesson) -> NDArray[np.bool_]:
-    """(prompts, thresholds): whether the tier reaches each threshold."""
+    """Return (prompts, thresholds): whether the tier reaches each threshold."""
     return np.asarray(lesson.tiers[:, None] >= np.array(THRESHOLDS))
 
 
 def _mean_logits(layers: Sequence[Singles], inputs: Singles) -> Floats:
-    """(prompts, thresholds): the mean of the networks' logits."""
+    """Return (prompts, thresholds): the mean of the networks' logits."""
     said = np.zeros((len(inputs), len(THRESHOLDS)))
     for hidden, hidden_bias, out, out_bias in zip(*layers, strict=True):
         said += np.maximum(0, inputs @ hidden + hidden_bias) @ out + out_bias
@@ -258,8 +258,8 @@ def _mean_logits(layers: Sequence[Singles], inputs: Singles) -> Floats:
 def _networks(
     inputs: Singles, told: NDArray[Any], weights: Floats, seed: int, networks: int, schooling: Schooling
 ) -> list[Singles]:
-    """Trains so many networks side by side, each with an order and gaps of its own, for EPOCHS: more only fit the training prompts.
-    `told` are the probabilities that they are to give, (prompts, thresholds).
+    """Train several networks side by side, each with an order and gaps of its own, for EPOCHS: more only fit the
+    training prompts. `told` are the probabilities that they are to give, (prompts, thresholds).
 
     Returns (networks, gist, HIDDEN), (networks, 1, HIDDEN), (networks, HIDDEN, thresholds) and (networks, 1, thresholds).
     """
@@ -288,7 +288,7 @@ def _networks(
 
 
 def _layer(draw: np.random.Generator, networks: int, wide: int, to: int) -> tuple[Singles, Singles]:
-    """Weights and bias at the start (Glorot and Bengio 2010)."""
+    """Return the weights and bias at the start (Glorot and Bengio 2010)."""
     bound = np.sqrt(6 / (wide + to))
     return draw.uniform(-bound, bound, (networks, wide, to)).astype(np.float32), np.zeros((networks, 1, to), np.float32)
 

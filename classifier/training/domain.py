@@ -49,7 +49,7 @@ class Sides(msgspec.Struct, frozen=True):
         return np.asarray(self.rows.facts[:, _TOOLS_AT] > 0, np.float64)
 
     def inputs(self) -> Floats:
-        """(prompts, gist + 2)."""
+        """Return (prompts, gist + 2)."""
         tools = self.tools
         found: Floats = np.c_[self.standardised, _TOOLS_SCALE * tools, _COMPLEXITY_SCALE * tools * self.complexity]
         return found
@@ -69,7 +69,7 @@ class Domain(msgspec.Struct, frozen=True):
     bias: float
 
     def trust(self, of: Sides, idf: Floats) -> Floats:
-        """(prompts,): the probability of being in the domain; with tools, at least what the complexity allows."""
+        """Return (prompts,): the probability of being in the domain; with tools, at least what the complexity allows."""
         by_tools = of.tools * (self.tools + self.tools_by_complexity * of.complexity)
         logits = weighed(of.rows.counts, idf) @ self.words + of.standardised @ self.gist + by_tools + self.bias
         allowed = of.tools * np.minimum(1, (AN_AGENTS_JOB - of.complexity) / (AN_AGENTS_JOB - ONE_CALL))
@@ -77,7 +77,7 @@ class Domain(msgspec.Struct, frozen=True):
 
 
 def fit(inside: Sides, sources: NDArray[np.str_], outside: Sides, idf: Floats) -> Domain:
-    """Trains it on prompts with outcomes, where every source counts the same, and as much on prompts of another kind."""
+    """Train it on prompts with outcomes, where every source counts the same, and as much on prompts of another kind."""
     chosen = _of_each_source(sources)
     inside, sources = inside[chosen], sources[chosen]
     _, which, sizes = np.unique(sources, return_inverse=True, return_counts=True)
@@ -100,7 +100,9 @@ def fit(inside: Sides, sources: NDArray[np.str_], outside: Sides, idf: Floats) -
 
 
 def _with_few_agents(tools: Floats) -> Floats:
-    """(prompts,): weights of prompts of another kind, by whether tools are on offer: 1, and less where there are more of these than OF_AGENTS."""
+    """Return (prompts,): weights of prompts of another kind, by whether tools are on offer: 1, and less where there are
+    more of these than OF_AGENTS.
+    """
     of_agents = OF_AGENTS * (1 - tools).sum() / (1 - OF_AGENTS)
     found: Floats = np.where(tools > 0, min(1.0, of_agents / max(1.0, tools.sum())), 1.0)
     return found

@@ -303,8 +303,8 @@ class PairScores(msgspec.Struct, frozen=True):
 
 
 def said_of(scored: Scored, corpus: Corpus, pair: Pair) -> PairScores:
-    """P(strong adequate) less P(weak adequate) for each prompt, else its complexity; higher needs the strong model
-    more.
+    """Return P(strong adequate) less P(weak adequate) for each prompt, else its complexity; higher needs the strong
+    model more.
     """
     known = {pair.weak, pair.strong} <= scored.adequate.keys()
     here = (corpus.sources == pair.source) & ~np.isnan(corpus.gain(pair.weak, pair.strong))
@@ -334,7 +334,7 @@ def _resampled(calls: Floats, won: Floats, points: int = 201) -> tuple[Floats, F
 
 
 def cost_of(corpus: Corpus, model: str, rows: Integers) -> Floats:
-    """Cost of each prompt in nano-dollars, with the real answer's length where it is known."""
+    """Return the cost of each prompt in nano-dollars, with the real answer's length where it is known."""
     spent = corpus.output_tokens[rows, corpus.models.index(model)]
     usual = np.where(corpus.tools[rows] > 0, UNKNOWN_OUTPUT["tools"], UNKNOWN_OUTPUT["text"])
     return _priced(corpus, model, rows, np.where(np.isnan(spent), usual, spent))
@@ -368,7 +368,7 @@ def _savings_and_quality(
 
 
 def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[str]) -> list[Target]:
-    """Calibration of each model's probabilities, over all sources together."""
+    """Return the calibration of each model's probabilities, over all sources together."""
     found = []
     for model in models:
         if model in scored.adequate and model in corpus.models:
@@ -380,7 +380,9 @@ def judge_targets(corpus: Corpus, scored: Scored, split: str, models: Iterable[s
 
 
 def judge_many(corpus: Corpus, scored: Scored, split: str, targets: Sequence[str], seed: int) -> AllTargets | None:
-    """Routing among these targets, on the prompts that every one of them answered; None where there are too few of either."""
+    """Judge the routing among these targets, on the prompts that every one of them answered; None where there are too
+    few of either.
+    """
     names = sorted(targets)
     if REFERENCE not in names or len(names) < FEWEST_TARGETS:
         return None
@@ -405,7 +407,7 @@ def judge_many(corpus: Corpus, scored: Scored, split: str, targets: Sequence[str
 def judge_split(
     corpus: Corpus, scored: Scored, split: str, pairs: Sequence[Pair], timing: Timing, seed: int
 ) -> Evaluation:
-    """All measures of one split; the learning curve's splits (`own-N`) have pairs only."""
+    """Compute all measures of one split; the learning curve's splits (`own-N`) have pairs only."""
     rows = (judge_pair(corpus, scored, pair, split, timing, seed) for pair in pairs)
     judged = [row for row in rows if row is not None]
     if split in OWN:

@@ -38,11 +38,11 @@ class Basis(msgspec.Struct, frozen=True):
     """(loads, models), orthonormal."""
 
     def outcomes(self, loads: Floats) -> Floats:
-        """(prompts, models): expected outcomes."""
+        """Return (prompts, models): expected outcomes."""
         return self.mean + loads @ self.rows
 
     def loads(self, outcomes: Floats) -> Floats:
-        """(prompts, loads): the loads that fit these outcomes best."""
+        """Return (prompts, loads): the loads that fit these outcomes best."""
         return (outcomes - self.mean) @ self.rows.T
 
 
@@ -69,14 +69,14 @@ def taught_loads(outcomes: Floats, sources: NDArray[np.str_], *, loads: int = LO
 
 
 def equal_sources(sources: NDArray[np.str_]) -> Floats:
-    """Weights that add up to 1 and let every source count the same, however many rows it has."""
+    """Return the weights that add up to 1 and let every source count the same, however many rows it has."""
     _, which, sizes = np.unique(sources, return_inverse=True, return_counts=True)
     weights: Floats = 1 / (len(sizes) * sizes[which])
     return weights
 
 
 def source_levels(outcomes: Floats, sources: NDArray[np.str_]) -> tuple[Floats, Floats]:
-    """(prompts, models): each model's mean in the prompt's source; and the same as (sources, models).
+    """Return (prompts, models): each model's mean in the prompt's source; and the same as (sources, models).
 
     For a model that was not asked in a source it is extrapolated: on the logit scale, a source has an easiness and a
     model a strength, and the two add up.
@@ -97,7 +97,7 @@ def source_levels(outcomes: Floats, sources: NDArray[np.str_]) -> tuple[Floats, 
 
 
 def shared_part(residuals: Floats, *, factors: int = FACTORS, rounds: int = ROUNDS) -> Floats:
-    """(prompts, models): the part of the residuals that the models have in common, by `factors` factors."""
+    """Return (prompts, models): the part of the residuals that the models have in common, by `factors` factors."""
     known = ~np.isnan(residuals)
     values = np.where(known, residuals, 0.0)
     patterns, which = np.unique(known, axis=0, return_inverse=True)

@@ -93,7 +93,9 @@ def _summed(model: Whole) -> int:
 
 
 def _terms(model: Whole) -> tuple[NDArray[np.int8], Floats]:
-    """(buckets, columns): what each term says of the loads, the tiers, the domain and the gate's kinds, and the steps."""
+    """Return (buckets, columns): each term's weights for the loads, the tiers, the domain and the gate's kinds, and the
+    steps.
+    """
     loads = model.network.loads
     words = model.network.words
     return _table(np.c_[words[:, :loads], model.difficulty.words, model.domain.words, words[:, loads:]])
@@ -105,15 +107,15 @@ def _table(columns: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 
 def _unscaled(weights: Floats, scale: Scale, bias: Floats) -> Floats:
-    """(facts + 1, outputs): what gives from clamped facts and a constant 1 what `weights` and `bias` give from scaled
-    facts.
+    """Return (facts + 1, outputs): weights for clamped facts and a constant 1 that give the same as `weights` and
+    `bias` on scaled facts.
     """
     found = weights * scale.scale[:, None]
     return np.concatenate([found, [bias - scale.mean @ found]])
 
 
 def _gate(model: Whole) -> Floats:
-    """(kinds, 1 + facts + 1): as Tables has it. Its scores are used in a softmax alone, which is sharper."""
+    """Return (kinds, 1 + facts + 1): as Tables has it. Its scores are used in a softmax alone, which is sharper."""
     network, (_, steps) = model.network, _terms(model)
     loads = network.loads
     facts = _unscaled(network.facts[:, loads:], network.scale, network.bias[loads:])
@@ -135,7 +137,7 @@ def _needed(columns: int) -> list[int]:
 
 
 def _gist_bounds(difficulty: Difficulty) -> Floats:
-    """(2, gist): the clamp of the standardised gist, before it is standardised."""
+    """Return (2, gist): the clamp of the standardised gist, before it is standardised."""
     mean, scale = difficulty.gist.mean, difficulty.gist.scale
     return np.stack([mean - CLAMP / scale, mean + CLAMP / scale])
 

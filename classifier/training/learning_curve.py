@@ -80,7 +80,7 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 def shipped_vectors(classifier: TrainedClassifier, corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
-    """Vectors by a trained artifact, through the code that serves."""
+    """Return the prompts' vectors by a trained artifact, through the code that serves."""
     classifier.adopt({model: model for model in (pair.weak, pair.strong)})
     made = [classifier.classify(corpus.prompt(row)).vector for row in rows]
     known = Known(
@@ -93,7 +93,7 @@ def shipped_vectors(classifier: TrainedClassifier, corpus: Corpus, rows: Sequenc
 
 
 def random_vectors(corpus: Corpus, rows: Sequence[int], pair: Pair) -> Vectors:
-    """Vectors by a random projection of hashed words: a baseline without any training."""
+    """Return the prompts' vectors by a random projection of hashed words: a baseline without any training."""
     projection = np.random.default_rng(0).normal(size=(1 << 17, _RANDOM_LOADS)).astype(np.float32)
     made = []
     for row in rows:
@@ -186,7 +186,7 @@ def _labels(vectors: Vectors, rows: NDArray[np.intp], weak: Floats, strong: Floa
 
 
 def _scores_and_loss(vectors: Vectors, tuning: Tuning, test: Labels, pair: Pair) -> tuple[Floats, float]:
-    """P(strong) - P(weak) of each judged prompt, and the mean log loss of both probabilities."""
+    """Return P(strong) - P(weak) of each judged prompt, and the mean log loss of both probabilities."""
     known = vectors.known
     rows: dict[str, Ability] = {}
     for model in (pair.weak, pair.strong):

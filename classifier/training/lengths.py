@@ -43,7 +43,8 @@ _LITTLE_REASONING: Final = 0.05
 def usual_lengths(
     tokens: Floats, sources: NDArray[np.str_], models: Sequence[str], ratios: Mapping[str, float] | None = None
 ) -> tuple[Floats, Floats]:
-    """(prompts,): the length that gpt-4o's answer to each prompt has, NaN where nobody's is known; (models,): log ratios.
+    """Return (prompts,): the length that gpt-4o's answer to each prompt has, NaN where nobody's is known; (models,):
+    log ratios.
 
     `tokens` are (prompts, models), NaN where unknown. A source that gpt-4o did not answer tells nothing. `ratios` are log
     ratios that others published, by model; they count where the tokens tell none, and for models whose visible answer is not
@@ -102,7 +103,7 @@ class Told(msgspec.Struct, frozen=True):
     answers: int
     median: float
     total: float
-    """Of the sums."""
+    """Ratio of the sums."""
 
 
 def told_over_actual(

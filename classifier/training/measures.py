@@ -37,7 +37,7 @@ TINY: Final = 1e-12
 
 
 def curve(score: Floats, gain: Floats) -> tuple[Floats, Floats]:
-    """(c, PGR(c)) with one knot for each distinct score."""
+    """Return (c, PGR(c)) with one knot for each distinct score."""
     order = np.argsort(-score, kind="stable")
     ends = _block_ends(score[order])
     return np.r_[0.0, ends / len(score)], np.r_[0.0, np.cumsum(gain[order])[ends - 1]] / gain.sum()
@@ -66,7 +66,7 @@ def cpt(share: float, score: Floats, gain: Floats) -> float:
 
 
 def bootstrap_apgr(score: Floats, gain: Floats, seed: int, draws: int = BOOTSTRAPS) -> Floats:
-    """APGR of each bootstrap sample; a sample in which the strong model gains nothing has none.
+    """Return the APGR of each bootstrap sample; a sample in which the strong model gains nothing has none.
 
     A sample is the count of each prompt in it, so the prompts are sorted once and not once a sample.
     """
@@ -100,7 +100,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measured(score: Floats, gain: Floats, seed: int) -> Measured:
-    """APGR with its 95 % bootstrap interval, and the two CPTs."""
+    """Return the APGR with its 95 % bootstrap interval, and the two CPTs."""
     drawn = bootstrap_apgr(score, gain, seed)
     exact = apgr(score, gain)
     low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (exact, exact)
@@ -171,7 +171,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 def reliability(said: Floats, true: Floats, bins: int = BINS) -> list[Bin]:
-    """Bins of equal mass, in rising order; prompts of equal probability are always in one bin."""
+    """Return bins of equal mass, in rising order; prompts of equal probability are always in one bin."""
     order = np.argsort(said, kind="stable")
     # A cut in the middle of equal probabilities moves to their end.
     ends = _block_ends(said[order])
@@ -207,7 +207,7 @@ class Calibrated(msgspec.Struct, frozen=True):
 
 
 def calibration(said: Floats, true: Floats) -> Calibrated:
-    """All calibration measures of these probabilities."""
+    """Return all calibration measures of these probabilities."""
     base = float(np.mean((true - true.mean()) ** 2))
     return Calibrated(
         len(said), brier(said, true), log_loss(said, true), ece(said, true), base, reliability(said, true)
@@ -226,14 +226,14 @@ class Platt(msgspec.Struct, frozen=True):
 
 
 def logit(share: Floats) -> Floats:
-    """log(p / (1 - p)), with p bounded by NEVER."""
+    """Return log(p / (1 - p)), with p bounded by NEVER."""
     sure = np.clip(share, NEVER, 1 - NEVER)
     odds: Floats = np.log(sure / (1 - sure))
     return odds
 
 
 def platt(said: Floats, true: Floats, *, prior: float = 10.0) -> Platt:
-    """Platt scaling by Newton's method, with (1, 0) as a prior worth `prior` prompts; without labels it changes
+    """Fit Platt scaling by Newton's method, with (1, 0) as a prior worth `prior` prompts; without labels it changes
     nothing.
     """
     design = np.column_stack([logit(said), np.ones(len(said))])
@@ -358,7 +358,7 @@ class FloorOutcome(msgspec.Struct, frozen=True):
 
     floor: float
     willingness: float
-    """Of the middle fold, in the unit of the costs."""
+    """Willingness to pay of the middle fold, in the unit of the costs."""
     promised: float
     kept: float
     low: float
@@ -389,8 +389,8 @@ def promises(
     weights: Floats,
     seed: int,
 ) -> list[FloorOutcome]:
-    """For each floor, what it comes to on a sample of four fifths of the prompts, drawn by their weights as the shipped sample
-    is, and what that gives on the last fifth. Prompts of one group are on one side.
+    """Return the outcome of each floor on a sample of four fifths of the prompts, drawn by their weights as the shipped
+    sample is, and what that gives on the last fifth. Prompts of one group are on one side.
     """
     size, chance = len(answers.score), np.random.default_rng(seed)
     _, group = np.unique(groups, return_inverse=True)
@@ -429,7 +429,7 @@ def promises(
 
 
 def _happened(answers: TargetTable, reference: str, picked: Integers, share: Floats) -> tuple[float, ...]:
-    """Quality, cost, quality kept, cost saved, lead over a mixture, and the part of the way to the oracle."""
+    """Return the quality, cost, quality kept, cost saved, lead over a mixture, and the part of the way to the oracle."""
     rows, at = np.arange(len(picked)), answers.names.index(reference)
     alone, price = share @ answers.score, share @ answers.cost
     quality, cost = float(share @ answers.score[rows, picked]), float(share @ answers.cost[rows, picked])

@@ -112,7 +112,7 @@ def asks_of(features: Sequence[Features]) -> Rows:
 
 
 def rows_of(features: Sequence[Features | Part]) -> Rows:
-    """Features of many prompts as arrays."""
+    """Return the features of many prompts as arrays."""
     ends = np.cumsum([0, *(len(found.indices) for found in features)])
     indices = np.concatenate([found.indices for found in features])
     counts = np.concatenate([found.counts for found in features]).astype(np.float64)
@@ -123,7 +123,7 @@ def rows_of(features: Sequence[Features | Part]) -> Rows:
 
 
 def idf_of(counts: sparse.csr_matrix) -> Floats:
-    """(buckets,): inverse document frequencies, smoothed, rounded as they will be stored."""
+    """Return (buckets,): inverse document frequencies, smoothed, rounded as they will be stored."""
     seen = np.bincount(counts.indices, minlength=BUCKETS)
     exact = np.log((1 + counts.shape[0]) / (1 + seen)) + 1
     weights: Floats = np.minimum(_LEVELS, np.rint(exact / IDF_STEP)) * IDF_STEP
@@ -131,7 +131,7 @@ def idf_of(counts: sparse.csr_matrix) -> Floats:
 
 
 def weighed(counts: sparse.csr_matrix, idf: Floats) -> sparse.csr_matrix:
-    """Sublinear TF-IDF, each row of length 1."""
+    """Return the sublinear TF-IDF, each row of length 1."""
     rows = counts.copy()
     rows.data = (1 + np.log(rows.data)) * idf[rows.indices]
     norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
@@ -196,7 +196,7 @@ def _fold_buckets(terms: sparse.csr_matrix, shift: int) -> sparse.csr_matrix:
 
 
 def _ridge(design: sparse.csr_matrix, wanted: Floats, weights: Floats | None = None) -> Floats:
-    """(columns, outputs): the weights of a ridge regression whose constant is a column like any other.
+    """Return (columns, outputs): the weights of a ridge regression whose constant is a column like any other.
 
     As scikit-learn's `Ridge(solver="sparse_cg")` for more columns than rows, which solves for one output after the other and reads
     the design anew for each; here all take their steps together, in a quarter of the time.
@@ -236,14 +236,14 @@ def _balance(kind_of: Integers) -> Floats:
 
 
 def quantised(columns: Floats) -> Floats:
-    """Weights rounded to 8-bit integers with one scale for each column, as they are stored."""
+    """Return the weights rounded to 8-bit integers with one scale for each column, as they are stored."""
     scale = column_scale(columns)
     rounded: Floats = np.rint(columns / scale) * scale
     return rounded
 
 
 def column_scale(columns: Floats) -> Floats:
-    """(columns,): what one step of an 8-bit integer is worth."""
+    """Return (columns,): what one step of an 8-bit integer is worth."""
     scale: Floats = np.maximum(np.abs(columns).max(axis=0, initial=0.0), 1e-12) / _LEVELS
     return scale.astype(np.float32).astype(np.float64)
 
@@ -251,7 +251,7 @@ def column_scale(columns: Floats) -> Floats:
 def fit(
     rows: Rows, loads: Floats, kinds: Sequence[str], kind_of: Integers, tokens: Floats, idf: Floats | None = None
 ) -> Fitted:
-    """Trains the network to predict `loads` (prompts, L).
+    """Train the network to predict `loads` (prompts, L).
 
     `kind_of` numbers each prompt's kind, and `tokens` are answer lengths, NaN where unknown. `idf` is that of these
     rows where it is left out.
@@ -289,7 +289,7 @@ def _heads(design: _Design, weights: Floats) -> list[KindHead]:
 
 
 def _length_fit(facts: Floats, tokens: Floats, kind_of: Integers) -> tuple[Floats, float]:
-    """Ridge of the logarithm of an answer's tokens on the facts alone; zeros where no length is known.
+    """Fit a ridge regression of the logarithm of an answer's tokens on the facts alone; zeros where no length is known.
 
     Every kind counts the same: with one in four of the prompts a long mathematical answer was told as .62 of what it takes, for
     the many others are explanations of one length.

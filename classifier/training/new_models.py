@@ -81,7 +81,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unseen_parts(corpus: Corpus, say: Say) -> Iterator[Unseen]:
-    """One network for each family that is left out."""
+    """Train one network for each family that is left out."""
     from classifier.training import train as training  # noqa: PLC0415 - it needs libraries of its own
     from classifier.training.tier_set import learned_from  # noqa: PLC0415 - as above
 
@@ -122,13 +122,13 @@ class _Exam:
         self._models = corpus.models
 
     def answers(self, model: str) -> Floats:
-        """(rows,) 1 right, 0 wrong, NaN not asked."""
+        """Return (rows,) 1 right, 0 wrong, NaN not asked."""
         told = self._right[:, self._models.index(model)]
         found: Floats = np.where(np.isnan(told), np.nan, told >= _RIGHT)
         return found
 
     def weights(self, rows: Integers) -> Floats:
-        """Weights that give each source its share of the calibration set."""
+        """Return the weights that give each source its share of the calibration set."""
         found = np.zeros(len(rows))
         for source, share in COUNTS.items():
             own = self.sources[rows] == source
@@ -137,7 +137,9 @@ class _Exam:
         return shares
 
     def drawn(self, model: str, count: int, seed: int) -> Integers:
-        """`count` questions that may be asked, in the calibration set's shares of the sources; 0 is as many as can be."""
+        """Return `count` questions that may be asked, in the calibration set's shares of the sources; 0 is as many as
+        can be.
+        """
         rng = np.random.default_rng([seed, count])
         able = np.flatnonzero(self.is_asked & ~np.isnan(self.answers(model)))
         by_source = {source: able[self.sources[able] == source] for source in COUNTS}
@@ -165,7 +167,7 @@ class _Exam:
 
 
 def figures(corpus: Corpus, parts: Iterable[Unseen], say: Say) -> list[Figure]:
-    """All measures, by number of questions and prior."""
+    """Return all measures, by number of questions and prior."""
     found: dict[tuple[str, str, int], list[tuple[int, float]]] = {}
 
     def note(what: str, prior: str, count: int, draw: int, value: float) -> None:

@@ -74,7 +74,7 @@ def _grid(count: int, *, height: float = 3.3) -> tuple[Figure, list[Axes]]:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend below all axes, each label once."""
+    """Draw one legend below all axes, each label once."""
     known: dict[str, Artist] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):

@@ -117,7 +117,7 @@ def line_of(model: str) -> tuple[str, Listed | None]:
 
 
 def board_of(folder: Path, means: Mapping[str, Mapping[str, float]]) -> Board:
-    """All published scores that are used, and the means of models with outcomes, by model and source."""
+    """Return all published scores that are used, and the means of models with outcomes, by model and source."""
     entries: dict[tuple[Line, str], list[float]] = {}
 
     def note(line: Line, column: str, score: float) -> None:
@@ -202,7 +202,7 @@ def _scored_line(row: Mapping[str, Any]) -> Line:
 
 
 def _new_means(folder: Path) -> list[tuple[Line, str, float]]:
-    """Means of newer outcomes on the prompts of PLACED_BY's sources."""
+    """Return the means of newer outcomes on the prompts of PLACED_BY's sources."""
     if not (folder / NEW_OUTCOMES_FILE).is_file():
         return []
     place = {member: name for name, members in PLACED_BY.items() for member in members}
@@ -235,7 +235,7 @@ class Standings(msgspec.Struct, frozen=True):
 
 
 def standings(board: Board, *, factors: int = FACTORS) -> Standings:
-    """Every line's standing, by its scores and those of its siblings."""
+    """Return every line's standing, by its scores and those of its siblings."""
     known = ~np.isnan(board.values)
     weights = known.astype(np.float64)
     values = np.where(known, board.values, 0.0)
@@ -268,8 +268,8 @@ def standings(board: Board, *, factors: int = FACTORS) -> Standings:
 
 
 def _additive(weights: Floats, values: Floats, factors: int) -> tuple[Floats, Floats]:
-    """Levels of columns and strengths of lines that add up, to begin with: new benchmarks are harder and have been put to better
-    models alone, so a column's mean says nothing of its level.
+    """Return the levels of columns and strengths of lines that add up, to begin with: new benchmarks are harder and
+    have been put to better models alone, so a column's mean says nothing of its level.
     """
     easiness, strength = np.zeros(values.shape[1]), np.zeros(len(values))
     for _ in range(_ADDITIVE_ROUNDS):
@@ -281,7 +281,7 @@ def _additive(weights: Floats, values: Floats, factors: int) -> tuple[Floats, Fl
 
 
 def _with_siblings(found: Standings, known: NDArray[np.bool_], values: Floats) -> Standings:
-    """Standings in which a model's efforts share what is known of the model, and differ by what efforts change.
+    """Return standings in which a model's efforts share what is known of the model, and differ by what efforts change.
 
     A higher effort never stands below a lower one: where scores say so, it is their noise.
     """
@@ -367,7 +367,7 @@ class Grounds(msgspec.Struct, frozen=True):
     """The data that rows are fitted with: loads of each source's prompts, and the rows of models with outcomes."""
 
     loads: dict[str, Floats]
-    """By source, as PLACED_BY names them."""
+    """Loads of prompts by source, as PLACED_BY names the sources."""
     rows: dict[str, Floats]
     """(1 + loads,): bias and weights, by line's key."""
 
@@ -480,7 +480,7 @@ def _most_probable(
 
 
 def wanted_lines() -> list[Line]:
-    """Every known model without outcomes, at each of its efforts."""
+    """Return every known model without outcomes, at each of its efforts."""
     return [
         Line(model.name, effort) for model in known_models() if not model.outcomes for effort in model.efforts or ("",)
     ]
@@ -495,7 +495,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def source_means(models: Sequence[str], outcomes: Floats, sources: NDArray[np.str_]) -> dict[str, dict[str, float]]:
-    """Each model's mean score in every source of PLACED_BY that it was asked."""
+    """Return each model's mean score in every source of PLACED_BY that it was asked."""
     found: dict[str, dict[str, float]] = {}
     for at, model in enumerate(models):
         for name, members in PLACED_BY.items():
@@ -538,7 +538,7 @@ def published(board: Board, grounds: Grounds, lengths: Mapping[str, float]) -> P
 def reach_of(
     row: Placed, means: Mapping[str, tuple[float, float]], loads: Mapping[str, Floats], *, beyond: bool
 ) -> float:
-    """Half of the 90 % interval of P(adequate), its longer half, on average over every source's prompts.
+    """Return half of the 90 % interval of P(adequate), its longer half, on average over every source's prompts.
 
     Where nearly every chance is near 1 a mean says nothing of how far off it is on the prompts that decide, so there is a least.
     """

@@ -42,13 +42,13 @@ _TYPO_SHARE: Final = 0.06
 
 
 def cased(prompt: Prompt, draw: random.Random) -> Prompt:
-    """All capitals, all small, or a capital at each word."""
+    """Return the text in capitals, in small letters, or with a capital at each word."""
     change = draw.choice((str.upper, str.lower, str.title))
     return msgspec.structs.replace(prompt, text=change(prompt.text))
 
 
 def mistyped(prompt: Prompt, draw: random.Random) -> Prompt:
-    """Letters of some words swapped or left out."""
+    """Return the text with letters of some words swapped or left out."""
     words = prompt.text.split(" ")
     for at, word in enumerate(words):
         if len(word) > 3 and draw.random() < 4 * _TYPO_SHARE:

@@ -23,11 +23,11 @@ Complexity = Callable[[Sequence[Prompt]], Floats]
 
 MOST_ASKS: Final = 120
 HARD: Final = 0.5
-"""From this complexity on a prompt goes to the better of two targets."""
+"""Complexity from which on a prompt goes to the better of two targets."""
 
 
 def asks(seed: int = 0) -> list[Tiered]:
-    """Held prompts that are a message and nothing else, of each tier as many."""
+    """Return the held prompts that are a message and nothing else, of each tier as many."""
     rows = [row for row in written() if row.kind in HELD_KINDS and not row.prompt.system and not row.prompt.history]
     draw = random.Random(seed)  # noqa: S311 - it draws what is measured
     draw.shuffle(rows)
@@ -51,7 +51,7 @@ _TO_LOOKALIKES: Final = {ord(latin): other for other, latin in ask_words.LOOKALI
 
 
 def disguised(prompt: Prompt, draw: random.Random) -> Prompt:
-    """Letters that only look alike, and characters that nobody sees."""
+    """Return the text with look-alike letters and invisible characters."""
     text = "".join(
         chr(ord(_TO_LOOKALIKES.get(ord(each), each))) if draw.random() < 0.5 else each for each in prompt.text
     )
@@ -77,7 +77,9 @@ def variants(rows: Sequence[Tiered], known: Shapes, draw: random.Random) -> Iter
 
 
 def measures(complexity: Complexity, seed: int = 0) -> dict[str, Any]:
-    """Pair order by kind of shaped rows, by template and as a whole; and the share of choices that each change turns."""
+    """Return the pair order by kind of shaped rows, by template and as a whole; and the share of choices that each
+    change turns.
+    """
     held = held_rows()
     shaped = [row for row in written() if row.row_id in held]
     scores = complexity([row.prompt for row in shaped])

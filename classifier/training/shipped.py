@@ -29,7 +29,7 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 def weighed(classifier: ShippedClassifier, corpus: Corpus, rows: Integers, say: Callable[[str], None]) -> Weighed:
-    """Classifies the whole corpus: scores for `rows`, times for every prompt."""
+    """Classify the whole corpus: scores for `rows`, times for every prompt."""
     spent_ms = np.full(len(corpus.texts), np.nan)
     found = _classify_all(classifier, corpus, spent_ms, say)
     characters = np.array([len(text) for text in corpus.texts], np.float64)
@@ -60,7 +60,7 @@ def _with_progress(rows: range, say: Callable[[str], None]) -> Iterable[int]:
 
 
 def _as_scored(corpus: Corpus, rows: Integers, found: dict[int, Prediction]) -> Scored:
-    """Predictions as a Scored; NaN for every prompt that is not among the rows."""
+    """Return the predictions as a Scored; NaN for every prompt that is not among the rows."""
     size = len(corpus.texts)
     models = sorted({name for each in found.values() for name in each.outlooks} & set(corpus.models))
     adequate = {name: np.full(size, np.nan) for name in models}

@@ -64,7 +64,7 @@ def _hash(text: str) -> int:
 
 
 def hashes_of(texts: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """64-bit hashes of each text's stem, and of each whole text, both normalised."""
+    """Return 64-bit hashes of each text's stem, and of each whole text, both normalised."""
     stems = np.fromiter((_hash(stem(text)) for text in texts), np.uint64, len(texts))
     whole = np.fromiter((_hash(normalised(text)) for text in texts), np.uint64, len(texts))
     return stems, whole
@@ -152,7 +152,7 @@ class Questions(msgspec.Struct, frozen=True):
         prove_hashes_disjoint(sides[0], sides[1])
 
     def _without(self, kept: Integers) -> Integers:
-        """Every row but the kept ones and those of the same questions."""
+        """Return every row but the kept ones and those of the same questions."""
         return np.flatnonzero(~np.isin(self.groups, self.groups[kept]))
 
     def _question_folds(self, seed: int) -> Iterator[Fold]:
@@ -160,7 +160,9 @@ class Questions(msgspec.Struct, frozen=True):
             yield Fold(self._without(kept), kept, _no_rows())
 
     def _category_folds(self, seed: int) -> Iterator[Fold]:
-        """Ten folds of each source's categories, all sources at once; sources of few categories are only trained on."""
+        """Return the ten folds of each source's categories, all sources at once; sources of few categories are only
+        trained on.
+        """
         folds: list[list[Integers]] = [[] for _ in range(FOLDS)]
         for source in np.unique(self.sources):
             rows = np.flatnonzero(self.sources == source)
@@ -195,7 +197,7 @@ def _no_rows() -> Integers:
 
 
 def _balanced_folds(labels: NDArray[np.int64] | NDArray[np.str_], seed: int) -> Iterator[Integers]:
-    """At most ten folds of about equal size; rows with one label are in one fold."""
+    """Return at most ten folds of about equal size; rows with one label are in one fold."""
     _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     hands = min(FOLDS, len(sizes))
     load, hand_of = np.zeros(hands), np.zeros(len(sizes), np.int64)

@@ -52,7 +52,7 @@ class TaskKinds(msgspec.Struct, frozen=True):
 
 
 def fit(standardised: Floats, kinds: Sequence[str]) -> TaskKinds:
-    """Trains it on standardised gists of prompts of these files."""
+    """Train it on standardised gists of prompts of these files."""
     known = np.array([kind in GROUPS for kind in kinds])
     told = [GROUPS[kind] for kind in kinds if kind in GROUPS]
     model = LogisticRegression(C=STRENGTH, max_iter=300).fit(standardised[known], told)

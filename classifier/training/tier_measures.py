@@ -67,7 +67,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(rows: Sequence[Tiered], complexity: Complexity, seed: int = 0) -> Judged:
-    """Measures a classifier on rows of the written set."""
+    """Measure a classifier on rows of the written set."""
     scores = complexity([row.prompt for row in rows])
     tiers = np.array([row.tier for row in rows])
 
@@ -100,7 +100,7 @@ def _changes(rows: Sequence[Tiered], scores: Floats, complexity: Complexity, see
 
 
 def weak_order(rows: Sequence[Tiered], scores: Floats) -> dict[str, float]:
-    """Orders of the chat prompts' origins: commands and everyday tasks below those that were kept as hard."""
+    """Return the order of the chat prompts' origins: commands and everyday tasks below those that were kept as hard."""
     kinds = np.array([row.kind for row in rows])
     found = {}
     for name, low in (("commands < hard", COMMANDS), ("everyday < hard", EVERYDAY)):
@@ -131,7 +131,9 @@ def cross_validated(table: WordTable, data_rows: Sequence[Tiered], seed: int = 0
 def _held_out(
     rows: Sequence[Tiered], groups: Sequence[str], always: Sequence[Tiered], table: WordTable, seed: int
 ) -> dict[str, Floats]:
-    """Complexity of each row by each of PARTS, by models that saw no row of its group; and `always` all the others."""
+    """Return the complexity of each row by each of PARTS, by models that saw no row of its group; and `always` all the
+    others.
+    """
     scores = {name: np.zeros(len(rows)) for name in PARTS}
     folds = GroupKFold(min(FOLDS, len(set(groups))), shuffle=True, random_state=seed)
     for taught, kept in folds.split(np.zeros(len(rows)), groups=list(groups)):
@@ -158,7 +160,7 @@ def _by_parts(lesson: Lesson, kept: Sequence[Tiered], table: WordTable, seed: in
 
 
 def _without_meaning(gists: Floats, table: WordTable) -> Floats:
-    """Gists with the meaning of the words left out: facts of form alone."""
+    """Return the gists with the meaning of the words left out: facts of form alone."""
     found = gists.copy()
     found[:, : len(difficulty.MEANT) * table.columns + len(difficulty.RATED) * GRADED] = 0.0
     return found
@@ -167,7 +169,7 @@ def _without_meaning(gists: Floats, table: WordTable) -> Floats:
 def measures(
     shipped: Complexity, table: WordTable, data_rows: Sequence[Tiered], seed: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """All that a manifest tells about difficulty, one measure after the other, each with its name; first what takes no training."""
+    """Yield the measures of difficulty of a manifest, each with its name; first what takes no training."""
     held = [row for row in written() if row.kind in HELD_KINDS]
     tiers = [row.tier for row in held]
     yield "labelled twice", agreement()

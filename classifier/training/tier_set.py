@@ -95,7 +95,7 @@ def _tiered(row: _Row) -> Tiered:
 
 
 def ladders(folder: Path = FOLDER) -> list[Tiered]:
-    """Topics with a request for each tier, for training alone. Raises BadData with the lines that are wrong."""
+    """Return topics with a request for each tier, for training alone. Raises BadData with the lines that are wrong."""
     found: list[Tiered] = []
     problems: list[str] = []
     for path in sorted((folder / LADDERS).glob("*.tsv")):
@@ -120,7 +120,7 @@ def ladders(folder: Path = FOLDER) -> list[Tiered]:
 
 
 def chat(folder: Path) -> list[Tiered]:
-    """Chat prompts with the weak tier of their origin; none where the folder has no such file."""
+    """Return the chat prompts with the weak tier of their origin; none where the folder has no such file."""
     path = folder / CHAT_FILE
     if not path.is_file():
         return []
@@ -140,7 +140,7 @@ def chat(folder: Path) -> list[Tiered]:
 
 
 def second_labels(folder: Path = FOLDER) -> dict[str, int]:
-    """Tiers that were given a second time by readers who saw the rubric and the prompts alone, by row id."""
+    """Return the tiers that were given a second time by readers who saw the rubric and the prompts alone, by row id."""
     lines = (folder / SECOND_LABELS).read_text().splitlines()
     return {row_id: int(tier) for row_id, _, tier in (line.partition("\t") for line in lines)}
 
@@ -151,7 +151,7 @@ def held_rows() -> frozenset[str]:
 
 
 def learned_from(data: Path | None = None) -> list[Tiered]:
-    """All that the difficulty model learns from: the written set without what is held, ladders, and chat prompts."""
+    """Return the training set of the difficulty model: the written set without what is held, ladders, and chat prompts."""
     held = held_rows()
     rows = [row for row in written() if row.kind not in HELD_KINDS and row.row_id not in held]
     return [*rows, *ladders(), *(chat(data) if data is not None else [])]

@@ -53,8 +53,8 @@ is so in .8643 of the prompts, for .8635.
 FEWEST_TAUGHT: Final = 20
 """Least training prompts of a fold that is judged."""
 SAMPLED: Final = 2_000
-YARDSTICK_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
-YARDSTICK_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
+REFERENCE_WEAK: Final = ("llama-3-70b-instruct", "llama-3.1-70b-instruct")
+REFERENCE_STRONG: Final = ("gpt-4o-2024-05-13", "claude-3-5-sonnet-20240620")
 SAME_KIND: Final = 0.8
 """Share of the smaller source's questions that two sources of one kind have in common."""
 LIBRARIES: Final = ("numpy", "scipy", "scikit-learn", "wordllama", "onnx", "onnxruntime", "pyarrow")
@@ -137,7 +137,9 @@ def table_of(corpus: Corpus, known: Everyday, ratios: Mapping[str, float] | None
 
 
 def kinds_in(corpus: Corpus) -> tuple[list[str], Integers]:
-    """Names of the kinds, and each prompt's kind. Sources are kinds; two that hold the same questions are one."""
+    """Return the names of the kinds, and each prompt's kind. Sources are kinds; two that hold the same questions are
+    one.
+    """
     names = np.unique(corpus.sources).tolist()
     questions = {name: set(corpus.groups[corpus.sources == name].tolist()) for name in names}
     kind = {name: name for name in names}
@@ -177,15 +179,15 @@ def _blend(table: Table, rows: Integers, basis: Basis, loads: Floats) -> Blend:
     said = basis.outcomes(loads)
     weak, strong = (
         said[:, [at for at, name in enumerate(table.models) if name in names]].mean(axis=1)
-        for names in yardstick_of(table, rows)
+        for names in reference_pair(table, rows)
     )
     return blend_of(loads, weak, strong, equal_sources(table.corpus.sources[rows]))
 
 
-def yardstick_of(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the weak and the strong yardstick models; where either are missing, the corpus's weaker and stronger half."""
-    weak = tuple(name for name in YARDSTICK_WEAK if name in table.models)
-    strong = tuple(name for name in YARDSTICK_STRONG if name in table.models)
+def reference_pair(table: Table, rows: Integers) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the weak and the strong reference models; where either are missing, the corpus's weaker and stronger half."""
+    weak = tuple(name for name in REFERENCE_WEAK if name in table.models)
+    strong = tuple(name for name in REFERENCE_STRONG if name in table.models)
     if weak and strong:
         return weak, strong
     _, levels = source_levels(table.outcomes[rows], table.corpus.sources[rows])
@@ -241,7 +243,7 @@ def _labels(loads: Floats, adequate: Floats) -> Labels:
 
 
 def chances(ability: Ability, loads: Floats) -> Floats:
-    """P(adequate) of each prompt."""
+    """Return P(adequate) of each prompt."""
     return probability(loads @ np.array(ability.weights) + ability.bias)
 
 
@@ -261,7 +263,7 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 def answers(table: Table, split: Split, seed: int, say: Say) -> Answers:
-    """Trains a network for each fold of a split and predicts the fold's held-out prompts."""
+    """Train a network for each fold of a split and predict the fold's held-out prompts."""
     size = len(table.corpus.texts)
     outcomes, kinds = np.full((size, len(table.models)), np.nan), np.zeros((size, len(table.kinds)))
     trust, log_tokens = np.zeros(size), np.zeros(size)
@@ -295,13 +297,13 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def placed(table: Table, rows: Integers, blend: Blend, loads: Floats, trust: Floats) -> Floats:
-    """(rows, loads): the network's loads and those of the complexity, as the graph mixes them."""
+    """Return (rows, loads): the network's loads and those of the complexity, as the graph mixes them."""
     others = blend.loads_at(table.sides.complexity[rows])
     return np.asarray(trust[:, None] * loads + (1 - trust[:, None]) * others)
 
 
 def joined(table: Table, rows: Integers, basis: Basis, found: Answers) -> Joined:
-    """Blend and abilities, fitted to these held-out answers."""
+    """Return the blend and abilities, fitted to these held-out answers."""
     # Each network has a basis of its own, and outcomes are common to all.
     loads = basis.loads(found.outcomes[rows])
     blend = _blend(table, rows, basis, loads)
@@ -312,7 +314,7 @@ def joined(table: Table, rows: Integers, basis: Basis, found: Answers) -> Joined
 def cross_validated(
     corpus: Corpus, split: Split, known: Everyday, *, seed: int = 0, say: Say = lambda _line: None
 ) -> Scored:
-    """P(adequate) of every prompt, by models in the form that ships that never saw its question.
+    """Return P(adequate) of every prompt, by models in the form that ships that never saw its question.
 
     NaN where the split does not judge the prompt, or leaves fewer than FEWEST_TAUGHT prompts to train on.
     """
@@ -321,7 +323,7 @@ def cross_validated(
 
 
 def judged(table: Table, found: Answers) -> Scored:
-    """Each fold's probabilities, by abilities and blend fitted to the answers about the other folds' prompts."""
+    """Return each fold's probabilities, by abilities and blend fitted to the answers about the other folds' prompts."""
     size = len(table.corpus.texts)
     adequate = {name: np.full(size, np.nan) for name in table.models}
     output_tokens = {name: np.full(size, np.nan) for name in table.models}
@@ -420,7 +422,7 @@ def train(
 def _published(
     table: Table, rows: Integers, made: Joined, scores: Path | None, ratios: Mapping[str, float], say: Say
 ) -> Published:
-    """Rows of models without outcomes; none where no scores are given."""
+    """Return rows of models without outcomes; none where no scores are given."""
     if scores is None or not (scores / SCORES_FILE).is_file():
         return Published({}, {})
     corpus = table.corpus
@@ -431,7 +433,7 @@ def _published(
 
 
 def _log_tokens(table: Table, rows: Integers, found: Answers) -> Floats:
-    """(rows,): the logarithm of the answer's length, as the graph mixes it."""
+    """Return (rows,): the logarithm of the answer's length, as the graph mixes it."""
     trust = found.trust[rows]
     by_complexity = np.log(TOKENS_AT_EASIEST) + TOKENS_BY_COMPLEXITY * table.sides.complexity[rows]
     return np.asarray(trust * found.log_tokens[rows] + (1 - trust) * by_complexity)
@@ -443,7 +445,7 @@ def _p90(log_error: Floats) -> float:
 
 
 def _training_facts(table: Table, rows: Integers, found: Answers, log_error: Floats) -> dict[str, Any]:
-    """Facts on the training run, for the manifest."""
+    """Return facts on the training run, for the manifest."""
     off = 100 * np.abs(np.exp(-log_error[~np.isnan(log_error)]) - 1)
     sources = table.corpus.sources[rows]
     trust = found.trust[rows]
@@ -468,7 +470,9 @@ def _training_facts(table: Table, rows: Integers, found: Answers, log_error: Flo
 
 
 def _references(artifact: Artifact) -> list[Reference]:
-    """Predictions of this artifact for a few prompts, so that whoever loads it can check that they still hold."""
+    """Return the predictions of this artifact for a few prompts, so that whoever loads it can check that they still
+    hold.
+    """
     classifier = OnnxClassifier(artifact)
     said = [(prompt, classifier.classify(prompt)) for prompt in REFERENCE_PROMPTS]
     return [

@@ -66,7 +66,7 @@ def embedding() -> tuple[list[str], Any]:
 
 
 def vectors(words: Sequence[str]) -> Singles:
-    """(words, 256): wordllama's vectors."""
+    """Return (words, 256): wordllama's vectors."""
     _, model = embedding()
     found: Singles = model.embed(list(words), norm=False)
     return found
@@ -132,7 +132,9 @@ def _capital_too(foreign: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def _order(
     words: Sequence[str], foreign: Iterable[str], graded: Mapping[str, int], counts: Mapping[str, int]
 ) -> list[str]:
-    """All words, those first that keep a bucket which two share: rated ones, lexicons', others; frequent before rare."""
+    """Return all words, those first that keep a bucket which two share: rated ones, lexicons', others; frequent before
+    rare.
+    """
     ranks = {**dict.fromkeys(words, 2), **dict.fromkeys(foreign, 1), **dict.fromkeys(graded, 0)}
     return sorted(ranks, key=lambda word: (ranks[word], -counts[word], word))
 
@@ -152,13 +154,13 @@ def _meaning(words: Sequence[str], share: Floats, components: int, graded: Mappi
 
 
 def _classed(words: Sequence[str]) -> Floats:
-    """(words, CLASSES): 1 for each class of a word."""
+    """Return (words, CLASSES): 1 for each class of a word."""
     members = list(classes().values())
     return np.array([[word in each for each in members] for word in words], np.float64)
 
 
 def _rated(words: Sequence[str], raw: Floats, graded: Mapping[str, int]) -> Floats:
-    """(words, GRADED): the rating, guessed from the vector where a word was not rated."""
+    """Return (words, GRADED): the rating, guessed from the vector where a word was not rated."""
     told = np.array([graded.get(word, -1) for word in words])
     if not (told >= 0).any():
         return np.zeros((len(words), GRADED))

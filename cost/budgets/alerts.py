@@ -47,7 +47,9 @@ def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: 
 
 
 class Alerts:
-    """Sends budget warnings, and remembers which keys this process has put so that the outbox is asked once for each."""
+    """The sender of budget warnings. It remembers which keys this process has put, so that the outbox is asked once for
+    each.
+    """
 
     def __init__(self, put: Put, destinations: Collection[str]) -> None:
         self._put = put

@@ -20,8 +20,8 @@ class BudgetMetrics:
         self._limit, self._spent = (
             Gauge(name, text, ("budget_id",), registry=registry, multiprocess_mode="livemostrecent")
             for name, text in (
-                ("weighbridge_budget_limit_usd", "What may be spent in the budget's period."),
-                ("weighbridge_budget_spent_usd", "What is booked in the budget's period."),
+                ("weighbridge_budget_limit_usd", "Limit of the budget's period."),
+                ("weighbridge_budget_spent_usd", "Cost booked in the budget's period."),
             )
         )
         self._refusals = Counter(

@@ -1,4 +1,4 @@
-"""Holds: money of hard budgets, held before an attempt and turned into spending after it.
+"""Reservations: money of hard budgets, held before an attempt and turned into spending after it.
 
 Of each hard budget a process knows three amounts: its grant, its holds for running attempts, and what it settled that
 the database does not have yet. The grant always covers the other two; the rest serves the next attempts without a
@@ -144,7 +144,7 @@ class _Waiter(msgspec.Struct):
     looks: int = 0
 
 
-class Holds:
+class BudgetReservations:
     """All holds of one process; single-threaded, for one event loop."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Holds:
         refused: Callable[[Scope], None] = lambda _scope: None,
         look: Callable[[], object] = lambda: None,
     ) -> None:
-        """`look` makes whoever calls `booked` do so now, for all that the database has by now."""
+        """`look` causes a call of `booked` now, for all attempts that the database has by now."""
         self._grants = grants
         self._boot_id = boot_id
         self._patience_s = patience_s
@@ -511,7 +511,7 @@ class Holds:
         try:
             async with asyncio.timeout(self._patience_s):
                 by_id = {local.budget.budget_id: ask for local, ask in asks}
-                given = await self._grants.regrant(self._boot_id(), by_id, wants, at_us)
+                given = await self._grants.renew_grants(self._boot_id(), by_id, wants, at_us)
         except BaseException as failure:
             # The database may have the old grant or the new one: only what both cover is safe to use.
             for (local, ask), before in zip(asks, booked, strict=True):

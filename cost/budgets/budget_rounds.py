@@ -25,7 +25,7 @@ Teller = Callable[[Sequence[BudgetStatus]], Awaitable[None]]
 
 
 class BudgetWatch:
-    """Reads every budget's standing again and again; `tell` is given all of them."""
+    """A periodic reader of every budget's standing; `tell` is given all of them."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BudgetWatch:
             await asyncio.sleep(max(self._poll_s, 5 * (clock() - began)))
 
     async def report(self) -> None:
-        """Tells every budget's standing. Raises what the database raises."""
+        """Tell every budget's standing. Raises what the database raises."""
         await self._tell(await self._grants.standings(self._now_us()))
 
     async def forget_dead(self) -> None:

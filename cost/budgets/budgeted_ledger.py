@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from cost.budgets.budget_reservations import Holds
+from cost.budgets.budget_reservations import BudgetReservations
 from cost.ledger.entries import Entry
 from cost.ledger.ledger import Books
 
 
 class BudgetedBooks:
-    """Wraps `Books` and makes every reserve take a hold on all hard budgets first, so that no attempt overruns one."""
+    """`Books` whose every reserve takes a hold on all hard budgets first, so that no attempt overruns one."""
 
-    def __init__(self, books: Books, holds: Holds) -> None:
+    def __init__(self, books: Books, holds: BudgetReservations) -> None:
         self._books = books
         self._holds = holds
 

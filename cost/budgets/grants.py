@@ -77,7 +77,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 class Grants(Protocol):
     """Storage of grants; implemented by GrantStore and MemoryGrants."""
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of the budgets in `asks`, and return the new ones by budget id.
@@ -144,7 +144,7 @@ class GrantStore:
         self._engine = engine
         self._sqlite = engine.dialect.name == "sqlite"
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets in one transaction."""

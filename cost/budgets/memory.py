@@ -24,7 +24,7 @@ class MemoryGrants:
         self.spend[key] = self.spend.get(key, 0) + cost_nanousd
 
     def spent(self, budget: Budget, from_us: int, to_us: int | None = None) -> int:
-        """Return what a budget's scope spent on the days from `from_us` up to `to_us`."""
+        """Return the spending of a budget's scope on the days from `from_us` up to `to_us`."""
         return sum(
             amount
             for (scope, scope_id, day_us), amount in self.spend.items()
@@ -33,7 +33,7 @@ class MemoryGrants:
             and (to_us is None or day_us < to_us)
         )
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets."""

@@ -7,7 +7,7 @@ from cost.ledger.drain import ProcessPresence
 
 
 class BudgetPresence:
-    """Wraps a `ProcessPresence`; forgetting a process deletes its grants too."""
+    """A `ProcessPresence` that also deletes a process's grants when it forgets the process."""
 
     def __init__(self, presence: ProcessPresence, grants: Grants) -> None:
         self._presence = presence
@@ -27,5 +27,5 @@ class BudgetPresence:
         await self._presence.forget(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; `BudgetWatch.forget_dead` deletes their grants a little later."""
+        """Close the attempts that lost hosts left open; `BudgetWatch.forget_dead` deletes their grants a little later."""
         await self._presence.expire(ours)

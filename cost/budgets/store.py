@@ -30,7 +30,7 @@ def new_budget_id() -> str:
 
 
 class BudgetStore:
-    """Reads and writes the table `budget`; its only writer."""
+    """The reader and only writer of the table `budget`."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine

@@ -19,7 +19,7 @@ Kind = Literal["over", "books", "true-up", "unpriced", "estimated", "reconciliat
 OURS: Final = "self-hosted"
 """Provider name of attempts on our own GPUs, also of those without a configured pool."""
 MOST_ESTIMATED: Final = Fraction(1, 100)
-"""Largest share of estimated attempts that needs no look; the claim itself tolerates more."""
+"""Largest share of estimated attempts that needs no look; the savings report itself tolerates more."""
 _MOST_LISTED: Final = 5
 
 
@@ -41,7 +41,7 @@ class ProviderMonth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's word on a step. A tick holds while the step says what it said then."""
+    """A person's word on a step. A tick holds while the step's text stays the same."""
 
     ticked: bool
     said: str
@@ -61,7 +61,7 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the pools that the organisation pays for."""
     provisional_days: tuple[int, ...] = ()
     unpriced_attempts: int = 0
-    """Unpriced attempts as the claim counts them: attempts on a pool are priced by its bill."""
+    """Unpriced attempts as the savings report counts them: attempts on a pool are priced by its bill."""
     used_days: Mapping[str, tuple[int, ...]] = {}
     """Days on which something was booked to a provider, by its name."""
     compared: Compared = {}
@@ -75,7 +75,7 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_bill_nanousd(self) -> int:
-        """Bill of the pools that the organisation pays for, as posted: what the idle row is a part of."""
+        """Bill of the pools that the organisation pays for, as posted; the idle row is a part of it."""
         paid = {line.pool for line in self.lines if line.origin == "idle" and line.pool}
         return sum(line.cost_nanousd for line in self.lines if line.pool in paid)
 
@@ -115,7 +115,7 @@ def providers_of(lines: Sequence[PeriodLine]) -> tuple[ProviderMonth, ...]:
 
 
 def steps(facts: MonthFacts) -> tuple[Step, ...]:
-    """Return the steps in the order in which to work through them, each with what people said of it."""
+    """Return the steps in the order in which to work through them, each with people's marks on it."""
     return tuple(_marked(step, facts.marks.get(step.key)) for step in _steps(facts))
 
 
@@ -228,7 +228,7 @@ def _reconciliation_steps(facts: MonthFacts) -> Iterator[Step]:
 
 
 def _reconciliation_step(provider: str, used: Sequence[int], compared: Mapping[int, Outcome]) -> Step:
-    """Done when each day with bookings was compared, and agrees or had its difference posted."""
+    """Return the step; it is done when each day with bookings was compared, and agrees or had its difference posted."""
     step = Step(
         kind="reconciliation",
         of=provider or "unnamed",

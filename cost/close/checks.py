@@ -54,7 +54,9 @@ class MonthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonthChecks:
-    """Requests, runs and reports checks of months. It and the hourly watch are the only writers of `ledger_check`."""
+    """The requests, runs and results of checks of months. It and the hourly watch are the only writers of
+    `ledger_check`.
+    """
 
     def __init__(
         self,

@@ -71,14 +71,14 @@ class SignedMonth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonthClosing:
-    """Reads and writes the marks and sign-offs of months; their only writer."""
+    """The reader and only writer of the marks and sign-offs of months."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
         self._now_us = now_us
 
     async def marks(self, organisation_id: str, month: Month) -> dict[str, Mark]:
-        """Return what people said of the month's steps, by the steps' keys."""
+        """Return people's marks on the month's steps, by the steps' keys."""
         names = ("step", "ticked", "said", "comment", "marked_by", "marked_us")
         query = select(*(getattr(MonthMark, name) for name in names)).where(
             col(MonthMark.organisation_id) == organisation_id, col(MonthMark.start_us) == month.start_us
@@ -93,7 +93,7 @@ class MonthClosing:
     async def mark(
         self, organisation_id: str, month: Month, step: str, *, ticked: bool, said: str, comment: str, by: str
     ) -> Mark:
-        """Set what is said of a step, in place of what was. Raises NotClosable when the month is signed already."""
+        """Set the mark of a step, in place of the earlier one. Raises NotClosable when the month is signed already."""
         await self._refuse_signed(organisation_id, month)
         mark = Mark(ticked=ticked, said=said, comment=comment[:COMMENT_CHARS], by=by[:_MOST_NAME], at_us=self._now_us())
         row: dict[str, Any] = {
@@ -133,7 +133,7 @@ class MonthClosing:
         return found
 
     async def hold(self) -> None:
-        """Within a transaction: wait until nobody posts to an old month, and let nobody begin to until it ends."""
+        """Wait, within a transaction, until nobody posts to an old month, and let nobody begin to until it ends."""
         async with self._engine.connect() as connection:
             await hold_closings(connection, alone=True)
 

@@ -20,6 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.dimensions import POSTED_COLUMNS, PostedGroup
 from cost.fleet.bill import Allocation, Bill, allocate, bill_of, posted_bill, weights_ps
 from cost.fleet.fleet_errors import DayNotOver
 from cost.fleet.hours import HoursStore, PoolRecord, configured_hours, up_us
@@ -36,27 +37,14 @@ NIGHT_US: Final = 15 * 60 * 1_000_000
 """Delay after midnight: requests of a day may end a little after it, and journals take a moment to drain."""
 LOOK_BACK_DAYS: Final = 7
 """Days looked back for bills that were missed, or whose rows no longer add up."""
-GROUP: Final = ("organisation_id", "team_id", "key_id", "target_id", "provider", "tier", "tag", "price_version")
+_GROUP: Final = tuple(name for name in POSTED_COLUMNS if name != "pool")
 IDLE: Final = "idle"
-
-
-class GroupKey(msgspec.Struct, frozen=True, order=True):
-    """Dimensions of ledger rows that are billed as one group."""
-
-    organisation_id: str
-    team_id: str
-    key_id: str
-    target_id: str
-    provider: str
-    tier: str
-    tag: str
-    price_version: str
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A day's rows of one group: units used by meter, and what is booked for them so far."""
 
-    key: GroupKey
+    key: PostedGroup
     used: Meters
     booked: Meters
     booked_nanousd: int
@@ -94,7 +82,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
     bill: Bill
     allocation: Allocation
-    groups: tuple[tuple[GroupKey, Meters], ...]
+    groups: tuple[tuple[PostedGroup, Meters], ...]
     """Signed differences in nano-dollars by meter; groups without one are left out."""
     idle_nanousd: int
 
@@ -149,26 +137,28 @@ def entries(day: PoolDay, found: Pending, revision: int) -> list[Entry]:
         for number, (key, difference) in enumerate(found.groups, 1)
     ]
     if found.idle_nanousd:
-        key = GroupKey(day.pool.organisation, "", "", day.pool.name, "self-hosted", IDLE, "", "")
+        key = PostedGroup(
+            organisation_id=day.pool.organisation, target_id=day.pool.name, provider="self-hosted", tier=IDLE
+        )
         # Nobody used a meter; a row's meters add up to its cost all the same.
         amounts = (*ZERO_METERS[:-1], found.idle_nanousd)
         rows.append(_adjust(day, f"{IDLE}/{posting}/1", key, amounts, origin=IDLE))
     return rows
 
 
-def _adjust(day: PoolDay, request_id: str, key: GroupKey, amounts: Meters, *, origin: Origin) -> Entry:
+def _adjust(day: PoolDay, request_id: str, key: PostedGroup, amounts: Meters, *, origin: Origin) -> Entry:
     return adjustment(
         request_id,
         at_us=day.day_us + DAY_US - 1,
         origin=origin,
         meters_nanousd=amounts,
         pool=day.pool.name,
-        **msgspec.structs.asdict(key),
+        **{name: getattr(key, name) for name in _GROUP},
     )
 
 
-class FleetBooks:
-    """Reads a pool's ledger rows and posts true-ups; the only reader and writer of the table `true_up`."""
+class TrueUpStore:
+    """The only reader and writer of the table `true_up`: reads a pool's ledger rows and posts true-ups."""
 
     def __init__(self, engine: AsyncEngine, ledger: LedgerStore) -> None:
         self._engine = engine
@@ -196,10 +186,10 @@ class FleetBooks:
         table = rollup_day.c
         sums = [func.sum(table[name]).label(name) for name in (*TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd")]
         mine = (table.start_us == day, table.pool == pool)
-        query = select(*(table[name] for name in GROUP), *sums).where(*mine, table.origin != IDLE)
+        query = select(*(table[name] for name in _GROUP), *sums).where(*mine, table.origin != IDLE)
         idle = select(func.sum(table.cost_nanousd)).where(*mine, table.origin == IDLE)
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query.group_by(*(table[name] for name in GROUP)))).mappings().all()
+            rows = (await connection.execute(query.group_by(*(table[name] for name in _GROUP)))).mappings().all()
             booked_idle = await connection.scalar(idle)
             late = (await connection.execute(_late_entries(pool, day))).mappings().all()
         late_idle = sum(int(row["cost_nanousd"] or 0) for row in late if row["origin"] == IDLE)
@@ -247,7 +237,7 @@ def _late_entries(pool: str, day: int) -> Select[Any]:
     entry = (LedgerEntry.request_id, LedgerEntry.attempt, LedgerEntry.entry)
     late = (LatePosting.request_id, LatePosting.attempt, LatePosting.entry)
     same = and_(*(col(mine) == col(theirs) for mine, theirs in zip(entry, late, strict=True)))
-    names = (*GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "origin")
+    names = (*_GROUP, *TOKEN_COLUMNS, *METER_COLUMNS, "cost_nanousd", "origin")
     return (
         select(*(getattr(LedgerEntry, name) for name in names))
         .select_from(LatePosting)
@@ -262,7 +252,7 @@ def _late_entries(pool: str, day: int) -> Select[Any]:
 
 
 def _groups(rows: Sequence[Any]) -> tuple[Group, ...]:
-    groups: dict[GroupKey, Group] = {}
+    groups: dict[PostedGroup, Group] = {}
     for group in map(_group, rows):
         before = groups.get(group.key)
         groups[group.key] = group if before is None else _added(before, group)
@@ -286,7 +276,7 @@ def _group(row: Any) -> Group:
     tokens: dict[str, Any] = {name: max(0, int(row[name])) for name in TOKEN_COLUMNS}
     used = tuple(max(0, each) for each in meters(Usage(**tokens)))
     return Group(
-        key=GroupKey(*(row[name] for name in GROUP)),
+        key=PostedGroup(*(row[name] for name in _GROUP)),
         used=used,
         booked=tuple(int(row[name]) for name in METER_COLUMNS),
         booked_nanousd=int(row["cost_nanousd"] or 0),
@@ -312,10 +302,10 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrueUpRounds:
-    """Posts due true-ups; `run_due` is called every few minutes."""
+    """The periodic posting of due true-ups; `run_due` is called every few minutes."""
 
     def __init__(
-        self, books: FleetBooks, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
+        self, books: TrueUpStore, pools: Callable[[], Sequence[PoolSection]], now_us: Callable[[], int]
     ) -> None:
         self._books = books
         self._pools = pools

@@ -37,7 +37,7 @@ class PoolHourWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Earnings(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool's hours over some time, and what they came to."""
+    """A pool's hours over some time, and their sums."""
 
     up_us: int
     paid_nanousd: int
@@ -45,7 +45,7 @@ class Earnings(msgspec.Struct, frozen=True, kw_only=True):
     best_fixed: int
     """Replicas of the best fixed fleet in hindsight; 0 where no hour was worth its price."""
     best_fixed_nanousd: int
-    """Its bill, with what it would not have carried."""
+    """Its bill, with the cost elsewhere of the work that it would not have carried."""
 
     @property
     def net_nanousd(self) -> int:
@@ -89,7 +89,7 @@ class PoolEarnings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarningsReader:
-    """Reads the hours of pools from the roll-ups."""
+    """A reader of the hours of pools from the roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -117,7 +117,7 @@ class EarningsReader:
         ]
 
     async def usd_per_busy_s(self, pool: PoolSection, start_us: int, end_us: int) -> float | None:
-        """Dollars that a second of a busy replica saves elsewhere; None where no request has the figure."""
+        """Return the dollars that a second of a busy replica saves elsewhere; None where no request has the figure."""
         found = (await self._work(pool, start_us, end_us)).values()
         busy, avoided = sum(hour.busy_us for hour in found), sum(hour.avoided_nanousd for hour in found)
         return avoided / busy / 1_000 if busy and avoided > 0 else None

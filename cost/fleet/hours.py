@@ -76,14 +76,14 @@ def since_us(pool: PoolSection, first_use_us: int | None, first_record_us: int |
 
 
 class HoursStore:
-    """Reads and writes the table `pool_hour`; its only reader and writer."""
+    """The only reader and writer of the table `pool_hour`."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def enter(self, pool: str, start_us: int, end_us: int, replicas: int) -> int:
-        """Enter that so many replicas were up in these whole hours, in place of what was entered before.
+        """Enter the number of replicas up in these whole hours, in place of earlier entries.
 
         Returns the number of hours. Raises HoursRefused.
         """

@@ -15,7 +15,7 @@ _TIMES_THE_COUNT: Final = 20
 
 
 class Backlog:
-    """Counts the folder's journals, those of dead processes included, on a thread and at most once a second."""
+    """The counts of the folder's journals, those of dead processes included, on a thread and at most once a second."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -25,7 +25,7 @@ class Backlog:
         self._found: list[Waiting] = []
 
     async def waiting(self) -> list[Waiting]:
-        """One for each journal, as of a moment ago."""
+        """Return one figure for each journal, as of a moment ago."""
         async with self._counting:
             began = self._clock()
             if began >= self._due_at:

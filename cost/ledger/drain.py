@@ -48,7 +48,7 @@ _MANY_LINES: Final = 100
 _GATHERED_ROUNDS: Final = 4
 """Number of intervals in it."""
 _SPARE_BATCH: Final = 400
-"""Entries written at once in spare time: others who write wait for so many at most."""
+"""Entries written at once in spare time: other writers wait for one such batch at most."""
 _OLD_S: Final = 1.5
 """Age of an entry from which the drain does not depend on spare time."""
 
@@ -79,11 +79,11 @@ class SpareTime(Protocol):
         ...
 
     def rest(self) -> None:
-        """There is none for a while: somebody waits, who may come again."""
+        """Report no spare time for a while: somebody waits, and may come again."""
         ...
 
     async def compute(self, work: Callable[[], _Answer]) -> _Answer:
-        """Return what `work` does in the thread, and judge by it whether there is time to spare."""
+        """Run `work` in the thread and return its result; its time tells whether there is time to spare."""
         ...
 
     async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
@@ -92,7 +92,7 @@ class SpareTime(Protocol):
 
 
 class ProcessPresence(Protocol):
-    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.Sweep`."""
+    """Registry of live processes; implemented by `cost.ledger.orphan_reaper.OrphanReaper`."""
 
     def may_be_given_up(self, boot_id: str) -> bool:
         """Return True if other hosts may have closed attempts of this process."""
@@ -107,7 +107,7 @@ class ProcessPresence(Protocol):
         ...
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open; processes in `ours` are recovered from their journals instead."""
+        """Close the attempts that lost hosts left open; processes in `ours` are recovered from their journals instead."""
         ...
 
 
@@ -134,7 +134,7 @@ class DrainCounts(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     """Times that the database did not take entries."""
     unbooked: int = 0
-    """Entries that the database refuses for what they are; kept in a file of their own."""
+    """Entries that the database refuses for good; kept in a file of their own."""
     orphans: int = 0
     """Attempts of dead processes that were settled at an estimate."""
     damaged: int = 0
@@ -142,7 +142,7 @@ class DrainCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drain:
-    """Brings the journals of a folder into the database, from `start` to `aclose`."""
+    """The drain of a folder's journals into the database, from `start` to `aclose`."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Drain:
         )
 
     async def start(self) -> None:
-        """Bring what is there into the database, if no other process does, and go on with it."""
+        """Bring the journals' entries into the database, unless another process drains, and go on draining."""
         private_folder(self.directory)
         if self._hold():
             with contextlib.suppress(StoreUnreachable, OSError):
@@ -300,7 +300,8 @@ class Drain:
             self._waited_for -= 1
 
     async def _drain_all(self) -> int:
-        """Drain what the journals have now, and recover those of the dead. Returns how many lines were found alive.
+        """Drain the journals' present lines, and recover the journals of dead processes. Return the number of lines of
+        live ones.
 
         Raises StoreUnreachable.
         """
@@ -327,7 +328,9 @@ class Drain:
         return lines
 
     async def _heartbeat(self, found: Mapping[str, Sequence[int]]) -> None:
-        """Show the processes that live, and expire lost hosts; each at its own interval, and whoever is new at once."""
+        """Record the live processes, and expire lost hosts, each at its own interval; a new process is recorded at
+        once.
+        """
         now = self._clock()
         if now >= self._show_at or not self._shown.issuperset(found):
             living = [boot_id for boot_id in found if is_alive(self.directory, boot_id)]

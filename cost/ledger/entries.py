@@ -25,7 +25,7 @@ TAG_RULE: Final = "1 to 64 of letters, digits and . _ : / @ -, beginning with a 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One fact about one attempt. Money is nano-dollars; times are microseconds since the epoch, UTC.
 
-    A `reserve` carries the most the attempt may cost; a `settle` what it did cost, which is the sum of the seven
+    A `reserve` carries the most the attempt may cost; a `settle` what it did cost, which is the sum of the
     meters' amounts (`input_nanousd` is what neither came from nor went to a cache). `cost_nanousd` is None when the
     price is unknown, never 0. An `adjust` is signed, and its request_id names the posting that it belongs to. `boot_id`
     names the gateway process that wrote it, so that a restart can tell an orphan from a request that another process is
@@ -100,12 +100,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Version of the model that the pool's replica said it runs; empty where none is known, and `-` where none is
     known during a rollout."""
     batch_saved_nanousd: int = 0
-    """Of a settlement in the tier batch: what the same usage would have cost at the same target had somebody waited for it,
-    less what it did cost. 0 where it cost the same."""
+    """Of a settlement in the tier batch: the cost of the same usage at the same target in the interactive tier, less
+    its own. 0 where it cost the same.
+    """
+    disputed_nanousd: int = 0
+    """What would be owed beside the cost for what the upstream told beyond the possible (`cost.usage`). In no sum of costs."""
     unit: str = ""
     """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
+    end_user: str = ""
+    """The caller's own user, as the request names them, or a digest of a personal name; empty for none."""
 
 
 BOOKS: Final = "books"
@@ -116,6 +121,7 @@ TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 """Kinds of entry that close a reserve."""
 
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
+_NO_TOKENS: Final = dict.fromkeys(TOKEN_COLUMNS, 0)
 
 
 def undivided(cost_nanousd: int | None) -> dict[str, int]:
@@ -128,18 +134,13 @@ def void_of(reserve: Entry) -> Entry:
     return msgspec.structs.replace(
         reserve,
         entry="void",
-        input_tokens=0,
-        cached_input_tokens=0,
-        cache_write_tokens=0,
-        cache_write_1h_tokens=0,
-        output_tokens=0,
-        reasoning_tokens=0,
         quantity_milli=0,
         cost_nanousd=0,
         baseline_nanousd=None,
         cheapest_nanousd=None,
         hosted_nanousd=None,
         usage_source="none",
+        **_NO_TOKENS,
         **NO_METERS,
     )
 
@@ -163,16 +164,25 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (*TOKEN_COLUMNS, "quantity_milli", "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
+_SIGNED: Final = (
+    *TOKEN_COLUMNS,
+    "quantity_milli",
+    "priced_attempts",
+    "batch_saved_nanousd",
+    "disputed_nanousd",
+    *METER_COLUMNS,
+)
+BASELINE_COLUMNS: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
+"""Amounts that an answer's work would have cost elsewhere; None where nothing is compared."""
 
 
 def reversal_of(entry: Entry) -> Entry:
     """Return the adjustment that cancels an entry: the same with every amount negated."""
-    cost = entry.cost_nanousd
+    amounts = {name: getattr(entry, name) for name in ("cost_nanousd", *BASELINE_COLUMNS)}
     return msgspec.structs.replace(
         entry,
         entry="adjust",
-        cost_nanousd=None if cost is None else -cost,
+        **{name: None if amount is None else -amount for name, amount in amounts.items()},
         **{name: -getattr(entry, name) for name in _SIGNED},
     )
 
@@ -192,7 +202,7 @@ def adjustment(
     `facts` are the dimensions of the group that it corrects, and tokens where it corrects those too.
     """
     told: dict[str, Any] = (
-        dict.fromkeys(TOKEN_COLUMNS, 0) | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+        {"baseline_nanousd": None} | _NO_TOKENS | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
     )
     return Entry(
         **told,
@@ -204,7 +214,6 @@ def adjustment(
         alias="",
         deployment_id="",
         cost_nanousd=sum(meters_nanousd),
-        baseline_nanousd=None,
         usage_source="none",
         flags=(),
         status=0,

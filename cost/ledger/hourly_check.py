@@ -39,7 +39,7 @@ def due(known: Checked, now_us: int) -> bool:
 
 
 class LedgerWatch:
-    """Runs the check when it is due. `tell` is called with the shared state after each look."""
+    """The check, run when it is due. `tell` is called with the shared state after each look."""
 
     def __init__(
         self, engine: AsyncEngine, tell: Callable[[Checked], None], clock: Callable[[], float] = time.time

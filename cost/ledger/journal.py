@@ -50,7 +50,9 @@ _Line = tuple[Entry, bytes, asyncio.Future[None] | None]
 
 
 class Awaiting(Protocol):
-    """Whoever has to know which attempts the database has; implemented by `cost.budgets.budget_reservations.Holds`."""
+    """Observer of the attempts that the database has; implemented by
+    `cost.budgets.budget_reservations.BudgetReservations`.
+    """
 
     def awaits(self, key: AttemptKey) -> bool:
         """Return True if this attempt's end is to be told by `booked`. Asked when the end is written to the file."""
@@ -183,7 +185,7 @@ class Journal:
         return self._retry is not None or bool(self._unwritten)
 
     def state(self) -> JournalState:
-        """Return how the journal is now. Looks at the files, so it is not for every request."""
+        """Return the journal's present state. It looks at the files, so it is not for every request."""
         self.look()
         oldest_us = self._oldest_at_us()
         return JournalState(
@@ -241,7 +243,7 @@ class Journal:
             self._append(entry, None)
 
     def _refusal(self, reserve: Entry) -> LedgerUnavailable:
-        """Return why no reserve is taken now, and remember it as refused."""
+        """Return the reason for which no reserve is taken now, and remember the reserve as refused."""
         if self._lock is None:
             return LedgerUnavailable("the journal is closed")
         self._remember_refused(reserve)
@@ -264,7 +266,7 @@ class Journal:
             self._running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was gathered to the file; normally called once a turn of the event loop."""
+        """Write the gathered lines to the file; normally called once a turn of the event loop."""
         self._flush_due = False
         lines = [*self._unwritten, *self._buffer] if self._unwritten else self._buffer
         if not lines:
@@ -288,7 +290,9 @@ class Journal:
         self._handle_write_failure(lines[whole:], why)
 
     def look(self) -> bool:
-        """Read how far the database has this journal; True if that is news. Called again and again, by a timer."""
+        """Read the place up to which the database has this journal; True if it has moved. Called again and again, by a
+        timer.
+        """
         if self._lock is None:
             return False
         try:
@@ -306,9 +310,8 @@ class Journal:
         return self.drained(drained)
 
     def drained(self, drained: Drained) -> bool:
-        """Take note of how far the database has this journal: tell who awaits that, and delete whole segments.
-
-        False where that is known already.
+        """Note the place up to which the database has this journal: tell `awaiting`, and delete whole segments. False
+        where the place is known already.
         """
         if drained.place <= self._drained.place:
             return False
@@ -321,8 +324,8 @@ class Journal:
         return True
 
     async def aclose(self) -> None:
-        """Write what is left, close the files and release the lock. The files stay: the drain reads what it has not yet,
-        closes reserves that nobody closed, and deletes them.
+        """Write the remaining lines, close the files and release the lock. The files stay: the drain reads what it has
+        not yet, closes reserves that nobody closed, and deletes them.
         """
         if self._lock is None:
             return
@@ -388,7 +391,7 @@ class Journal:
         return segment
 
     def _write_all(self, segment: _Segment, data: bytes) -> tuple[OSError, int] | None:
-        """Write it all and return None, or why not and how many bytes were."""
+        """Write all bytes and return None; on failure return the error and the number of bytes written."""
         rest = memoryview(data)
         try:
             while rest:
@@ -401,7 +404,7 @@ class Journal:
         return None
 
     def _cut_torn(self, segment: _Segment, lines: Sequence[_Line], written: int) -> tuple[int, int]:
-        """Return how many lines a failed write left whole, and their bytes; truncate the rest of it.
+        """Return the number of lines that a failed write left whole, and their bytes; truncate the rest.
 
         The drain may have read the whole ones already, so they stand. Half a line it leaves alone.
         """

@@ -50,7 +50,9 @@ async def hold_closings(connection: AsyncConnection, *, alone: bool) -> None:
 
 
 def may_be_late(entries: Iterable[Entry], now_us: int | None = None) -> bool:
-    """Return False if none belongs to a month that is over: only such a one can be signed, so what happens now needs no look."""
+    """Return False if no entry belongs to a past month: only a past month can be signed, so present entries need no
+    look.
+    """
     now = wall_us() if now_us is None else now_us
     return min(entry.at_us for entry in entries) < start_of(day_of(now).replace(day=1))
 
@@ -65,7 +67,7 @@ async def moved(connection: AsyncConnection, entries: Sequence[Entry], now_us: i
 
 
 async def note_late(connection: AsyncConnection, given: Iterable[Entry], new: Sequence[Entry]) -> None:
-    """Keep where those of the `new` entries belong that were moved; `given` are the entries as they came."""
+    """Keep the original months of the moved entries among `new`; `given` are the entries as they came."""
     late = {(entry.request_id, entry.attempt, entry.entry): entry for entry in new if LATE in entry.flags}
     if not late:
         return

@@ -72,7 +72,7 @@ class Ledger:
         return self._journal.accepting
 
     def state(self) -> JournalState:
-        """Return how the journal is now."""
+        """Return the journal's present state."""
         return self._journal.state()
 
     async def start(self) -> None:

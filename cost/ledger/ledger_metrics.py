@@ -32,7 +32,7 @@ class LedgerMetrics:
         )
         self._drain = Counter(
             "weighbridge_ledger_drain_total",
-            "What went wrong on entries' way from journals to the database, by event.",
+            "Faults between journals and the database, by event.",
             ["event"],
             registry=registry,
         )
@@ -53,14 +53,14 @@ class LedgerMetrics:
         )
 
     def set_journal(self, state: JournalState) -> None:
-        """Set how this process's journal is now."""
+        """Set the gauges of this process's journal."""
         self._journal_depth.set(state.depth)
         self._journal_oldest.set(state.oldest_age_s)
         self._write_failures.inc(state.write_failures - self._written_before)
         self._written_before = state.write_failures
 
     def set_drain(self, counts: DrainCounts) -> None:
-        """Count what this process's drain has counted since the last call."""
+        """Add the counts of this process's drain since the last call."""
         for event in counts.__struct_fields__:
             self._drain.labels(event).inc(getattr(counts, event) - getattr(self._counted, event))
         self._counted = counts

@@ -34,7 +34,7 @@ _BATCH: Final = 500
 def expiry_of(reserve: Entry) -> Entry:
     """Return the entry that closes an attempt whose host is lost: at its reserved cost, flagged as an estimate.
 
-    It is dated like its reserve, so that whoever sweeps writes the very same entry.
+    It is dated like its reserve, so that every process that reaps it writes the same entry.
     """
     return msgspec.structs.replace(
         reserve,
@@ -90,7 +90,7 @@ async def _lock_closings(connection: AsyncConnection, entries: Sequence[Entry]) 
     return await read(connection, ALL.where(one_of, col(LedgerEntry.entry).in_(sorted(TERMINAL))))
 
 
-class Sweep:
+class OrphanReaper:
     """Heartbeats of the processes of one host, and expiry of what lost hosts left open."""
 
     def __init__(
@@ -114,9 +114,8 @@ class Sweep:
         """Attempts of lost hosts that this process closed at an estimate."""
 
     def may_be_given_up(self, boot_id: str) -> bool:
-        """Return True if others may have taken this process for lost at any time of its life, or if it was never shown.
-
-        What was reserved before such a time may be settled long after, so it stays true.
+        """Return True if other hosts may have taken this process for lost at any time of its life, or if it was never
+        recorded. A reserve from before such a time may be settled long after, so it stays true.
         """
         seen_us = self._seen_us.get(boot_id)
         if seen_us is not None and self._now_us() - seen_us > self._lost_after_us // 2:
@@ -164,7 +163,9 @@ class Sweep:
         self._given_up.discard(boot_id)
 
     async def expire(self, ours: Collection[str]) -> None:
-        """Close what lost hosts left open. Processes in `ours` are skipped: their journals are here to recover."""
+        """Close the attempts that lost hosts left open. Processes in `ours` are skipped: their journals are here to
+        recover.
+        """
         async with self._engine.connect() as connection:
             before_us = await self._shared_us(connection) - self._lost_after_us
             query = select(col(Boot.boot_id)).where(col(Boot.seen_us) < before_us)

@@ -5,9 +5,9 @@ from typing import Any, Final
 from sqlalchemy import delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cost.dimensions import BUDGETED, DimensionRow
 from cost.ledger.rollups import (
     ROLLUP_KEY,
-    SCOPES,
     SPEND_KEY,
     SPENT_ORIGINS,
     counted,
@@ -51,8 +51,8 @@ async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
         sums = select(*ledger_key(hour_us), *ledger_sums()).where(counted(hour_us, hour_us + HOUR_US))
         await connection.execute(insert(rollup_hour).from_select(_COLUMNS, sums.group_by(*ledger_groups())))
     await connection.execute(insert(rollup_day).from_select(_COLUMNS, _day_of_hours(day_us)))
-    for scope in SCOPES:
-        await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], _spent(scope, day_us)))
+    for each in BUDGETED:
+        await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], _spent(each, day_us)))
 
 
 def _day_of_hours(day_us: int) -> Any:
@@ -63,12 +63,9 @@ def _day_of_hours(day_us: int) -> Any:
     return sums.where(hours.start_us >= day_us, hours.start_us < day_us + DAY_US).group_by(*groups)
 
 
-def _spent(scope: str, day_us: int) -> Any:
+def _spent(dimension: DimensionRow, day_us: int) -> Any:
     days = rollup_day.c
-    scope_id = days.organisation_id + "/" + days.tag if scope == "tag" else days[_SCOPED_BY[scope]]
-    sums = select(literal(scope), scope_id, literal(day_us), func.sum(days.cost_nanousd))
-    given = days.tag if scope == "tag" else scope_id
+    given = days[dimension.column]
+    scope_id = days.organisation_id + "/" + given if dimension.callers_own else given
+    sums = select(literal(dimension.name), scope_id, literal(day_us), func.sum(days.cost_nanousd))
     return sums.where(days.start_us == day_us, days.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)
-
-
-_SCOPED_BY: Final = {"organisation": "organisation_id", "team": "team_id", "key": "key_id"}

@@ -43,7 +43,7 @@ class Drained(msgspec.Struct, frozen=True):
     lines: int = 0
     """Lines in those bytes."""
     refused: tuple[AttemptKey, ...] = ()
-    """The newest attempts whose end the database refused for what it is: they are behind this place, and not booked."""
+    """The newest attempts whose end the database refused for good: they are behind this place, and not booked."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -124,7 +124,7 @@ def encode_drained(drained: Drained) -> bytes:
 
 
 def decode_drained(content: bytes) -> Drained | None:
-    """Return what the file says; None where it is damaged, or was being written."""
+    """Return the place in the file; None where the file is damaged, or was being written."""
     body = _body(content)
     try:
         return None if body is None else _decode_drained(body)
@@ -142,7 +142,7 @@ def write_drained(directory: Path, boot_id: str, drained: Drained) -> None:
 
 
 def read_drained(directory: Path, boot_id: str) -> Drained | None:
-    """Return how far the database has a journal; None where that is not known. Raises OSError."""
+    """Return the place up to which the database has a journal; None where it is unknown. Raises OSError."""
     try:
         return decode_drained(drained_path(directory, boot_id).read_bytes())
     except FileNotFoundError:
@@ -188,7 +188,9 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class JournalReader:
-    """Reads a process's journal in pieces, while it is written or afterwards. A piece counts once `took` is told so."""
+    """A reader of a process's journal in pieces, while it is written or afterwards. A piece counts once `took` is told
+    so.
+    """
 
     def __init__(self, directory: Path, boot_id: str) -> None:
         """Begins where the database's part ends. Raises OSError."""
@@ -261,7 +263,9 @@ class JournalReader:
 
 
 def waiting(directory: Path) -> list[Waiting]:
-    """Return what the database does not have yet of each journal in the directory, be its process alive or dead."""
+    """Return the part of each journal in the directory, of a live or a dead process, that the database does not have
+    yet.
+    """
     return [_waiting_of(directory, boot_id, numbers) for boot_id, numbers in journals(directory).items()]
 
 
@@ -293,7 +297,7 @@ def _waiting_of(directory: Path, boot_id: str, numbers: Sequence[int]) -> Waitin
 
 
 def end_of(directory: Path, boot_id: str, numbers: Sequence[int]) -> tuple[int, int]:
-    """Return how far a journal of these segments is written now: the last one's number and size."""
+    """Return the end of a journal of these segments: the last one's number and size."""
     return (numbers[-1], _size(directory, boot_id, numbers[-1])) if numbers else (0, 0)
 
 

@@ -29,11 +29,11 @@ _INSERT_SQLITE: Final = (
 )
 # Nobody else writes meanwhile, and no row is ever deleted: what was just written has the highest rowids.
 _NEWEST_SQLITE: Final = "SELECT request_id, attempt, entry FROM ledger_entry ORDER BY rowid DESC LIMIT ?"
-_PG_TYPES: Final = {"int": "bigint[]", "bool": "boolean[]", "float": "double precision[]", "str": "text[]"}
+_PG_ARRAYS: Final = {int: "bigint[]", bool: "boolean[]", float: "double precision[]", str: "text[]"}
 
 
 class LedgerStore:
-    """Reads and writes the ledger; the only writer of it and, but for a rebuild, of its roll-ups."""
+    """The reader and only writer of the ledger and, but for a rebuild, of its roll-ups."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -130,7 +130,7 @@ class LedgerStore:
 
 
 def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], list[Entry]]) -> list[Entry]:
-    """Do in one turn of the connection's thread what would be a turn for each statement: see `gateway.sqlite_driver`."""
+    """Run all statements in one turn of the connection's thread instead of one turn each: see `gateway.sqlite_driver`."""
     driver: Any = connection.connection.dbapi_connection
     return cast("list[Entry]", driver.run(write))
 
@@ -159,9 +159,7 @@ def _postgresql_insert() -> str:
 
 
 def _array_type(column: str) -> str:
-    kind = LedgerEntry.model_fields[column].annotation
-    words = str(kind) if kind is None or not isinstance(kind, type) else kind.__name__
-    return next(array for name, array in _PG_TYPES.items() if name in words)
+    return _PG_ARRAYS[getattr(LedgerEntry, column).type.python_type]
 
 
 def _as_columns(rows: Sequence[Sequence[Any]]) -> tuple[list[Any], ...]:

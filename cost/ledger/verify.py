@@ -69,7 +69,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Findings:
-    """Collects differences; keeps at most `MOST_DIFFERENCES` and counts all."""
+    """A collection of differences that keeps at most `MOST_DIFFERENCES` and counts all."""
 
     def __init__(self) -> None:
         self.rows = self.cost_nanousd = self.differences = self.open_reserves = 0

@@ -3,7 +3,7 @@
 Every settled attempt of a target that was booked at the wrong version is recomputed, one by one, so the difference is
 exact. It is posted as one `adjust` entry for each group that the roll-ups tell apart, dated within the day it corrects.
 What was posted before for the same version counts as booked; so a correction can be corrected, and posting one again
-adds nothing. Baselines stay as they are: they are another target's prices.
+adds nothing. Baselines that were computed at the wrong version move likewise (`cost.price_book.baseline_correction`).
 """
 
 import hashlib
@@ -17,10 +17,16 @@ from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.dimensions import POSTED_COLUMNS, PostedGroup
 from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS, Meters
+from cost.price_book.baseline_correction import (
+    BaselineDifference,
+    baseline_posting,
+    find_baseline_differences,
+)
 from cost.price_book.store import PriceStore
 from cost.prices import SERVICE_TIERS, Price, to_json
 from cost.tables import LedgerEntry
@@ -32,24 +38,18 @@ MOST_GROUPS: Final = 100_000
 _AT_ONCE: Final = 2_000
 _ORIGIN: Final[Origin] = "correction"
 
-_GROUP: Final = ("organisation_id", "team_id", "key_id", "provider", "tier", "tag", "pool", "unit")
+_OF_THE_TARGET: Final = ("target_id", "price_version")
+_GROUP: Final = (*(name for name in POSTED_COLUMNS if name not in _OF_THE_TARGET), "unit")
 
 _at_us: Final = col(LedgerEntry.at_us)
 # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
 _day_us: Final = (_at_us - _at_us % literal_column(str(DAY_US))).label("day_us")
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class Difference(PostedGroup, frozen=True, kw_only=True):
     """Booked and right amounts of one group on one day, by meter, in nano-dollars."""
 
     day_us: int
-    organisation_id: str
-    team_id: str
-    key_id: str
-    provider: str
-    tier: str
-    tag: str
-    pool: str
     last_us: int
     """`at_us` of the group's last attempt; the posting is dated like it."""
     rows: int
@@ -80,6 +80,8 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that differ; groups that are right already are left out."""
     rows: int
     """Attempts that were recomputed."""
+    baselines: tuple[BaselineDifference, ...] = ()
+    """Changes of the baselines that were computed at this version, of this target's attempts and of all others'."""
     left_rows: int
     """Attempts left as they are, because their cost does not follow from their tokens, as after a crash."""
 
@@ -91,7 +93,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def posting_id(self) -> str:
         """Id that is the same for the same differences of the same correction, so that it is posted once."""
-        facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences)
+        facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences, self.baselines)
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 
     @property
@@ -103,7 +105,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 async def find_correction(
     engine: AsyncEngine, target_id: str, version: str, price: Price, first_day: date, last_day: date
 ) -> Correction:
-    """Compute how a target's attempts of these days, booked at `version`, change at `price`. Posts nothing.
+    """Compute the change at `price` of a target's attempts of these days, booked at `version`. Posts nothing.
 
     An empty `version` means attempts without a price. Raises PriceRefused for a range that is empty or too long, or too
     many groups, and UnknownPrice if nothing was booked at an unknown version.
@@ -117,6 +119,11 @@ async def find_correction(
         async for row in _stream_rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
             found.add(row)
         posted = await _read_posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)
+        baselines = (
+            ()
+            if old is None
+            else await find_baseline_differences(connection, within, f"{target_id}@{version}", old, price)
+        )
     if not found.rows and not found.left_rows and version and old is None:
         raise UnknownPrice(f"nothing of {target_id} was booked at {version!r} in these days, nor is it a known version")
     return Correction(
@@ -126,6 +133,7 @@ async def find_correction(
         first_day=first_day,
         last_day=last_day,
         differences=tuple(_differences(found.groups, posted)),
+        baselines=baselines,
         rows=found.rows,
         left_rows=found.left_rows,
     )
@@ -145,9 +153,15 @@ async def post_correction(
 
 def postings(correction: Correction, version: str) -> list[Entry]:
     """Return the entries that post a correction; `version` is the name that its price is remembered under."""
-    return [
-        _posting(correction, each, version, f"{_ORIGIN}/{correction.posting_id}/{number}")
+    posting_id, count = f"{_ORIGIN}/{correction.posting_id}", len(correction.differences)
+    costs = [
+        _posting(correction, each, version, f"{posting_id}/{number}")
         for number, each in enumerate(correction.differences, 1)
+    ]
+    label = f"{correction.target_id}@{correction.version}"
+    return costs + [
+        baseline_posting(each, f"{posting_id}/{number}", label)
+        for number, each in enumerate(correction.baselines, count + 1)
     ]
 
 

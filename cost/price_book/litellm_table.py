@@ -242,7 +242,7 @@ def _of_units(version: str, units: tuple[UnitPrice, ...]) -> Price:
 
 
 def _units(row: Row) -> tuple[UnitPrice, ...]:
-    """Return the price of what a row is billed by beside tokens."""
+    """Return the prices of a row's units, which are billed beside tokens."""
     unit, names = _UNITS.get(str(row.get("mode")), ("", ()))
     usd = _first_figure(row, names)
     if usd is None or usd > MOST_UNIT_USD:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
 
-from cost.meters import METER_COLUMNS, METERS, TOKEN_METERS
+from cost.meters import METER_COLUMNS, METERS, PRICED_PER_TOKEN, TOKEN_METERS, Meter
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
 from cost.prices import (
@@ -62,21 +62,25 @@ UnitUsd = Annotated[Decimal, BeforeValidator(_as_written), Field(ge=0, le=MOST_U
 UnitName = Annotated[str, Field(pattern=rf"^{UNIT.pattern}$")]
 
 
-class MeterPrices(Section):
+def _figure(meter: Meter) -> tuple[Any, Any]:
+    """Return type and field of a meter's price, which may be left out where it costs what another one does."""
+    if meter.within:
+        return Usd | None, Field(default=None, description=meter.price_help)
+    return Usd, Field(description=meter.price_help)
+
+
+_FIGURES: Final[dict[str, Any]] = {each.name: _figure(each) for each in PRICED_PER_TOKEN}
+_Figures: Any = create_model("_Figures", __base__=Section, **_FIGURES)
+
+
+class MeterPrices(_Figures):
     """US dollars per million tokens. Cached and cache-written tokens cost the input price unless told otherwise."""
 
-    input: Usd = Field(description="A million prompt tokens.")
-    output: Usd = Field(description="A million generated tokens.")
-    cached_input: Usd | None = Field(
-        default=None, description="A million prompt tokens read from the provider's cache."
-    )
-    cache_write: Usd | None = Field(default=None, description="A million prompt tokens written to the cache.")
-    cache_write_1h: Usd | None = Field(
-        default=None, description="A million written for an hour; default `cache_write`."
-    )
-    reasoning: Usd | None = Field(
-        default=None, description="A million reasoning tokens; what `output` costs, if left out."
-    )
+    if TYPE_CHECKING:  # Those that code calls by name.
+        input: Usd
+        output: Usd
+        cached_input: Usd | None = None
+        cache_write: Usd | None = None
 
     def own_meters(self) -> set[str]:
         """Return the optional meters that have a price of their own."""

@@ -34,7 +34,7 @@ class PriceSource(Protocol):
 
 
 class PriceWatch:
-    """Keeps the book up to date, and makes each version in it stand for the same figures for good."""
+    """The watch that keeps the book up to date, and each version in it at the same figures for good."""
 
     def __init__(
         self,

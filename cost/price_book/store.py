@@ -38,7 +38,7 @@ class KnownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceStore:
-    """Reads and writes the table `price_version`; nothing else does."""
+    """The only reader and writer of the table `price_version`."""
 
     def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
@@ -146,7 +146,7 @@ class PriceStore:
         return [KnownPrice(price=_price_of_row(row), **{name: row[name] for name in names}) for row in rows]
 
     async def _remember(self, given: Sequence[tuple[str, Price, KnownSource, int]]) -> list[Price]:
-        """Insert what is new, read what is there, and rename prices that differ from it, until none does."""
+        """Insert new rows, read the stored ones, and rename prices that differ from theirs, until none does."""
         prices = [price.named(_truncated(price.version)) for _, price, _, _ in given]
         pending = list(range(len(given)))
         for number in range(1, _TRIES):

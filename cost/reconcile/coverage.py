@@ -22,7 +22,7 @@ _MOST_CHARS: Final = 200
 def outcomes(
     reconciliation: Reconciliation, tolerance: Tolerance, now_us: int, *, posted: bool = False
 ) -> dict[int, Outcome]:
-    """Return what came of each day that is over and that the files tell all of. With `posted` its differences are booked."""
+    """Return the result of each past day that the files cover whole. With `posted` its differences are booked."""
     wrong = {line.day_us for line in differing(reconciliation, tolerance)}
     differs: Outcome = "posted" if posted else "differs"
     over = [day for day in reconciliation.whole_days if day + DAY_US <= now_us]
@@ -36,7 +36,7 @@ async def keep_compared(
     found: Mapping[int, Outcome],
     now_us: int,
 ) -> None:
-    """Keep what came of these days; the latest comparison of a day counts."""
+    """Keep the results of these days; the latest comparison of a day counts."""
     rows = [
         {
             "organisation_id": organisation_id,
@@ -59,7 +59,7 @@ async def keep_compared(
 
 
 async def compared_days(engine: AsyncEngine, organisation_id: str, start_us: int, end_us: int) -> Compared:
-    """Return what came of each day of a time that was compared, by provider."""
+    """Return the result of each compared day of a time range, by provider."""
     query = select(col(ComparedDay.provider), col(ComparedDay.day_us), col(ComparedDay.outcome)).where(
         col(ComparedDay.organisation_id) == organisation_id,
         col(ComparedDay.day_us) >= start_us,

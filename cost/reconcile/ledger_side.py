@@ -8,25 +8,15 @@ from sqlalchemy import ColumnElement, Row, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
+from cost.dimensions import POSTED_COLUMNS
+from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
 from cost.reconcile.statement import COST_METERS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US
 
 MAX_ROWS: Final = 2_000_000
-_GROUP: Final = (
-    "start_us",
-    "organisation_id",
-    "team_id",
-    "key_id",
-    "target_id",
-    "provider",
-    "tier",
-    "tag",
-    "price_version",
-    "pool",
-)
+_GROUP: Final = ("start_us", *POSTED_COLUMNS)
 _OF_NO_PROVIDER: Final = ("true-up", "idle")
 """Origins on no provider's bill: the cost of our own GPUs beyond the planned rate."""
 
@@ -58,7 +48,7 @@ async def booked(
     providers: Collection[str],
     organisation_id: str | None,
 ) -> list[OurRow]:
-    """Return what was booked to these providers on these days, by group; of all organisations for None.
+    """Return the bookings of these providers on these days, by group; of all organisations for None.
 
     `providers` are compared without regard to case: they are names that an operator chose.
     """
@@ -94,12 +84,13 @@ def _our_row(row: Row[Any]) -> OurRow:
     sums = {name: int(names[name] or 0) for name in _SUMS}
     used = dict(zip(METER_NAMES, split_row(sums, sums["attempts"]), strict=True))
     spent = dict(zip(METER_NAMES, (sums[name] for name in METER_COLUMNS), strict=True))
-    # No provider tells reasoning apart.
     for each in (used, spent):
-        each["output"] += each["reasoning"]
+        for meter in reversed(METERS):
+            if not meter.in_statements:
+                each[meter.within] += each[meter.name]
     return OurRow(
         day_us=int(names["start_us"]),
-        **{name: str(names[name]) for name in _GROUP[1:]},
+        **{name: str(names[name]) for name in POSTED_COLUMNS},
         tokens=tuple(used[name] for name in TOKEN_METERS),
         reasoning_tokens=sums["reasoning_tokens"],
         attempts=sums["attempts"],

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar, cast
 
 import msgspec
 
+from cost.dimensions import PostedGroup
 from cost.prices import NANO_PER_USD
 from cost.reconcile.statement import COST_METERS, EXACT, NO_TOKENS, BadExport, CostLine, Statement, Tokens, UsageLine
 from cost.times import DAY_US, day_of, start_of
@@ -33,19 +34,10 @@ CostMeters = tuple[int, ...]
 """One amount in nano-dollars for each of `COST_METERS`."""
 
 
-class OurRow(msgspec.Struct, frozen=True, kw_only=True):
+class OurRow(PostedGroup, frozen=True, kw_only=True):
     """Amounts that we booked on one day for one group of ledger dimensions."""
 
     day_us: int
-    organisation_id: str
-    team_id: str
-    key_id: str
-    target_id: str
-    provider: str
-    tier: str
-    tag: str
-    price_version: str
-    pool: str
     tokens: Tokens = NO_TOKENS
     reasoning_tokens: int = 0
     attempts: int = 0
@@ -374,14 +366,10 @@ class _Day:
         return OurRow(
             day_us=self._day_us,
             organisation_id=self._matching.organisation_id,
-            team_id="",
             key_id=self._keys.first_ours(key) or "",
             target_id=provider if model == ALL else self._names.first_ours(model) or model,
             provider=provider,
             tier="interactive",
-            tag="",
-            price_version="",
-            pool="",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
+from cost.dimensions import POSTED_COLUMNS
 from cost.ledger.entries import Entry, adjustment
 from cost.meters import METER_COLUMNS
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
@@ -18,17 +19,6 @@ from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadEx
 from cost.times import DAY_US, day_of
 
 MAX_ENTRIES: Final = 100_000
-_DIMENSIONS: Final = (
-    "organisation_id",
-    "team_id",
-    "key_id",
-    "target_id",
-    "provider",
-    "tier",
-    "tag",
-    "price_version",
-    "pool",
-)
 _REQUEST: Final = COST_METERS.index("request")
 _OUTPUT: Final = TOKEN_METERS.index("output")
 _MOST_NANOUSD: Final = 10**18
@@ -139,7 +129,7 @@ def _groups(rows: Sequence[OurRow]) -> list[OurRow]:
 
 
 def _key(row: OurRow) -> tuple[str, ...]:
-    return tuple(getattr(row, name) for name in _DIMENSIONS)
+    return tuple(getattr(row, name) for name in POSTED_COLUMNS)
 
 
 def _added(one: OurRow, other: OurRow) -> OurRow:
@@ -216,5 +206,5 @@ def _entry(share: Share, request_id: str) -> Entry:
         cache_write_1h_tokens=written_1h,
         output_tokens=output,
         reasoning_tokens=share.reasoning_tokens,
-        **{name: getattr(row, name) for name in _DIMENSIONS},
+        **{name: getattr(row, name) for name in POSTED_COLUMNS},
     )

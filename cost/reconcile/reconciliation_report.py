@@ -125,18 +125,7 @@ def _total(reconciliation: Reconciliation) -> Line:
     """Sum the lines: tokens where the files tell tokens, dollars where they tell dollars."""
     with_tokens = [line for line in reconciliation.lines if line.theirs_tokens is not None]
     with_dollars = [line for line in reconciliation.lines if line.theirs_nanousd is not None]
-    nobody = OurRow(
-        day_us=0,
-        organisation_id="",
-        team_id="",
-        key_id="",
-        target_id="",
-        provider="",
-        tier="",
-        tag="",
-        price_version="",
-        pool="",
-    )
+    nobody = OurRow(day_us=0)
     theirs = [line.theirs_tokens for line in with_tokens if line.theirs_tokens is not None]
     return Line(
         day_us=0,

@@ -15,7 +15,7 @@ from unicodedata import category
 
 import msgspec
 
-from cost import meters
+from cost.meters import METERS
 from cost.times import DAY_US
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -32,8 +32,8 @@ _TABLE: Final = re.compile(r"[A-Za-z_\" ]+,")
 EXACT: Final = Context(prec=120)
 """Decimal context wide enough that no sum of amounts is ever rounded."""
 
-TOKEN_METERS: Final = tuple(name for name in meters.TOKEN_METERS if name != "reasoning")
-"""Token meters that both sides count. No provider tells reasoning apart here, so `output` contains it."""
+TOKEN_METERS: Final = tuple(each.name for each in METERS if each.in_tokens and each.in_statements)
+"""Token meters that both sides count; the others are contained in what they are within."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
 
 Tokens = tuple[int, ...]

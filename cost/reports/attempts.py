@@ -9,21 +9,12 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.dimensions import COLUMNS, Dimension, UsageFilters
 from cost.ledger.rollups import counted, ledger_sums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import (
-    COLUMNS,
-    Dimension,
-    UsageFilters,
-    UsageRow,
-    check_values,
-    filtered,
-    plain,
-    scoped,
-    sums_of,
-)
+from cost.reports.usage import UsageRow, check_values, filtered, plain, scoped, sums_of
 from cost.tables import LedgerEntry
 from cost.times import DAY_US
 
@@ -60,6 +51,7 @@ class LoggedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     ttft_us: int | None
     duration_us: int | None
     tag: str
+    end_user: str
     origin: str
 
 
@@ -93,7 +85,7 @@ class LogPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptReader:
-    """Reads the ledger in one statement a call, bounded in time and number of rows."""
+    """A reader of the ledger in one statement a call, bounded in time and number of rows."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -9,11 +9,12 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
+from cost.dimensions import BY_NAME, Dimension
 from cost.fleet.earnings import PoolEarnings
 from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.prices import usd
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_ROWS, Dimension, UsagePage, UsageQuery, UsageReader, UsageSums
+from cost.reports.usage import MAX_ROWS, UsagePage, UsageQuery, UsageReader, UsageSums
 from cost.times import DAY_US, start_of
 
 DAYS_SHOWN: Final = 14
@@ -21,13 +22,8 @@ WEEK: Final = 7
 MAX_GROUPS_SHOWN: Final = 100
 _MONTH: Final = 31
 _SHARE: Final = Decimal("0.001")
-SECTIONS: Final[Mapping[Dimension, str]] = {
-    "team": "teams",
-    "model": "models",
-    "tier": "tiers",
-    "key": "keys",
-    "tag": "tags",
-}
+_DIVIDED_BY: Final[tuple[Dimension, ...]] = ("team", "model", "tier", "key", "tag")
+SECTIONS: Final[Mapping[Dimension, str]] = {name: BY_NAME[name].plural for name in _DIVIDED_BY}
 """Dimensions that a day is divided by, and the plural names of their parts."""
 _FEWER_PARTS: Final = (10, 5, 2, 0)
 
@@ -115,7 +111,7 @@ def saving(sums: UsageSums) -> int | None:
 
 
 class DailyReader:
-    """Reads daily reports; every query has the scope in it."""
+    """A reader of daily reports; every query has the scope in it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._usage = UsageReader(engine)

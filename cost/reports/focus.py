@@ -101,7 +101,8 @@ CUSTOM_COLUMNS: Final = (
 )
 """Custom columns of ours.
 
-Counts, counterfactual cost and what the tier batch saved are on a group's first row only, so that they can be summed.
+Counts, counterfactual cost and the savings of the tier batch are on a group's first row only, so that they can be
+summed.
 """
 COLUMNS: Final = FOCUS_COLUMNS + CUSTOM_COLUMNS
 
@@ -163,7 +164,7 @@ class _UnitPrice(msgspec.Struct, frozen=True):
 
 
 class FocusExport:
-    """Reads the roll-ups as FOCUS; price figures and account names are injected."""
+    """An export of the roll-ups as FOCUS; price figures and account names are injected."""
 
     def __init__(self, engine: AsyncEngine, figures: Figures, names: FocusNames, now_us: Callable[[], int]) -> None:
         self._engine = engine
@@ -364,7 +365,7 @@ def _quantity(group: Row, meter: str) -> int:
 
 
 def _scale(group: Row, meter: str) -> int:
-    """Return how many of a meter's quantity are one: quantities of units are told in thousandths."""
+    """Return the divisor of a meter's quantity: quantities of units are in thousandths."""
     return _MILLI if meter == "request" and group["unit"] else 1
 
 
@@ -385,7 +386,7 @@ def _label(group: Row, meter: str) -> str:
 
 
 def unit_label(unit: str) -> str:
-    """Return what a unit of the ledger counts, in words: `image/hd` is `Images (hd)`."""
+    """Return the words for a unit of the ledger: `image/hd` is `Images (hd)`."""
     name, _, kind = unit.partition("/")
     return _UNITS[name][1] + (f" ({kind})" if kind else "")
 

@@ -65,8 +65,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token of a served streamed answer, else None: unstreamed, it comes with the last, and of an
-        answer that was gone on with it is that of the rest, which no caller waited for.
+        """Seconds to the first token of a served streamed answer; else None. The first token of a whole answer comes
+        with its last; that of a continued answer begins the rest, for which no caller waited.
         """
         if self.ttft_us is None or not (self.served and self.stream) or CONTINUED in self.flags:
             return None
@@ -140,8 +140,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     """Complexity that best separates the prompts that the busiest target (the mainstay) answered from the others'.
 
-    It is found from what happened, and is no rule: each prompt is decided by what each target is expected to make of
-    it.
+    It describes past choices and is no rule: each prompt is decided by the expected answers of the targets.
     """
 
     at: float
@@ -158,7 +157,9 @@ class Complexities(msgspec.Struct, frozen=True, kw_only=True):
 
     by_target: tuple[tuple[str, tuple[int, ...]], ...]
     threshold: Threshold | None
-    """None if complexity does not separate them, or one side has too few prompts."""
+    """Threshold between the mainstay's prompts and the others'; None if complexity does not separate them, or one side
+    has too few prompts.
+    """
 
     @property
     def count(self) -> int:
@@ -187,7 +188,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatestReader:
-    """Reads a bounded number of the latest attempts in one statement, along an index."""
+    """A reader of a bounded number of the latest attempts in one statement, along an index."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -197,7 +198,7 @@ class LatestReader:
         return tuple(_sample(row) for row in await self._latest(_COLUMNS, scope, most))
 
     async def asked(self, scope: ReadScope, start_us: int, most: int = LATEST) -> tuple[Asked, ...]:
-        """Return what the latest attempts since `start_us` asked for and cost, newest first, at most `most`."""
+        """Return request, target and cost of the latest attempts since `start_us`, newest first, at most `most`."""
         found = await self._latest(Asked.__struct_fields__, scope, most, start_us)
         return tuple(Asked(**dict(zip(Asked.__struct_fields__, row, strict=True))) for row in found)
 

@@ -10,13 +10,13 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.dimensions import COLUMNS, Dimension, PostedGroup
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import COLUMNS, MAX_DAYS, known_cost, scoped
+from cost.reports.usage import MAX_DAYS, known_cost, scoped
 from cost.tables import rollup_day
 from cost.times import DAY_US
 
-Grouping = Literal["team", "key", "model", "provider", "tier", "tag"]
 Part = Literal["requests", "shadow", "corrections", "reconciliations", "true-up", "idle"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "reconciliations", "true-up", "idle")
 """Kinds of cost; each ledger entry is in one of them."""
@@ -45,14 +45,6 @@ _COUNTS: Final = (
     "batch_saved_nanousd",
 )
 _SUMMED: Final = (*_COUNTS, "quantity_milli")
-_FIELDS: Final[Mapping[Grouping, str]] = {
-    "team": "team_id",
-    "key": "key_id",
-    "model": "target_id",
-    "provider": "provider",
-    "tier": "tier",
-    "tag": "tag",
-}
 
 
 def part_of(origin: str) -> Part:
@@ -60,16 +52,9 @@ def part_of(origin: str) -> Part:
     return _PART_OF[origin]
 
 
-class PeriodLine(msgspec.Struct, frozen=True, kw_only=True):
+class PeriodLine(PostedGroup, frozen=True, kw_only=True):
     """Sums over the days by origin, pool, unit and the dimensions grouped by; the other names are empty."""
 
-    team_id: str = ""
-    key_id: str = ""
-    target_id: str = ""
-    provider: str = ""
-    tier: str = ""
-    tag: str = ""
-    pool: str = ""
     origin: str = "caller"
     unit: str = ""
     """Unit that the provider counts beside tokens, such as `second`; empty for tokens alone."""
@@ -142,9 +127,9 @@ def spent(lines: Iterable[PeriodLine]) -> SpendSum:
     return SpendSum(parts=parts, **counts)
 
 
-def divided(lines: Iterable[PeriodLine], by: Grouping) -> dict[str, SpendSum]:
+def divided(lines: Iterable[PeriodLine], by: Dimension) -> dict[str, SpendSum]:
     """Return the sums per value of a dimension. Idle GPUs belong to none, so they are left out."""
-    field = _FIELDS[by]
+    field = COLUMNS[by]
     groups: dict[str, list[PeriodLine]] = {}
     for line in lines:
         if line.origin != "idle":
@@ -168,19 +153,19 @@ class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodReader:
-    """Reads spending of whole UTC days within a scope."""
+    """A reader of spending of whole UTC days within a scope."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def lines(
-        self, scope: ReadScope, start_us: int, end_us: int, by: Sequence[Grouping]
+        self, scope: ReadScope, start_us: int, end_us: int, by: Sequence[Dimension]
     ) -> tuple[PeriodLine, ...]:
         """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
         _check_range(start_us, end_us)
         table = rollup_day.c
-        names = [*(_FIELDS[each] for each in by), "pool", "origin", "unit"]
-        group = [table[COLUMNS[each]] for each in by] + [table.pool, table.origin, table.unit]
+        names = [*(COLUMNS[each] for each in by), "pool", "origin", "unit"]
+        group = [table[name] for name in names]
         query = (
             select(*group, *(func.sum(table[name]) for name in _SUMMED))
             .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)

@@ -10,6 +10,7 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.dimensions import REQUEST_FILTERS
 from cost.ledger.entries import TERMINAL, Entry
 from cost.ledger.rows import ALL, read
 from cost.reports.report_errors import BadQuery
@@ -19,7 +20,7 @@ from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
 Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]
-"""Filter by what became of a request's attempts; one request may match several. Empty matches all."""
+"""Filter by the outcome of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
 """Cursor: moment and request id of a page's last request."""
@@ -72,7 +73,7 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise BadQuery(f"it must be from 1 to {MAX_ROWS}", param="rows")
         if self.outcome not in OUTCOMES:
             raise BadQuery(f"use one of {', '.join(filter(None, OUTCOMES))}", param="outcome")
-        for name in ("target", "key", "tag", "tier"):
+        for name in REQUEST_FILTERS:
             check_values([getattr(self, name)], name)
         if self.before is not None:
             check_values([self.before[1]], "before")
@@ -96,7 +97,7 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     def filtered(self) -> bool:
         """True if any filter is set that rows are searched by; the time is none, as an index finds it."""
         bounds = (self.slower_us, self.dearer_nanousd)
-        texts = (self.outcome, self.target, self.key, self.tag, self.tier, self.status)
+        texts = (self.outcome, self.status, *(getattr(self, name) for name in REQUEST_FILTERS))
         return any(texts) or any(bound is not None for bound in bounds)
 
     @property
@@ -230,7 +231,7 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentReader:
-    """Reads a bounded number of the newest ledger rows, whatever the ledger's size."""
+    """A reader of a bounded number of the newest ledger rows, whatever the ledger's size."""
 
     def __init__(self, engine: AsyncEngine, *, searched: int = SEARCHED) -> None:
         self._engine = engine
@@ -238,7 +239,7 @@ class RecentReader:
 
     async def page(self, query: RecentQuery) -> RecentPage:
         """Return the requests after the query's place, by the end of their last attempt, or those of a page of another
-        order: of what matches among the newest attempts, as many as are searched.
+        order, from the matching ones among a bounded number of the newest attempts.
         """
         if query.order:
             return await self._ordered(query)
@@ -312,12 +313,9 @@ _REQUEST: Final = col(LedgerEntry.request_id)
 _FILTER_COLUMNS: Final = tuple(
     getattr(LedgerEntry, name)
     for name in (
+        *REQUEST_FILTERS.values(),
         "attempt",
         "entry",
-        "key_id",
-        "tier",
-        "target_id",
-        "tag",
         "status",
         "served",
         "reason",
@@ -347,7 +345,7 @@ def _newest(query: RecentQuery, columns: Sequence[Any] = ()) -> Select[Any]:
 
 
 def _search(query: RecentQuery, depth: int, most: int) -> Select[Any]:
-    """Select what matches among the newest `depth` ends of attempts, newest first.
+    """Select the matching rows among the newest `depth` ends of attempts, newest first.
 
     Each row, also where nothing matches, has the number of rows searched and the last of them. They are read once: they
     lie all over a large ledger.
@@ -412,8 +410,8 @@ def _ordered_search(query: RecentQuery, depth: int) -> Select[Any]:
 
 
 def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
-    asked = {"key_id": query.key, "tier": query.tier, "target_id": query.target, "tag": query.tag}
-    conditions: list[ColumnElement[bool]] = [columns[name] == value for name, value in asked.items() if value]
+    asked = {column: getattr(query, name) for name, column in REQUEST_FILTERS.items()}
+    conditions: list[ColumnElement[bool]] = [columns[column] == value for column, value in asked.items() if value]
     tried = columns.entry.in_(("settle", "expire"))
     if query.statuses is not None:
         conditions.append(columns.status.between(*query.statuses))
@@ -447,12 +445,7 @@ def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool])
 
 def matches(entry: Entry, query: RecentQuery) -> bool:
     """Return whether an entry matches; the counterpart of `_filters` in Python."""
-    asked = (
-        (query.key, entry.key_id),
-        (query.tier, entry.tier),
-        (query.target, entry.target_id),
-        (query.tag, entry.tag),
-    )
+    asked = ((getattr(query, name), getattr(entry, column)) for name, column in REQUEST_FILTERS.items())
     if any(wanted not in {"", found} for wanted, found in asked) or not _is_within(entry, query):
         return False
     outcomes: dict[Outcome, bool] = {

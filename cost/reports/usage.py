@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    Table,
     func,
     literal,
     literal_column,
@@ -19,15 +18,14 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
+from cost.ledger.rollups import counted, ledger_sums
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
-
-Dimension = Literal["team", "key", "model", "provider", "tier", "tag", "origin", "unit", "day", "hour"]
-"""Dimensions to group by. A day or hour is given as its first microsecond since 1970."""
 
 MAX_DAYS: Final = 366
 MAX_DAYS_BY_HOUR: Final = 31
@@ -38,19 +36,9 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
-
-COLUMNS: Final = {
-    "team": "team_id",
-    "key": "key_id",
-    "model": "target_id",
-    "provider": "provider",
-    "tier": "tier",
-    "tag": "tag",
-    "origin": "origin",
-    "unit": "unit",
-}
-"""Columns of the dimensions that are not times, in the roll-ups and in the ledger alike."""
-_TIMES: Final = ("day", "hour")
+_LEDGERS_OWN: Final = tuple(each.name for each in DIMENSIONS if not each.rolled_up)
+_SHORT: Final = " or ".join(("hours", *(f"`{name}`" for name in _LEDGERS_OWN)))
+"""Dimensions of which `MAX_DAYS_BY_HOUR` can be asked for at once, as told in error messages."""
 
 
 class UsageSums(MeterSums, frozen=True, kw_only=True):
@@ -86,24 +74,8 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
         return None if self.known_cost_nanousd is None else self.baseline_nanousd - self.known_cost_nanousd
 
 
-class UsageFilters(msgspec.Struct, frozen=True, kw_only=True):
-    """Values to include, or with `not_` to exclude; an empty filter matches all."""
-
-    team: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    provider: tuple[str, ...] = ()
-    tier: tuple[str, ...] = ()
-    tag: tuple[str, ...] = ()
-    origin: tuple[str, ...] = ()
-    unit: tuple[str, ...] = ()
-    not_team: tuple[str, ...] = ()
-    not_model: tuple[str, ...] = ()
-    not_tier: tuple[str, ...] = ()
-
-
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Query of the roll-ups from `start_us` up to `end_us`. Construction raises BadQuery."""
+    """Query of usage from `start_us` up to `end_us`. Construction raises BadQuery."""
 
     scope: ReadScope
     start_us: int
@@ -114,9 +86,9 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
     def __post_init__(self) -> None:
-        _check_range(self.start_us, self.end_us, by_hour=self.by_hour)
-        if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(get_args(Dimension)):
-            raise BadQuery(f"use each of {', '.join(get_args(Dimension))} at most once", param="group_by")
+        _check_range(self.start_us, self.end_us, is_short=self.by_hour or self.in_ledger)
+        if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
+            raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
             raise BadQuery(f"it must be from 1 to {MAX_ROWS}", param="limit")
         for name, values in msgspec.structs.asdict(self.filters).items():
@@ -128,10 +100,16 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
         return "hour" in self.group_by or bool(self.start_us % DAY_US or self.end_us % DAY_US)
 
     @property
+    def in_ledger(self) -> bool:
+        """True if it asks for a dimension that the roll-ups lack."""
+        filters = (name.removeprefix("not_") for name, values in msgspec.structs.asdict(self.filters).items() if values)
+        return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
+
+    @property
     def order(self) -> tuple[Dimension, ...]:
         """Sort order: time first, then as grouped."""
-        times: list[Dimension] = [each for each in self.group_by if each in _TIMES]
-        return (*sorted(times), *(each for each in self.group_by if each not in _TIMES))
+        times: list[Dimension] = [each for each in self.group_by if each in TIMES]
+        return (*sorted(times), *(each for each in self.group_by if each not in TIMES))
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +128,8 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Reads the roll-ups in one statement a page, and one for totals that span pages.
+    """A reader of the roll-ups, or of the ledger for what these lack, in one statement a page, and one for totals that span
+    pages.
 
     Every statement has the scope in its WHERE clause.
     """
@@ -164,10 +143,9 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        table = rollup_hour if query.by_hour else rollup_day
-        where = _conditions(table, query)
+        source = _source(query)
         async with self._engine.connect() as connection:
-            found = (await connection.execute(_page_statement(table, query, where))).mappings().all()
+            found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
             many = len(found) > _MANY
             rows = await asyncio.to_thread(_rows, found, query) if many else _rows(found, query)
@@ -177,7 +155,7 @@ class UsageReader:
             if with_totals and query.cursor is None and not more:
                 totals = added(row.sums for row in shown)
             elif with_totals:
-                whole = select(*_sum_columns(table)).where(*where)
+                whole = select(*source.sums).where(*source.conditions)
                 totals = sums_of((await connection.execute(whole)).mappings().one())
         return UsagePage(rows=shown, next_cursor=_next_cursor(query, shown[-1]) if more else None, totals=totals)
 
@@ -216,44 +194,65 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
     return conditions
 
 
-def _check_range(start_us: int, end_us: int, *, by_hour: bool) -> None:
+def _check_range(start_us: int, end_us: int, *, is_short: bool) -> None:
     if start_us % HOUR_US or end_us % HOUR_US:
         raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
-    days = MAX_DAYS_BY_HOUR if by_hour else MAX_DAYS
+    days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
     if end_us - start_us > days * DAY_US:
-        told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where hours are asked for"
+        told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
-def _expression(table: Table, dimension: Dimension) -> ColumnElement[Any]:
-    start = table.c.start_us
-    if dimension == "hour" or (dimension == "day" and table is rollup_day):
-        return start
-    if dimension == "day":
-        # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
-        day: ColumnElement[Any] = start - start % literal_column(str(DAY_US))
-        return day
-    return table.c[COLUMNS[dimension]]
+class _Source(NamedTuple):
+    """Rows that answer a query: those of a roll-up, or the ledger's own."""
+
+    columns: Mapping[str, ColumnElement[Any]]
+    at: ColumnElement[Any]
+    step_us: int
+    """Length of time that one row stands for, in microseconds; all begin at a multiple of it."""
+    sums: Sequence[ColumnElement[Any]]
+    """`ROLLUP_SUMS` as sums over the rows."""
+    conditions: list[ColumnElement[bool]]
 
 
-def _conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
-    columns: Mapping[str, ColumnElement[Any]] = dict(table.c)
-    conditions = scoped(columns, query.scope)
-    conditions += [table.c.start_us >= query.start_us, table.c.start_us < query.end_us]
-    return conditions + filtered(columns, query.filters)
+def _source(query: UsageQuery) -> _Source:
+    if query.in_ledger:
+        columns: Mapping[str, ColumnElement[Any]] = {
+            name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
+        }
+        within = [counted(query.start_us, query.end_us)]
+        at, step_us, sums = columns["at_us"], 1, ledger_sums()
+    else:
+        table, step_us = (rollup_hour, HOUR_US) if query.by_hour else (rollup_day, DAY_US)
+        columns, at = dict(table.c), table.c.start_us
+        within = [at >= query.start_us, at < query.end_us]
+        sums = tuple(func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS)
+    conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
+    return _Source(columns, at, step_us, sums, conditions)
 
 
-def _page_statement(table: Table, query: UsageQuery, where: Iterable[ColumnElement[bool]]) -> Select[Any]:
-    groups = {each: _expression(table, each) for each in query.order}
+def _expression(source: _Source, dimension: Dimension) -> ColumnElement[Any]:
+    length_us = TIMES.get(dimension)
+    if length_us is None:
+        return source.columns[COLUMNS[dimension]]
+    if source.step_us % length_us == 0:
+        return source.at
+    # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
+    start: ColumnElement[Any] = source.at - source.at % literal_column(str(length_us))
+    return start
+
+
+def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:
+    groups = {each: _expression(source, each) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
-    statement = select(*columns, *_sum_columns(table)).where(*where)
+    statement = select(*columns, *source.sums).where(*source.conditions)
     if groups:
         statement = statement.group_by(*groups.values()).order_by(*groups.values()).limit(query.limit + 1)
     if query.cursor is None:
         return statement
-    kinds = [int if each in _TIMES else str for each in query.order]
+    kinds = [int if each in TIMES else str for each in query.order]
     last = decode_cursor(query.cursor, _without_cursor(query), kinds)
     if not groups:
         raise BadQuery("what is not grouped has one page", param="page")
@@ -265,10 +264,6 @@ def _after(expressions: Sequence[ColumnElement[Any]], last: Sequence[str | int])
     if len(bound) == 1:
         return expressions[0] > bound[0]
     return sql_tuple(*expressions) > sql_tuple(*bound)
-
-
-def _sum_columns(table: Table) -> list[ColumnElement[Any]]:
-    return [func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS]
 
 
 def _rows(found: Sequence[Mapping[Any, Any]], query: UsageQuery) -> list[UsageRow]:

@@ -1,1 +1,1 @@
-"""The savings claim: baselines of the same work elsewhere, and whether the promised saving was met."""
+"""Savings: baselines of the same work elsewhere, and the verdict on the promised saving."""

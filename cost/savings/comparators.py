@@ -28,7 +28,7 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "label", f"{self.target_id}@{self.price.version}")
 
     def worth_nanousd(self, usage: Usage, *, batch: bool, counted_ppm: int | None) -> int:
-        """Return what `usage`, counted by another target, would cost here, cache and batch discounts included.
+        """Return the cost here of `usage` that another target counted, cache and batch discounts included.
 
         `counted_ppm` is the other target's tokenizer ratio. Rounded half up once, at the end.
         """

@@ -25,8 +25,8 @@ COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "host
 """
 Word = Literal["met", "not met", "not measured", "not enough data"]
 Ground = Literal["measured", "published", "unmeasured"]
-"""Ground of the claim that a target's answers are as good as the reference's: outcomes of its answers, published scores
-alone, or nothing. The reference's own is `measured`: there is nothing to claim.
+"""Evidence that a target's answers are as good as the reference's: outcomes of its answers, published scores alone, or
+nothing. That for the reference itself is `measured`.
 """
 Part = Literal["requests", "shadow", "corrections", "true-up", "idle", "gateway"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "true-up", "idle", "gateway")
@@ -288,8 +288,8 @@ def _doubt_grounds(
     cost_nanousd: int,
     target: Decimal,
 ) -> tuple[Word, tuple[str, ...]]:
-    """Weaken `met` to not measured when the target is met only with what was saved at models whose answers nobody compared,
-    and add to it what rests on published scores. The same weights elsewhere answer the same.
+    """Weaken `met` to not measured when the target is met only with savings at models whose answers nobody compared,
+    and add the part that rests on published scores. The same weights elsewhere answer the same.
     """
     word, reasons = judged
     if word != "met" or name == "hosted":
@@ -346,7 +346,7 @@ def _missing_data(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Our own pools: bill, replica time up and busy in microseconds, and what they served."""
 
     bill_nanousd: int = 0
@@ -357,8 +357,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     served: Figures = Figures()
     """Sums of these pools' lines, whatever they are booked at."""
 
-    def __add__(self, other: "Fleet") -> "Fleet":
-        return Fleet(
+    def __add__(self, other: "FleetTotals") -> "FleetTotals":
+        return FleetTotals(
             bill_nanousd=self.bill_nanousd + other.bill_nanousd,
             up_us=self.up_us + other.up_us,
             busy_us=self.busy_us + other.busy_us,
@@ -382,7 +382,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     comparator: ComparatorName
     cost_nanousd: int
-    """Bill less what requests without this baseline paid of it."""
+    """Bill less the part that requests without this baseline paid."""
     baseline_nanousd: int
     cost_share: Decimal | None
     """Cost / baseline, rounded up to four places: 0.6 or less is a saving of 40 %."""
@@ -393,7 +393,7 @@ class FleetComparison(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
 
-def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
+def compare_fleet(fleet: FleetTotals, target: Decimal) -> tuple[FleetComparison, ...]:
     """Return the three comparisons of our own GPUs by themselves.
 
     The bill is for time up, the baseline for tokens. So at the same prices and weights twice the utilisation is twice
@@ -406,7 +406,7 @@ def compare_fleet(fleet: Fleet, target: Decimal) -> tuple[FleetComparison, ...]:
 
 
 def _fleet_comparison(
-    name: ComparatorName, fleet: Fleet, against: ComparisonResult, target: Decimal
+    name: ComparatorName, fleet: FleetTotals, against: ComparisonResult, target: Decimal
 ) -> FleetComparison:
     # Idle time belongs to no request, so all of it stays in.
     cost, baseline = fleet.bill_nanousd - against.left_out_nanousd, against.baseline_nanousd

@@ -1,4 +1,4 @@
-"""Reader of the claim's inputs: roll-ups, pools' bills, and the two arms of the holdout experiment.
+"""Reader of the savings report's inputs: roll-ups, pools' bills, and the two arms of the holdout experiment.
 
 Days whose bill is not posted yet, today among them, are trued up for the reader alone, and marked as provisional.
 """
@@ -14,14 +14,14 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from cost.fleet.cost_adjustment import IDLE, FleetBooks, Pending, PostedDay, bill_of_day, pending
+from cost.fleet.cost_adjustment import IDLE, Pending, PostedDay, TrueUpStore, bill_of_day, pending
 from cost.fleet.cost_adjustment import PoolDay as PoolBooks
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import Arm
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.savings.comparisons import Billed, Fleet, Ground, Line, figures
+from cost.savings.comparisons import Billed, FleetTotals, Ground, Line, figures
 from cost.savings.holdout import ArmSums
 from cost.tables import LatePosting, LedgerEntry, rollup_day
 from cost.times import DAY_US, HOUR_US
@@ -43,11 +43,11 @@ class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
 
     day_us: int
     pool: str
-    fleet: Fleet
+    fleet: FleetTotals
 
 
-class ClaimBooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs of the claim for a range of whole UTC days.
+class SavingsInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs of a savings report for a range of whole UTC days.
 
     `pools` is empty for a team: idle GPUs are the organisation's.
     """
@@ -74,19 +74,19 @@ class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Postings still to be made; None when the day is posted and adds up to its bill."""
 
 
-class ClaimReader:
-    """Reads the claim's inputs of one organisation or team."""
+class SavingsReader:
+    """A reader of the inputs of savings reports of one organisation or team."""
 
     def __init__(
         self,
         engine: AsyncEngine,
-        fleet: FleetBooks,
+        fleet: TrueUpStore,
         *,
         ground_of: Callable[[str], Ground],
         arms_within_s: float = ARMS_WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ground_of` tells of a target id what is known of its answers beside the reference's."""
+        """`ground_of` returns the evidence for a target's answers beside the reference's, by target id."""
         self._engine = engine
         self._fleet = fleet
         self._ground_of = ground_of
@@ -96,7 +96,7 @@ class ClaimReader:
 
     async def read(
         self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
-    ) -> ClaimBooks:
+    ) -> SavingsInputs:
         """Return the inputs for whole UTC days from `start_us` up to `end_us`. Raises BadQuery for a bad range."""
         _refuse_range(start_us, end_us)
         facts = await self._read_facts(pools, start_us, end_us, now_us)
@@ -107,7 +107,7 @@ class ClaimReader:
         billed = {key: found.up_us > 0 for key, found in facts.items()}
         billed |= await self._billed_unconfigured(lines, {pool.name for pool in pools}, start_us, end_us)
         arms, arms_from_us = await self._read_arms(scope, start_us, end_us, now_us)
-        return ClaimBooks(
+        return SavingsInputs(
             start_us=start_us,
             end_us=end_us,
             lines=tuple(lines),
@@ -337,9 +337,9 @@ def _pending_lines(
 
 
 def _overworked(facts: Mapping[tuple[str, int], _PoolFacts]) -> tuple[str, ...]:
-    pools: dict[str, Fleet] = {}
+    pools: dict[str, FleetTotals] = {}
     for (name, _), found in facts.items():
-        pools[name] = pools.get(name, Fleet()) + Fleet(up_us=found.up_us, busy_us=found.busy_us)
+        pools[name] = pools.get(name, FleetTotals()) + FleetTotals(up_us=found.up_us, busy_us=found.busy_us)
     return tuple(name for name, whole in sorted(pools.items()) if whole.overworked)
 
 
@@ -356,7 +356,7 @@ def _pool_days(
 ) -> tuple[PoolDay, ...]:
     """Return the organisation's pools by day.
 
-    The bill is what its rows and its idle row add up to; what other organisations paid of it is left out.
+    The bill is the sum of its rows and its idle row, without the part that other organisations paid.
     """
     by_day: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
@@ -366,7 +366,7 @@ def _pool_days(
     for (name, day), fact in sorted(facts.items(), key=lambda item: (item[0][1], item[0][0])):
         if _owner(pools, name) == scope.organisation_id:
             mine = by_day.get((name, day), [])
-            fleet = Fleet(
+            fleet = FleetTotals(
                 bill_nanousd=sum(line.cost_nanousd for line in mine),
                 up_us=fact.up_us,
                 busy_us=fact.busy_us,

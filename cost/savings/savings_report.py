@@ -1,4 +1,4 @@
-"""The savings claim as a report and as JSON: three comparisons, our own GPUs by themselves, and how sure it is."""
+"""The savings report and its JSON: three comparisons, our own GPUs by themselves, and the certainty."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -14,8 +14,8 @@ from cost.savings.comparisons import (
     COMPARATORS,
     Comparison,
     Figures,
-    Fleet,
     FleetComparison,
+    FleetTotals,
     Line,
     Part,
     Quality,
@@ -28,24 +28,24 @@ from cost.savings.comparisons import (
     quality,
 )
 from cost.savings.holdout import ArmSums, Measured, measured
-from cost.savings.savings_reader import ClaimBooks
+from cost.savings.savings_reader import SavingsInputs
 from cost.times import DAY_US, HOUR_US, day_of
 
 _HOURS_PLACES: Final = Decimal("0.01")
 
 
-class FleetClaim(msgspec.Struct, frozen=True, kw_only=True):
+class FleetSavings(msgspec.Struct, frozen=True, kw_only=True):
     """One pool, or all pools together: its figures and its three comparisons."""
 
     pool: str
     """Pool name; empty for all together."""
-    fleet: Fleet
-    today: Fleet | None
+    fleet: FleetTotals
+    today: FleetTotals | None
     """The last day of the range by itself when that is today, else None."""
     comparisons: tuple[FleetComparison, ...]
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class SavingsReport(msgspec.Struct, frozen=True, kw_only=True):
     """Savings of a range of whole UTC days, with the verdict against the target share."""
 
     start_us: int
@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[Part, int]
     """Spending by kind of cost, in nano-dollars; the parts add up to all of it."""
     comparisons: tuple[Comparison, ...]
-    fleets: tuple[FleetClaim, ...]
+    fleets: tuple[FleetSavings, ...]
     """All pools together, then each; empty without pools and for a single team. A single pool stands alone."""
     quality: Quality | None
     measured: Measured | None
@@ -99,8 +99,8 @@ class Comparability(msgspec.Struct, frozen=True, kw_only=True):
         return _share(min(self.took_part, self.served), self.served)
 
 
-def comparability(found: Claim) -> Comparability | None:
-    """Return how calculation and experiment compare; None while one of them has nothing to tell."""
+def comparability(found: SavingsReport) -> Comparability | None:
+    """Return the comparison of calculation and experiment; None while either has no figure."""
     calculated = found.comparisons[0].share
     if found.measured is None or calculated is None or not found.figures.served:
         return None
@@ -114,34 +114,34 @@ def comparability(found: Claim) -> Comparability | None:
     )
 
 
-def claim(
-    books: ClaimBooks,
+def savings_report(
+    inputs: SavingsInputs,
     *,
     target: Decimal,
     gateway_usd_per_hour: Decimal,
     now_us: int,
     judged: tuple[int, int] | None,
-) -> Claim:
-    """Compute the claim. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
-    gateway = gateway_nanousd(gateway_usd_per_hour, books.start_us, books.end_us, now_us)
-    found, parts = figures(books.lines, billed=books.billed), cost_parts(books.lines, gateway)
+) -> SavingsReport:
+    """Compute the report. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
+    gateway = gateway_nanousd(gateway_usd_per_hour, inputs.start_us, inputs.end_us, now_us)
+    found, parts = figures(inputs.lines, billed=inputs.billed), cost_parts(inputs.lines, gateway)
     interval = measured(
-        books.holdout, books.control, _overhead_per_request(parts, found.served - books.holdout.requests)
+        inputs.holdout, inputs.control, _overhead_per_request(parts, found.served - inputs.holdout.requests)
     )
-    return Claim(
-        start_us=books.start_us,
-        end_us=books.end_us,
+    return SavingsReport(
+        start_us=inputs.start_us,
+        end_us=inputs.end_us,
         target=target,
         figures=found,
         parts=parts,
-        comparisons=compare(found, gateway, target, interval, books.overworked),
-        fleets=tuple(_fleets(books, target, now_us)),
+        comparisons=compare(found, gateway, target, interval, inputs.overworked),
+        fleets=tuple(_fleets(inputs, target, now_us)),
         quality=None if judged is None else quality(*judged),
         measured=interval,
-        holdout=books.holdout,
-        control=books.control,
-        arms_from_us=books.arms_from_us,
-        provisional_days=books.provisional_days,
+        holdout=inputs.holdout,
+        control=inputs.control,
+        arms_from_us=inputs.arms_from_us,
+        provisional_days=inputs.provisional_days,
     )
 
 
@@ -151,20 +151,20 @@ def _overhead_per_request(parts: dict[Part, int], requests: int) -> int:
 
 
 def gateway_nanousd(usd_per_hour: Decimal, start_us: int, end_us: int, now_us: int) -> int:
-    """Return what the gateway's machines cost in the part of the range that is past, rounded half up."""
+    """Return the cost of the gateway's machines in the past part of the range, rounded half up."""
     amount = Fraction(nanousd(usd_per_hour) * max(0, min(end_us, now_us) - start_us), HOUR_US)
     return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
 
 
-def _fleets(books: ClaimBooks, target: Decimal, now_us: int) -> Iterator[FleetClaim]:
-    names = sorted({each.pool for each in books.pools})
+def _fleets(inputs: SavingsInputs, target: Decimal, now_us: int) -> Iterator[FleetSavings]:
+    names = sorted({each.pool for each in inputs.pools})
     today = now_us - now_us % DAY_US
     for name in ["", *names] if len(names) != 1 else names:
-        days = [each for each in books.pools if name in {"", each.pool}]
+        days = [each for each in inputs.pools if name in {"", each.pool}]
         if days:
-            whole = reduce(add, (each.fleet for each in days), Fleet())
+            whole = reduce(add, (each.fleet for each in days), FleetTotals())
             now = [each.fleet for each in days if each.day_us == today]
-            yield FleetClaim(
+            yield FleetSavings(
                 pool=name,
                 fleet=whole,
                 today=reduce(add, now) if now else None,
@@ -172,8 +172,8 @@ def _fleets(books: ClaimBooks, target: Decimal, now_us: int) -> Iterator[FleetCl
             )
 
 
-def claim_as_json(found: Claim) -> dict[str, Any]:
-    """Return the claim as JSON-ready values: money as exact Decimals in dollars, shares as numbers from 0 to 1."""
+def savings_as_json(found: SavingsReport) -> dict[str, Any]:
+    """Return the report as JSON-ready values: money as exact Decimals in dollars, shares as numbers from 0 to 1."""
     counted = found.figures
     return {
         "object": "savings",
@@ -213,7 +213,7 @@ def _quality_as_json(found: Quality | None) -> dict[str, Any] | None:
     return None if found is None else msgspec.structs.asdict(found)
 
 
-def _measured_as_json(found: Claim) -> dict[str, Any] | None:
+def _measured_as_json(found: SavingsReport) -> dict[str, Any] | None:
     if not found.holdout.requests and not found.control.requests:
         return None
     arms: dict[str, Any] = {
@@ -245,7 +245,7 @@ def _measured_as_json(found: Claim) -> dict[str, Any] | None:
 _INCOMPARABLE: Final = {"agrees_with_calculation": None, "share_of_served": None}
 
 
-def _fleet_as_json(each: FleetClaim) -> dict[str, Any]:
+def _fleet_as_json(each: FleetSavings) -> dict[str, Any]:
     fleet = each.fleet
     return {
         "pool": each.pool or None,
@@ -271,7 +271,7 @@ def _fleet_as_json(each: FleetClaim) -> dict[str, Any]:
     }
 
 
-def _utilisation(fleet: Fleet) -> Decimal | None:
+def _utilisation(fleet: FleetTotals) -> Decimal | None:
     return None if fleet.utilisation is None else floor(fleet.utilisation)
 
 
@@ -297,16 +297,16 @@ DAILY_COLUMNS: Final = (
 )
 
 
-def daily(books: ClaimBooks, *, gateway_usd_per_hour: Decimal, now_us: int) -> Iterator[tuple[Any, ...]]:
+def daily(inputs: SavingsInputs, *, gateway_usd_per_hour: Decimal, now_us: int) -> Iterator[tuple[Any, ...]]:
     """Yield one row a day in the order of `DAILY_COLUMNS`, without verdicts: a day is too little for one."""
     by_day: dict[int, list[Line]] = {}
-    for line in books.lines:
+    for line in inputs.lines:
         by_day.setdefault(line.day_us, []).append(line)
-    for day in range(books.start_us, min(books.end_us, now_us), DAY_US):
+    for day in range(inputs.start_us, min(inputs.end_us, now_us), DAY_US):
         lines = by_day.get(day, [])
         gateway = gateway_nanousd(gateway_usd_per_hour, day, day + DAY_US, now_us)
-        found, parts = figures(lines, billed=books.billed), cost_parts(lines, gateway)
-        fleet = reduce(add, (each.fleet for each in books.pools if each.day_us == day), Fleet())
+        found, parts = figures(lines, billed=inputs.billed), cost_parts(lines, gateway)
+        fleet = reduce(add, (each.fleet for each in inputs.pools if each.day_us == day), FleetTotals())
         compared = [
             cell
             for each in compare(found, gateway, Decimal("0.5"))
@@ -322,5 +322,5 @@ def daily(books: ClaimBooks, *, gateway_usd_per_hour: Decimal, now_us: int) -> I
             _utilisation(fleet),
             _share(found.estimated_attempts, found.attempts),
             found.unpriced_attempts,
-            "yes" if day in books.provisional_days else "no",
+            "yes" if day in inputs.provisional_days else "no",
         )

@@ -68,8 +68,8 @@ async def change_password(view: SignedIn) -> Response:
     person, form, gateway = view.session.person, await view.form(), view.gateway
     try:
         password = chosen_password(form)
-        await gateway.sign_in.check_own(person, form.secret("current"), client_address(view.request))
-        hashed = await gateway.sign_in.hashed(person, password)
+        await gateway.identity.sign_in.check_own(person, form.secret("current"), client_address(view.request))
+        hashed = await gateway.identity.sign_in.hashed(person, password)
     except WrongCredentials:
         return await _page(view, {"current": "This is not your current password."}, 400)
     except Locked as locked:
@@ -80,11 +80,11 @@ async def change_password(view: SignedIn) -> Response:
         return await _page(view, {"password": str(weak)}, 400)
     except FormError as wrong:
         return await _page(view, {wrong.field: wrong.message}, 400)
-    async with gateway.audit.change(view.actor, "person.password_set") as change:
-        await gateway.sign_in.set_password(person.person_id, hashed, engine=change.within)
-        ended = await gateway.sessions.within(change.within).close_all(person.person_id)
+    async with gateway.identity.audit.change(view.actor, "person.password_set") as change:
+        await gateway.identity.sign_in.set_password(person.person_id, hashed, engine=change.within)
+        ended = await gateway.identity.sessions.within(change.within).close_all(person.person_id)
         change.tell("person", person.person_id, before={"sessions": ended}, after={"sessions": 1, "changed": True})
-    cookie = await gateway.sessions.open(
+    cookie = await gateway.identity.sessions.open(
         person.person_id,
         via="password",
         address=client_address(view.request),
@@ -102,9 +102,9 @@ async def end_session(view: SignedIn) -> Response:
     # An unknown digest, or another person's, is reported as ended.
     digest = (await view.form()).plain.get("session", "")
     person_id = view.session.person.person_id
-    if not await view.gateway.sessions.close_one(person_id, digest):
+    if not await view.gateway.identity.sessions.close_one(person_id, digest):
         return view.redirect(ACCOUNT, "That session had ended already.", "info")
-    await view.gateway.audit.note(view.actor, "person.session_ended", "person", person_id)
+    await view.gateway.identity.audit.note(view.actor, "person.session_ended", "person", person_id)
     return signed_out("out") if digest == view.session.digest else view.redirect(ACCOUNT, "That device is signed out.")
 
 
@@ -112,10 +112,10 @@ async def end_session(view: SignedIn) -> Response:
 async def end_others(view: SignedIn) -> Response:
     """End every session but this one."""
     person_id = view.session.person.person_id
-    ended = await view.gateway.sessions.close_all(person_id, but=view.session.digest)
+    ended = await view.gateway.identity.sessions.close_all(person_id, but=view.session.digest)
     if not ended:
         return view.redirect(ACCOUNT, "You are signed in on this device only.", "info")
-    await view.gateway.audit.note(
+    await view.gateway.identity.audit.note(
         view.actor, "person.signed_out_elsewhere", "person", person_id, after={"sessions_ended": ended}
     )
     return view.redirect(ACCOUNT, f"{ended} other {'session' if ended == 1 else 'sessions'} signed out.")
@@ -125,8 +125,8 @@ async def end_others(view: SignedIn) -> Response:
 async def end_all(view: SignedIn) -> Response:
     """End every session, this one included."""
     person_id = view.session.person.person_id
-    ended = await view.gateway.sessions.close_all(person_id)
-    await view.gateway.audit.note(
+    ended = await view.gateway.identity.sessions.close_all(person_id)
+    await view.gateway.identity.audit.note(
         view.actor, "person.signed_out_everywhere", "person", person_id, after={"sessions_ended": ended}
     )
     return signed_out("everywhere")
@@ -141,7 +141,7 @@ def device(agent: str) -> str:
 
 async def _page(view: PageRequest, errors: dict[str, str] | None = None, status: int = 200) -> Response:
     person, section = view.session.person, view.gateway.config().sign_in
-    sessions = await view.gateway.sessions.of_person(person.person_id)
+    sessions = await view.gateway.identity.sessions.of_person(person.person_id)
     rows = [_row(each, is_here=each.digest == view.session.digest) for each in sessions]
     table = Table.of(_COLUMNS, rows, view.query, sort="-seen", caption="Where you are signed in", csv=False)
     return view.page(

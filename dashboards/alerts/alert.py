@@ -1,4 +1,4 @@
-"""An alert: what is measured over which time, and from which value on somebody is told. Pure."""
+"""An alert: a measure over a time, and the threshold from which it is told. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
@@ -46,7 +46,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         return f"alert/{self.alert_id}/{now_us // again_us}"
 
     def words(self, value: int) -> str:
-        """One sentence with the value and the threshold."""
+        """Return one sentence with the value and the threshold."""
         whose = f"team {self.team_id}" if self.team_id else f"organisation {self.organisation_id}"
         return (
             f"{self.name}: {MEASURE_WORDS[self.measure].lower()} of {whose} in the last {WINDOWS_S[self.window_s]} is "

@@ -57,7 +57,7 @@ async def _of_books(connection: AsyncConnection, alert: Alert, now_us: int) -> i
 
 
 async def _spend(connection: AsyncConnection, alert: Alert, now_us: int) -> int:
-    """Nano-dollars of the hours that the time touches, which are booked whole."""
+    """Return the nano-dollars of the hours that the time touches, which are booked whole."""
     start_us = now_us - alert.window_s * 1_000_000
     where = [
         rollup_hour.c.start_us >= start_us - start_us % HOUR_US,

@@ -82,7 +82,7 @@ async def remove_of_team(view: Annotated[PageRequest, Depends(allowed("team.chan
 async def _add(view: PageRequest) -> Response:
     form = await view.form()
     try:
-        await put_new_alert(view.gateway.audit, view.actor, _alert(view, form))
+        await put_new_alert(view.gateway.identity.audit, view.actor, _alert(view, form))
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except BadRequest as error:
@@ -93,7 +93,7 @@ async def _add(view: PageRequest) -> Response:
 async def _remove(view: PageRequest) -> Response:
     form = await view.form()
     found = await take_alert(
-        view.gateway.audit, view.actor, view.principal.organisation_id, _team_id(view), form.text("alert_id")
+        view.gateway.identity.audit, view.actor, view.principal.organisation_id, _team_id(view), form.text("alert_id")
     )
     return view.redirect(_base(view), "There is no such alert." if found is None else f"“{found.name}” is removed.")
 

@@ -25,7 +25,7 @@ async def read_alerts(engine: AsyncEngine, organisation_id: str, team_id: str | 
 
 
 async def all_alerts(engine: AsyncEngine) -> list[Alert]:
-    """Every organisation's alerts, for the round that looks at them."""
+    """Return every organisation's alerts, for the round that looks at them."""
     return await _read(engine, (), _MOST_OF_ALL)
 
 

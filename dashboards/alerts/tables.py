@@ -19,7 +19,7 @@ class AlertRule(SQLModel, table=True):
     name: str = Field(sa_column=Column(String(100), nullable=False))
     measure: str = Field(sa_column=Column(String(16), nullable=False))
     threshold: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """In the measure's unit: nano-dollars, parts of a million, microseconds, or a count."""
+    """Threshold in the measure's unit: nano-dollars, parts of a million, microseconds, or a count."""
     window_s: int = Field(sa_column=Column(Integer, nullable=False))
     destination: str = Field(sa_column=Column(String(64), nullable=False))
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -18,7 +18,7 @@ Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
 
 
 class AlertRound:
-    """Looks at every alert. Any number of processes may: a message's id is the same in all of them."""
+    """A look at every alert. Any number of processes may take it: a message's id is the same in all of them."""
 
     def __init__(self, engine: AsyncEngine, put: Put, destinations: Collection[str], now_us: Callable[[], int]) -> None:
         self._engine = engine
@@ -28,7 +28,7 @@ class AlertRound:
         self._told: dict[str, str] = {}
 
     async def look(self) -> None:
-        """One round. An alert whose destination is gone from the configuration is left out, and logged."""
+        """Run one round. An alert whose destination is gone from the configuration is left out, and logged."""
         now_us = self._now_us()
         alerts = await all_alerts(self._engine)
         for alert in alerts:

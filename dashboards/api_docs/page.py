@@ -32,7 +32,7 @@ _RIGHTS: Final = {
 
 @router.get("/dashboard/api")
 async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Every call with its fields and an example."""
+    """Show every call with its fields and an example."""
     base = base_url(view.request, view.gateway.config().sign_in.public_url)
     return view.page(
         "api_docs/reference.html",

@@ -165,7 +165,7 @@ def _example(path: str, method: str, body: Mapping[str, Any], base_url: str) -> 
 
 
 def _answers(status: str, said: Mapping[str, Any]) -> Iterator[Answer]:
-    """One reply for each alternative of its schema."""
+    """Return one reply for each alternative of its schema."""
     schema = said.get("content", {}).get("application/json", {}).get("schema", {})
     for each in schema.get("anyOf", [schema]):
         kind, refers = _kind_of(each) if each else ("", "")

@@ -55,9 +55,10 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
     scope = Scope(organisation_id=view.principal.organisation_id)
     if view.query.get("format") == "csv" and problem is None:
         return export_reply(view.gateway, scope, filters, "csv")
-    async with looking(), view.gateway.reads:
+    async with looking(), view.gateway.finance.reads:
         names = {
-            team.team_id: team.name for team in await view.gateway.accounts.teams_of(view.principal.organisation_id)
+            team.team_id: team.name
+            for team in await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
         }
         page = await _page(view, scope, filters)
     asked = {name: view.query.get(name, "") for name in FILTERS if view.query.get(name, "")}
@@ -86,11 +87,11 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
 
 @router.get(f"{_HERE}/{{number}}")
 async def show_entry(view: Annotated[PageRequest, Depends(allowed("audit.read"))], number: str) -> Response:
-    """One entry in full. Raises AuditEntryNotFound, also for another organisation's."""
+    """Show one entry in full. Raises AuditEntryNotFound, also for another organisation's."""
     scope = Scope(organisation_id=view.principal.organisation_id)
     wanted = _number(number)
     async with looking():
-        entry = None if wanted is None else await view.gateway.audit.entry(scope, wanted)
+        entry = None if wanted is None else await view.gateway.identity.audit.entry(scope, wanted)
     if entry is None:
         raise AuditEntryNotFound(f"There is no entry {number[:_MAX_NUMBER_DIGITS]} in your organisation's log.")
     return view.page(
@@ -112,7 +113,7 @@ class _Page(NamedTuple):
 
 async def _page(view: PageRequest, scope: Scope, filters: Filters) -> _Page:
     """Read one entry more than is shown, to know whether there is a further page."""
-    log = view.gateway.audit
+    log = view.gateway.identity.audit
     before, after = _number(view.query.get("before", "")), _number(view.query.get("after", ""))
     more = PAGE_ROWS + 1
     if after is not None and before is None:

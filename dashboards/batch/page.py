@@ -80,10 +80,10 @@ async def show_batches(view: Annotated[PageRequest, Depends(allowed("signed-in")
     gateway = view.gateway
     everybody = view.may("organisation.read")
     found: list[Batch] = []
-    if gateway.batch is not None and (everybody or view.principal.teams):
+    if gateway.jobs.batch is not None and (everybody or view.principal.teams):
         teams = None if everybody else list(view.principal.teams)
         async with asking():
-            found = await gateway.batch.batches.newest(view.principal.organisation_id, teams, _LISTED)
+            found = await gateway.jobs.batch.batches.newest(view.principal.organisation_id, teams, _LISTED)
     table = Table.of(
         _BATCHES,
         [_row(each) for each in found],
@@ -97,12 +97,12 @@ async def show_batches(view: Annotated[PageRequest, Depends(allowed("signed-in")
     file = view.csv_asked("batches", table)
     if file is not None:
         return file
-    return view.page("batch/batches.html", title="Batches", batches=table, is_on=gateway.batch is not None)
+    return view.page("batch/batches.html", title="Batches", batches=table, is_on=gateway.jobs.batch is not None)
 
 
 @router.get("/dashboard/teams/{team_id}/batches/{batch_id}")
 async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))], batch_id: str) -> Response:
-    """One batch: how far it is, when it will be done, what it cost, and which requests failed."""
+    """Show one batch: how far it is, when it will be done, what it cost, and which requests failed."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
@@ -177,12 +177,12 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
 
 @router.post("/dashboard/teams/{team_id}/batches/{batch_id}/cancel")
 async def cancel(view: Annotated[PageRequest, Depends(allowed("team.change"))], batch_id: str) -> Response:
-    """Begins no more of its requests."""
+    """Cancel the batch: no more of its requests begin."""
     tier, owner = tier_of(view.request), _owner(view)
     async with asking():
         batch = await tier.batches.find(owner, _sound(batch_id))
     try:
-        await cancel_batch(view.gateway.audit, view.actor, tier.batches, owner, batch.batch_id)
+        await cancel_batch(view.gateway.identity.audit, view.actor, tier.batches, owner, batch.batch_id)
     except Refused as error:
         return view.redirect(_address(batch), told=error.message, tone="bad")
     return view.redirect(_address(batch), told="Cancelled; requests that run come to their end.")
@@ -196,7 +196,7 @@ async def resend(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
         batch = await tier.batches.find(owner, _sound(batch_id))
     message_id = _message_id(batch)
     sent = message_id is not None and await resend_callback(
-        view.gateway.audit, view.actor, owner, batch.batch_id, message_id
+        view.gateway.identity.audit, view.actor, owner, batch.batch_id, message_id
     )
     told = "It is sent again within a moment." if sent else "There is no message to send."
     return view.redirect(_address(batch), told=told, tone="good" if sent else "bad")
@@ -264,7 +264,7 @@ def _message_id(batch: Batch) -> str | None:
 
 
 async def _delivery(view: PageRequest, batch: Batch) -> Delivery | None:
-    message_id, desk = _message_id(batch), view.gateway.callbacks
+    message_id, desk = _message_id(batch), view.gateway.jobs.callbacks
     return None if message_id is None or desk is None else await desk.outbox.delivery(message_id)
 
 

@@ -34,14 +34,14 @@ _COLUMNS: Final = (
 
 @router.get("/dashboard/budgets")
 async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """All budgets of the viewer's organisation."""
+    """Show all budgets of the viewer's organisation."""
     owner, gateway = view.principal.organisation_id, view.gateway
     async with looking():
         standings = await BudgetStore(gateway.database).of_organisation(owner)
-        keys = await gateway.accounts.named_keys(
+        keys = await gateway.identity.accounts.named_keys(
             owner, [each.budget.scope_id for each in standings if each.budget.scope == "key"]
         )
-        teams = {team.team_id: team.name for team in await gateway.accounts.teams_of(owner)}
+        teams = {team.team_id: team.name for team in await gateway.identity.accounts.teams_of(owner)}
     table = Table.of(
         _COLUMNS,
         [_row(each, teams, keys) for each in standings],

@@ -128,7 +128,11 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
     try:
         place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
         await remove_limit(
-            view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=_only_keys_of(view)
+            view.gateway.identity.audit,
+            view.actor,
+            view.the_team.organisation_id,
+            place,
+            only_keys_of=_only_keys_of(view),
         )
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
@@ -139,7 +143,7 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 @router.get(f"{_PLACE}/{{budget_id}}")
 async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))], budget_id: str) -> Response:
-    """One budget's standing, and the form to change it."""
+    """Show one budget's standing, and the form to change it."""
     return await _show(view, budget_id, {}, {})
 
 
@@ -169,7 +173,7 @@ async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"
     """Remove a budget. Its spend stays in the books."""
     await _one(view, budget_id)
     await remove_budget(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         budget_id,
@@ -255,7 +259,7 @@ async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], er
 async def _keys(view: PageRequest) -> list[KeyRecord]:
     team = view.the_team
     async with looking():
-        return await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+        return await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
 
 
 async def _read(view: PageRequest) -> _Found:
@@ -270,7 +274,7 @@ async def _read(view: PageRequest) -> _Found:
 
 
 async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
-    """One of the budgets on the team's page. Raises BudgetNotFound for any other."""
+    """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
     found = await _read(view)
     for standing in found.budgets:
         if standing.budget.budget_id == budget_id:
@@ -280,7 +284,7 @@ async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
 
 async def _put(view: PageRequest, budget: Budget) -> None:
     await put_budget(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         budget,
         webhooks=view.gateway.webhooks,
@@ -290,7 +294,7 @@ async def _put(view: PageRequest, budget: Budget) -> None:
 
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),
@@ -299,7 +303,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
 
 
 def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
-    """Key names with their last four characters: during a rotation two keys have the same name."""
+    """Return key names with their last four characters: during a rotation two keys have the same name."""
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
@@ -312,7 +316,7 @@ def _base(view: PageRequest) -> str:
 
 
 def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
-    """Choices for a form: the whole team, for administrators, and each of its working keys."""
+    """Return choices for a form: the whole team, for administrators, and each of its working keys."""
     now = utc_now()
     whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
     return whole + [
@@ -337,7 +341,7 @@ def _required(limit_nanousd: int | None, field: str) -> int:
 
 
 def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
+    """Return form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
     of, model = view.query.get("limit_of", ""), view.query.get("model", "")
     if of not in dict(places):
         return {}

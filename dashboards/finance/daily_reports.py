@@ -10,16 +10,17 @@ import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore, TeamRecord
+from api.webhooks.outbox import Outbox
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from cost.fleet.earnings import EarningsReader
@@ -45,14 +46,6 @@ _LOCK: Final = ".lock"
 _MINUTES_US: Final = 60_000_000
 
 
-class OutboxWriter(Protocol):
-    """The part of the webhook outbox that reports need."""
-
-    async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
-        """Store a message once; False where one of this id is stored already."""
-        ...
-
-
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """A report's subject: a team, or an organisation where `scope.team_id` is None."""
 
@@ -76,7 +69,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[date]:
-    """Days to report now, oldest first: the last complete day, and missed ones shortly before. Pure."""
+    """Return days to report now, oldest first: the last complete day, and missed ones shortly before. Pure."""
     today = day_of(now_us)
     early = now_us % DAY_US < at_minute * _MINUTES_US
     last = today - timedelta(days=2 if early else 1)
@@ -85,7 +78,7 @@ def due_days(now_us: int, at_minute: int, delivered: Collection[date]) -> list[d
 
 
 def subjects_of(teams: Iterable[TeamRecord]) -> list[Subject]:
-    """Every organisation of these teams, then each team."""
+    """Return every organisation of these teams, then each team."""
     kept = sorted(teams, key=lambda team: (team.organisation_id, team.team_id))
     organisations = dict.fromkeys(team.organisation_id for team in kept)
     whole = [
@@ -126,17 +119,17 @@ def write(
 
 
 class ReportReader:
-    """Reads reports of any subject, with the subject's budgets."""
+    """A reader of reports of any subject, with the subject's budgets."""
 
     def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
-        """`pools` returns our own GPUs; each is told of to the organisation that pays for it."""
+        """`pools` returns our own GPUs; each is in the report of the organisation that pays for it."""
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
         self._earnings = EarningsReader(engine)
         self._pools = pools
 
     async def read(self, subject: Subject, day: date) -> DailyReport:
-        """One subject's report of a day."""
+        """Return one subject's report of a day."""
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
         report = await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
         scope, start_us = subject.scope, start_of(day)
@@ -146,13 +139,13 @@ class ReportReader:
 
 
 class DailyReports:
-    """Delivers due reports once across processes."""
+    """The delivery of due reports, once across processes."""
 
     def __init__(
         self,
         engine: AsyncEngine,
         section: ReportSection,
-        outbox: OutboxWriter | None,
+        outbox: Outbox | None,
         pools: Callable[[], Sequence[PoolSection]] = tuple,
     ) -> None:
         self._accounts = AccountStore(engine)
@@ -162,7 +155,7 @@ class DailyReports:
         self._delivered: set[date] = set()
 
     async def deliver_due(self, now_us: int) -> list[date]:
-        """Delivers the reports due at this moment, and returns the days that this call delivered."""
+        """Deliver the reports due at this moment, and return the days that this call delivered."""
         if not due_days(now_us, self._section.at_minute, self._delivered):
             return []
         with self._folder_lock() as alone:
@@ -213,7 +206,7 @@ class DailyReports:
             yield True
 
     def _delivered_days(self) -> set[date]:
-        """Days delivered by this process or, according to the marks in the folder, by any other."""
+        """Return days delivered by this process or, according to the marks in the folder, by any other."""
         folder = self._section.folder
         if folder is None:
             return set(self._delivered)
@@ -229,7 +222,7 @@ class DailyReports:
 
 
 def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
-    """Budgets for a report: a team's own, or for an organisation all but those of single keys."""
+    """Return budgets for a report: a team's own, or for an organisation all but those of single keys."""
     if scope.team_id is None:
         return [each for each in standings if each.budget.scope != "key"]
     return [each for each in standings if each.budget.scope == "team" and each.budget.scope_id == scope.team_id]

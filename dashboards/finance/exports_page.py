@@ -9,10 +9,11 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from api.focus.routes import focus_reply
-from api.organization.routes import completions_reply, costs_reply, embeddings_reply
+from api.organization.routes import COMPLETIONS, COSTS, EMBEDDINGS, organization_reply
 from api.usage.routes import CSV, NDJSON, usage_export
 from api.web.address import base_url
 from api.web.reading import reading
+from cost.dimensions import ON_PAGES
 from dashboards.web.access import allowed
 from dashboards.web.headers import SAFE
 from dashboards.web.period import Period, period_of, presets, team_names, whole_organisation
@@ -22,10 +23,16 @@ from proxy.errors import BadRequest
 router: Final = APIRouter(include_in_schema=False)
 
 PATH: Final = "/dashboard/finance/exports"
-_GROUPS: Final = ("day", "team", "key", "model", "provider", "tier", "tag")
+_GROUPS: Final = ("day", *ON_PAGES)
 _MOST_BUCKETS: Final = 31
 """Most days of a file in OpenAI's format: it is one page, without a next one."""
 _MOST_COST_BUCKETS: Final = 180
+_OPENAI: Final = {
+    "costs": (COSTS, _MOST_COST_BUCKETS, "project_id,line_item"),
+    "completions": (COMPLETIONS, _MOST_BUCKETS, "project_id,api_key_id,model"),
+    "embeddings": (EMBEDDINGS, _MOST_BUCKETS, "project_id,api_key_id,model"),
+}
+"""Files in OpenAI's format: what is asked, its most days, and what it is grouped by."""
 
 
 @router.get(PATH)
@@ -52,7 +59,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/usage")
 async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
+    """Send tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
     period = _valid_period(view)
     given = [("start", period.first), ("end", period.end)]
     given += [("group_by", each) for each in view.query.getlist("group_by")]
@@ -73,36 +80,16 @@ async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 
 @router.get(f"{PATH}/costs.json")
-async def costs(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Costs in OpenAI's format, by day, project and line item."""
-    period = _valid_period(view)
-    given = _buckets(period, _MOST_COST_BUCKETS, "project_id,line_item")
-    return _as_download(
-        await costs_reply(view.gateway, whole_organisation(view), QueryParams(given)),
-        f"costs-{period.first}-{period.last}.json",
-    )
-
-
 @router.get(f"{PATH}/completions.json")
-async def completions(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Usage of completions in OpenAI's format, by day, project, key and model."""
-    period = _valid_period(view)
-    given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
-    return _as_download(
-        await completions_reply(view.gateway, whole_organisation(view), QueryParams(given)),
-        f"completions-{period.first}-{period.last}.json",
-    )
-
-
 @router.get(f"{PATH}/embeddings.json")
-async def embeddings(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Usage of embeddings in OpenAI's format, by day, project, key and model."""
+async def as_openai(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
+    """Send costs or usage in OpenAI's format, by day, project and what else each has."""
+    name = view.request.url.path.rpartition("/")[2].removesuffix(".json")
+    kind, most, group_by = _OPENAI[name]
     period = _valid_period(view)
-    given = _buckets(period, _MOST_BUCKETS, "project_id,api_key_id,model")
-    return _as_download(
-        await embeddings_reply(view.gateway, whole_organisation(view), QueryParams(given)),
-        f"embeddings-{period.first}-{period.last}.json",
-    )
+    given = QueryParams(_buckets(period, most, group_by))
+    reply = await organization_reply(kind, view.gateway, whole_organisation(view), given)
+    return _as_download(reply, f"{name}-{period.first}-{period.last}.json")
 
 
 def _valid_period(view: PageRequest) -> Period:
@@ -116,7 +103,9 @@ def _valid_period(view: PageRequest) -> Period:
 
 
 def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
-    """Parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most` days."""
+    """Return the parameters that ask for the whole period in one page. Raises BadRequest when it has more than `most`
+    days.
+    """
     if period.days > most:
         raise BadRequest(
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"

@@ -16,7 +16,7 @@ async def mark_step(
     gateway: Gateway, actor: Actor, scope: ReadScope, month: Month, key: str, *, ticked: bool, comment: str, now_us: int
 ) -> Mark:
     """Tick a step, untick it, or comment on it. Raises BadRequest where that cannot be."""
-    facts = await MonthClose(gateway.database, gateway.claims, lambda: now_us).facts(scope, month)
+    facts = await MonthClose(gateway.database, gateway.finance.savings, lambda: now_us).facts(scope, month)
     step = next((each for each in steps(facts) if each.key == key), None)
     if step is None:
         raise BadRequest("The month has no such step.", param="step")
@@ -25,7 +25,7 @@ async def mark_step(
             "This step settles itself, or needs the work that it names; it cannot be ticked.", param="step"
         )
     organisation_id = scope.organisation_id
-    async with changing(gateway.audit, actor, "month.marked", organisation_id) as change:
+    async with changing(gateway.identity.audit, actor, "month.marked", organisation_id) as change:
         closing = MonthClosing(change.within, lambda: now_us)
         try:
             mark = await closing.mark(
@@ -42,13 +42,13 @@ async def sign_off(
 ) -> SignedFigures:
     """Sign a month off with its figures as they are, and lock it. Raises BadRequest where steps are left."""
     # What callers used is in journals for a moment; afterwards it would be late.
-    await gateway.drain.drain_now()
+    await gateway.finance.drain.drain_now()
     organisation_id = scope.organisation_id
-    async with changing(gateway.audit, actor, "month.signed", organisation_id, reason=comment) as change:
+    async with changing(gateway.identity.audit, actor, "month.signed", organisation_id, reason=comment) as change:
         closing = MonthClosing(change.within, lambda: now_us)
         await closing.hold()
         # Nobody can post to the month now, so any connection reads the same.
-        found = await MonthClose(gateway.database, gateway.claims, lambda: now_us).read(scope, month)
+        found = await MonthClose(gateway.database, gateway.finance.savings, lambda: now_us).read(scope, month)
         listed = steps(found.facts)
         if not is_ready(listed):
             raise BadRequest("Some steps are not done; the list says which.", param="month")
@@ -63,7 +63,7 @@ async def sign_off(
 
 
 def _figures(found: ClosingMonth, listed: tuple[Step, ...]) -> SignedFigures:
-    spent, first = found.facts.spent, found.claim.comparisons[0]
+    spent, first = found.facts.spent, found.savings.comparisons[0]
     return SignedFigures(
         parts=spent.parts,
         requests=spent.requests,
@@ -73,7 +73,7 @@ def _figures(found: ClosingMonth, listed: tuple[Step, ...]) -> SignedFigures:
         output_tokens=spent.output_tokens,
         baseline_nanousd=spent.baseline_nanousd,
         gateway_nanousd=found.gateway_nanousd,
-        verdict=found.claim.verdict,
+        verdict=found.savings.verdict,
         saved_share="" if first.share is None else str(first.share),
         steps=tuple(
             SignedStep(

@@ -1,11 +1,11 @@
-"""Facts for closing a month: its lines, claim, provider bills, checks of the books, and what people said of it."""
+"""Facts for closing a month: its lines, savings, provider bills, checks of the books, and what people said of it."""
 
 from collections.abc import Callable
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from api.claims import Claims
+from api.savings_calculator import SavingsCalculator
 from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing
@@ -14,14 +14,14 @@ from cost.ledger.late_entries import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
 from cost.reports.scope import ReadScope
-from cost.savings.savings_report import Claim
+from cost.savings.savings_report import SavingsReport
 
 
 class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
     """A month to be closed, with the previous month's spend to compare with."""
 
     facts: MonthFacts
-    claim: Claim
+    savings: SavingsReport
     before: SpendSum
     late: tuple[Late, ...] = ()
     """Bookings that belong to the month and came after it was signed: they stand in a later one."""
@@ -36,40 +36,40 @@ class ClosingMonth(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gateway_nanousd(self) -> int:
         """Cost of the gateway's own machines, which the ledger does not contain. Nano-dollars."""
-        return self.claim.parts["gateway"]
+        return self.savings.parts["gateway"]
 
 
 class MonthClose:
-    """Reads a scope's months."""
+    """A reader of a scope's months."""
 
-    def __init__(self, engine: AsyncEngine, claims: Claims, now_us: Callable[[], int]) -> None:
+    def __init__(self, engine: AsyncEngine, savings: SavingsCalculator, now_us: Callable[[], int]) -> None:
         self._engine = engine
         self._periods = PeriodReader(engine)
         self._closing = MonthClosing(engine, now_us)
         self._checks = MonthChecks(engine, now_us)
-        self._claims = claims
+        self._savings = savings
         self._now_us = now_us
 
     async def read(self, scope: ReadScope, month: Month) -> ClosingMonth:
-        """Return the month with its claim and the previous month's spend."""
-        facts, claim = await self._facts(scope, month)
+        """Return the month with its savings and the previous month's spend."""
+        facts, savings = await self._facts(scope, month)
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())
         late, taken_over = [
             await late_between(self._engine, scope.organisation_id, month.start_us, month.end_us, posted=posted)
             for posted in (False, True)
         ]
-        return ClosingMonth(facts=facts, claim=claim, before=spent(lines), late=late, taken_over=taken_over)
+        return ClosingMonth(facts=facts, savings=savings, before=spent(lines), late=late, taken_over=taken_over)
 
     async def facts(self, scope: ReadScope, month: Month) -> MonthFacts:
-        """Facts for the list of steps alone."""
+        """Return facts for the list of steps alone."""
         return (await self._facts(scope, month))[0]
 
-    async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, Claim]:
+    async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, SavingsReport]:
         lines = await self._periods.lines(scope, month.start_us, month.end_us, ("team", "model", "provider"))
-        books = await self._claims.books(scope, month.start_us, month.end_us)
-        claim = await self._claims.claim(scope, books)
-        pays = [pool.name for pool in self._claims.pools if pool.organisation == scope.organisation_id]
+        inputs = await self._savings.inputs(scope, month.start_us, month.end_us)
+        savings = await self._savings.report(scope, inputs)
+        pays = [pool.name for pool in self._savings.pools if pool.organisation == scope.organisation_id]
         uses = {line.pool for line in lines if line.pool}
         facts = MonthFacts(
             month=month,
@@ -77,10 +77,10 @@ class MonthClose:
             check=await self._checks.known(month),
             lines=lines,
             pools=tuple(sorted({*pays, *uses})),
-            provisional_days=books.provisional_days,
-            unpriced_attempts=claim.figures.unpriced_attempts,
+            provisional_days=inputs.provisional_days,
+            unpriced_attempts=savings.figures.unpriced_attempts,
             used_days=await self._periods.used_days(scope, month.start_us, month.end_us),
             compared=await compared_days(self._engine, scope.organisation_id, month.start_us, month.end_us),
             marks=await self._closing.marks(scope.organisation_id, month),
         )
-        return facts, claim
+        return facts, savings

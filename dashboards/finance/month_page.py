@@ -67,7 +67,7 @@ _LATE: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """One month; the last complete one where the address names none."""
+    """Show one month; the last complete one where the address names none."""
     now_us = view.now_us
     month, problem = _month(view.query.get("month", ""), now_us)
     close = _close(view)
@@ -118,7 +118,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         # An incomplete month is not comparable with a complete one.
         change=_change(found.facts.spent, found.before) if month.is_over(now_us) else None,
         is_over=month.is_over(now_us),
-        claim=found.claim,
+        savings=found.savings,
         parts=parts,
         providers=providers,
         statement=f"?month={month.text}&format=csv&table={_STATEMENT}",
@@ -149,7 +149,7 @@ async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 
 @router.post(f"{PATH}/mark")
 async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
-    """Ticks a step that is for a person to decide, unticks it, or comments on a step."""
+    """Tick a step that is for a person to decide, untick it, or comment on a step."""
     form = await view.form()
     month = _named_month(form)
     comment, ticked = _comment(form), form.flag("ticked")
@@ -161,7 +161,7 @@ async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) ->
 
 @router.post(f"{PATH}/sign")
 async def sign(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
-    """Signs the month off: its figures are kept as they are, and later postings go to the next open month."""
+    """Sign the month off: its figures are kept as they are, and later postings go to the next open month."""
     form = await view.form()
     month, comment = _named_month(form), _comment(form)
     names = await team_names(view)
@@ -186,7 +186,7 @@ def _comment(form: Form) -> str:
 
 def _close(view: PageRequest) -> MonthClose:
     now_us = view.now_us
-    return MonthClose(view.gateway.database, view.gateway.claims, lambda: now_us)
+    return MonthClose(view.gateway.database, view.gateway.finance.savings, lambda: now_us)
 
 
 def _month(given: str, now_us: int) -> tuple[Month, str]:
@@ -218,7 +218,9 @@ def _listed(facts: MonthFacts, signed: SignedMonth | None, view: PageRequest) ->
 
 
 def _part_rows(found: ClosingMonth) -> list[dict[str, Any]]:
-    """Spend by component, beside the previous month's; components that are 0 in both are left out, except requests."""
+    """Return spend by component, beside the previous month's; components that are 0 in both are left out, except
+    requests.
+    """
     now, before = found.facts.spent, found.before
     rows = [{"part": label, "now": now.part(part), "before": before.part(part)} for part, label in _PARTS.items()]
     kept = [row for row in rows if row["now"] or row["before"] or row["part"] == _PARTS["requests"]]

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from cost.close.checklist import ProviderMonth, providers_of
+from cost.dimensions import UsageFilters
 from cost.reconcile.coverage import keep_compared, outcomes
 from cost.reconcile.ledger_side import TooManyRows
 from cost.reconcile.matching import ALL, Line, Reconciliation
 from cost.reconcile.reconciliation_report import Tolerance, differing, tolerance_of
 from cost.reconcile.statement import TOKEN_METERS, BadExport
 from cost.reports.period import PeriodReader
-from cost.reports.usage import UsageFilters, UsageQuery, UsageReader, UsageRow
+from cost.reports.usage import UsageQuery, UsageReader, UsageRow
 from cost.times import day_of
 from dashboards.finance.comparison import EXPORTERS, Exporter, compared, upstream_models
 from dashboards.finance.upload import Files, read_upload
@@ -69,7 +70,7 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Differences posted for the chosen days, and the form that compares an export."""
+    """Show the differences posted for the chosen days, and the form that compares an export."""
     return await _page(view)
 
 
@@ -87,7 +88,7 @@ async def compare_export(view: Annotated[PageRequest, Depends(allowed("finance.r
     except ValueError as error:
         return _result_part(view, error=f"{error}.")
     try:
-        async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
+        async with asyncio.timeout(_PATIENCE_S), view.gateway.finance.reads:
             found = await _compared(view, exporter, form, files, tolerance)
     except (BadExport, TooManyRows, FormError) as error:
         return _result_part(view, error=f"{error}.".replace("..", "."))
@@ -119,7 +120,7 @@ async def _compared(
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Pairs of model names from lines of `theirs=ours`. Raises FormError."""
+    """Return pairs of model names from lines of `theirs=ours`. Raises FormError."""
     pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         theirs, _, ours = (part.strip() for part in line.rpartition("="))
@@ -160,7 +161,7 @@ def _by_difference(line: Line, tolerance: Tolerance) -> tuple[bool, int, int]:
 
 
 def _line_rows(line: Line) -> list[dict[str, Any]]:
-    """One row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
+    """Return one row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
     only = (f"only {line.only}", "warn") if line.only else None
     place = {"day": line.day_us, "model": "all models" if line.model == ALL else line.model}
     rows = []

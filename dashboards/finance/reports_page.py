@@ -69,11 +69,13 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 
 @router.get(f"{PATH}/made")
 async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Any day's report, computed from the books as they are now."""
+    """Send any day's report, computed from the books as they are now."""
     day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
         subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
-        report = await ReportReader(view.gateway.database, lambda: view.gateway.claims.pools).read(subject, day)
+        report = await ReportReader(view.gateway.database, lambda: view.gateway.finance.savings.pools).read(
+            subject, day
+        )
     text = await asyncio.to_thread(rendered, report, kind, dt.datetime.now(dt.UTC))
     return _as_download(text, kind, f"report-{day}-{subject.file_stem}.{kind}")
 
@@ -98,7 +100,7 @@ async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]
 async def _subjects(view: PageRequest) -> list[Subject]:
     """Return the organisation, then its teams by title."""
     scope = whole_organisation(view)
-    teams = await view.gateway.accounts.teams_of(scope.organisation_id)
+    teams = await view.gateway.identity.accounts.teams_of(scope.organisation_id)
     whole = Subject(scope=scope, title="The whole organisation")
     return [whole, *sorted((subject_of(team) for team in teams), key=lambda each: each.title.casefold())]
 
@@ -135,7 +137,7 @@ def _kind(given: str) -> Format:
 
 
 def _delivered(folder: Path, subjects: list[Subject], last: dt.date) -> list[dict[str, Any]]:
-    """Rows of this organisation's files of the last days."""
+    """Return rows of this organisation's files of the last days."""
     rows = []
     for back in range(_DAYS_SHOWN):
         day = last - dt.timedelta(days=back)

@@ -2,14 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, cast
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.reading import reading
-from cost.reports.period import DaySpent, Grouping, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
+from cost.dimensions import ON_PAGES, Dimension
+from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
 from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
@@ -20,22 +21,6 @@ from dashboards.web.view import PageRequest
 router: Final = APIRouter(include_in_schema=False)
 
 IDLE: Final = "Idle GPUs (nobody's)"
-_NOBODY: Final[Mapping[Grouping, str]] = {
-    "team": "No team",
-    "key": "No key",
-    "model": "No model",
-    "provider": "No provider",
-    "tier": "No tier",
-    "tag": "No tag",
-}
-_LABELS: Final[Mapping[Grouping, str]] = {
-    "team": "Team",
-    "key": "Key",
-    "model": "Model",
-    "provider": "Provider",
-    "tier": "Tier",
-    "tag": "Tag",
-}
 _SERIES: Final = 5
 """Most teams with their own series in the chart."""
 _SHARE: Final = Decimal("0.0001")
@@ -77,7 +62,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         tabs=_tabs(view.query, by),
         team=team,
         teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
-        by=_LABELS[by].lower(),
+        by=ON_PAGES[by].label.lower(),
         total=total,
         idle=idle,
         nobody=divided(lines, "team").get("", SpendSum()) if by == "team" else SpendSum(),
@@ -87,19 +72,19 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     )
 
 
-def _by(given: str) -> Grouping:
-    return cast("Grouping", given) if given in get_args(Grouping) else "team"
+def _by(given: str) -> Dimension:
+    return cast("Dimension", given) if given in ON_PAGES else "team"
 
 
-def _tabs(query: Mapping[str, str], by: Grouping) -> list[tuple[str, str, bool]]:
+def _tabs(query: Mapping[str, str], by: Dimension) -> list[tuple[str, str, bool]]:
     # Another grouping has other rows, so search, sorting and page are reset.
     kept = {name: value for name, value in query.items() if name in {"from", "to", "month", "team"}}
-    return [(label, f"?{urlencode({**kept, 'by': name})}", name == by) for name, label in _LABELS.items()]
+    return [(each.label, f"?{urlencode({**kept, 'by': name})}", name == by) for name, each in ON_PAGES.items()]
 
 
-def _columns(by: Grouping) -> tuple[Column, ...]:
+def _columns(by: Dimension) -> tuple[Column, ...]:
     columns = (
-        Column("name", _LABELS[by], "link"),
+        Column("name", ON_PAGES[by].label, "link"),
         Column("total", "Total", "money", "Everything that is booked to it"),
         Column("share", "Of the bill", "share"),
         Column("booked", "Booked", "money", "Requests and shadow calls, at the price of the day"),
@@ -118,14 +103,16 @@ def _columns(by: Grouping) -> tuple[Column, ...]:
 
 
 def _priced(view: PageRequest) -> Collection[str]:
-    """Models that have a page in the price book; models removed from the configuration long ago have none."""
-    return view.gateway.rules().catalog.targets.keys() | view.gateway.prices.book.prices.keys()
+    """Return models that have a page in the price book; models removed from the configuration long ago have none."""
+    return view.gateway.rules().catalog.targets.keys() | view.gateway.finance.prices.book.prices.keys()
 
 
 async def _told(
-    view: PageRequest, by: Grouping, lines: Sequence[PeriodLine], teams: Mapping[str, str], period: Period
+    view: PageRequest, by: Dimension, lines: Sequence[PeriodLine], teams: Mapping[str, str], period: Period
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Names and links of rows by their ids: a team's models, a key's page, a model's price. What is gone has none."""
+    """Return the names and links of rows by their ids: a team's models, a key's page, a model's price. What is gone has
+    none.
+    """
     if by == "team":
         days = {"from": period.first, "to": period.last}
         return teams, {
@@ -137,17 +124,17 @@ async def _told(
         return {}, {key: f"/dashboard/finance/prices/{quote(key, safe='')}" for key in ids if key in priced}
     if by != "key":
         return {}, {}
-    keys = await view.gateway.accounts.named_keys(view.principal.organisation_id, filter(None, ids))
+    keys = await view.gateway.identity.accounts.named_keys(view.principal.organisation_id, filter(None, ids))
     names = {key: f"{name} ({teams.get(team_id, team_id)})" for key, (name, team_id) in keys.items()}
     return names, {key: f"/dashboard/teams/{team_id}/keys/{key}" for key, (_, team_id) in keys.items()}
 
 
 def _rows(
-    lines: Sequence[PeriodLine], by: Grouping, names: Mapping[str, str], links: Mapping[str, str]
+    lines: Sequence[PeriodLine], by: Dimension, names: Mapping[str, str], links: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     whole = spent(lines).cost_nanousd
     rows = [
-        {**_row(names.get(key, key) if key else _NOBODY[by], key, found, whole), "name_href": links.get(key)}
+        {**_row(names.get(key, key) if key else ON_PAGES[by].nobody, key, found, whole), "name_href": links.get(key)}
         for key, found in divided(lines, by).items()
     ]
     idle = idle_of(lines)
@@ -180,7 +167,7 @@ def _running(period: Period, now_us: int) -> bool:
 
 
 def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
-    """Spend by day of the most expensive teams, of the others together, and of idle GPUs."""
+    """Return spend by day of the most expensive teams, of the others together, and of idle GPUs."""
     totals: dict[str, int] = {}
     for each in days:
         if not each.is_idle:
@@ -195,7 +182,7 @@ def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, n
         if each.day_us in place:
             # A day whose corrections are larger than what it cost has no bar.
             column[place[each.day_us]] += each.cost_nanousd
-    series = [Series(teams.get(each, each) or _NOBODY["team"], columns[each]) for each in named]
+    series = [Series(teams.get(each, each) or ON_PAGES["team"].nobody, columns[each]) for each in named]
     if any(others):
         series.append(Series("All other teams", others))
     if any(idle):

@@ -18,13 +18,13 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 @router.get("/dashboard")
 async def start(view: Annotated[PageRequest, Depends(allowed("signed-in"))]) -> Response:
-    """Redirects to the start page of the viewer's role."""
+    """Redirect to the start page of the viewer's role."""
     return view.redirect(start_page(view))
 
 
 def start_page(view: PageRequest) -> str:
-    """Address of the viewer's start page: operations for operators, the claim for finance, a member's only team,
-    otherwise the list of teams.
+    """Return the address of the viewer's start page: operations for operators, the savings for finance, a member's only
+    team, otherwise the list of teams.
     """
     if view.principal.role == "operator":
         return "/dashboard/operations"

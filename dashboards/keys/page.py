@@ -87,7 +87,7 @@ _COLUMNS: Final = (
 async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Show the team's keys with their recent use."""
     team = view.the_team
-    keys = await read_keys(view.gateway.accounts, team)
+    keys = await read_keys(view.gateway.identity.accounts, team)
     async with reading(view.gateway, on=True):
         use = await read_key_use(view.gateway.database, team.organisation_id, team.team_id, view.now_us)
     now = utc_now()
@@ -121,11 +121,11 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
         expires_at = _expiry_in(form)
         limits, budget = limits_in(form), _budget_in(view, form)
         key, minted = await create_key(
-            view.gateway.audit,
+            view.gateway.identity.audit,
             view.actor,
             view.the_team,
             name,
-            view.gateway.peppers[0],
+            view.gateway.identity.peppers[0],
             may_all=view.may("organisation.change"),
             role=role,
             expires_at=expires_at,
@@ -141,7 +141,7 @@ async def make_key(view: Annotated[PageRequest, Depends(allowed("team.change"))]
 
 @router.get(f"{_PLACE}/{{key_id}}")
 async def show_key(view: Annotated[PageRequest, Depends(allowed("team.read"))], key_id: str) -> Response:
-    """One key, its limits and budgets, and the forms to change it."""
+    """Show one key, its limits and budgets, and the forms to change it."""
     return await _show(view, key_id, {}, {})
 
 
@@ -151,7 +151,7 @@ async def set_models(view: Annotated[PageRequest, Depends(allowed("team.change")
     form = await view.form()
     try:
         await set_key_models(
-            view.gateway.audit,
+            view.gateway.identity.audit,
             view.actor,
             view.the_team,
             key_id,
@@ -168,16 +168,16 @@ async def set_models(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/{{key_id}}/rotate")
 async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Rotates a key: shows the new one once, while the old one works for the overlap."""
+    """Rotate a key: show the new one once, while the old one works for the overlap."""
     form = await view.form()
     try:
         overlap_s = int(form.one_of("overlap_s", tuple(value for value, _ in _OVERLAPS)))
         key, minted = await rotate_key(
-            view.gateway.audit,
+            view.gateway.identity.audit,
             view.actor,
             view.the_team,
             key_id,
-            view.gateway.peppers[0],
+            view.gateway.identity.peppers[0],
             overlap_s=overlap_s,
             may_all=view.may("organisation.change"),
         )
@@ -185,7 +185,7 @@ async def replace_key(view: Annotated[PageRequest, Depends(allowed("team.change"
         return await _show(view, key_id, form.plain, {error.field: error.message})
     except NameTaken as error:
         return await _show(view, key_id, form.plain, {"overlap_s": error.message})
-    old = await read_key(view.gateway.accounts, view.the_team, key_id)
+    old = await read_key(view.gateway.identity.accounts, view.the_team, key_id)
     return _new_key_page(view, key, minted, "", replaced=old)
 
 
@@ -196,7 +196,7 @@ async def change_expiry(view: Annotated[PageRequest, Depends(allowed("team.chang
     try:
         expires_at = _expiry_in(form)
         await set_key_expiry(
-            view.gateway.audit,
+            view.gateway.identity.audit,
             view.actor,
             view.the_team,
             key_id,
@@ -217,7 +217,7 @@ async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.chang
     """Set the key's rate limits; empty fields remove them."""
     form = await view.form()
     # Another team's key is as unknown as none.
-    await read_key(view.gateway.accounts, view.the_team, key_id)
+    await read_key(view.gateway.identity.accounts, view.the_team, key_id)
     place = Place("key", key_id)
     try:
         limits = limits_in(form)
@@ -234,9 +234,9 @@ async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.chang
 
 @router.post(f"{_PLACE}/{{key_id}}/revoke")
 async def end_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
-    """Revokes the key."""
+    """Revoke the key."""
     key = await revoke_key(
-        view.gateway.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
+        view.gateway.identity.audit, view.actor, view.the_team, key_id, may_all=view.may("organisation.change")
     )
     return view.redirect(_base(view), f"The key {key.name} is revoked; every server refuses it within seconds.")
 
@@ -293,7 +293,7 @@ def _new(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]
 
 async def _show(view: PageRequest, key_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     team, gateway = view.the_team, view.gateway
-    key = await read_key(gateway.accounts, team, key_id)
+    key = await read_key(gateway.identity.accounts, team, key_id)
     async with looking():
         rules = [
             rule
@@ -385,7 +385,7 @@ def _expiry_in(form: Form) -> datetime | None:
 
 
 def _budget_in(view: PageRequest, form: Form) -> Budget | None:
-    """Budget of a key that is not created yet, with an empty `scope_id`; None where the form has no amount."""
+    """Return the budget of a key that is not created yet, with an empty `scope_id`; None where the form has no amount."""
     limit = dollars_in(form, "budget_usd")
     if limit is None:
         return None
@@ -409,7 +409,7 @@ async def _set_bounds(view: PageRequest, key: KeyRecord, limits: Limits, budget:
             await _limit(view, Place("key", key.key_id), limits)
         if budget is not None:
             await put_budget(
-                view.gateway.audit,
+                view.gateway.identity.audit,
                 view.actor,
                 _for_key(budget, key),
                 webhooks=view.gateway.webhooks,
@@ -434,7 +434,7 @@ def _for_key(budget: Budget, key: KeyRecord) -> Budget:
 
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
-        view.gateway.audit,
+        view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),
@@ -445,7 +445,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
 async def _lift(view: PageRequest, place: Place) -> None:
     try:
         await remove_limit(
-            view.gateway.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=view.the_team
+            view.gateway.identity.audit, view.actor, view.the_team.organisation_id, place, only_keys_of=view.the_team
         )
     except LimitNotFound:
         # Nothing to remove.

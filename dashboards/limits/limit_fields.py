@@ -38,12 +38,12 @@ _MOST_USD: Final = Decimal(10) ** 9
 
 
 def limits_in(form: Form) -> Limits:
-    """Limits from a form; empty fields fall back to the configuration's. Raises FormError."""
+    """Return limits from a form; empty fields fall back to the configuration's. Raises FormError."""
     return Limits(**{name: form.whole(name, least=LEAST[name], most=MOST[name]) for name, _, _ in FIELDS})
 
 
 def limits_as_form(limits: Limits) -> dict[str, Any]:
-    """Limits as form values; '' where the configuration's apply."""
+    """Return limits as form values; '' where the configuration's apply."""
     return {name: "" if value is None else value for name, value in msgspec.structs.asdict(limits).items()}
 
 

@@ -15,6 +15,7 @@ from dashboards.ui.words import evidence_badge
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from providers.target import NOT_CHAT, Target
+from providers.wire import PATHS, Operation
 from proxy.errors import ModelNotFound
 from proxy.parse.chat_request import AUTO
 from proxy.plan.route_plan import may_use
@@ -43,7 +44,7 @@ _COLUMNS: Final = (
 
 @router.get(_PLACE)
 async def list_models(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Every name that the team may send as `model`."""
+    """List every name that the team may send as `model`."""
     table = Table.of(
         _COLUMNS,
         await _rows(view),
@@ -60,7 +61,7 @@ async def list_models(view: Annotated[PageRequest, Depends(allowed("team.read"))
 
 @router.get(f"{_PLACE}/{{name:path}}")
 async def show_model(view: Annotated[PageRequest, Depends(allowed("team.read"))], name: str) -> Response:
-    """One name, and how to call it. Raises ModelNotFound."""
+    """Show one name, and how to call it. Raises ModelNotFound."""
     row = next((row for row in await _rows(view) if row["name"] == name), None)
     if row is None:
         raise ModelNotFound(f"There is no model `{name[:80]}` that this team may use.", param="model")
@@ -120,7 +121,8 @@ def _href(view: PageRequest, name: str) -> str:
 
 
 def _curl(api: str, row: dict[str, Any]) -> str:
-    path, fields = _EXAMPLES[row["serves"]]
+    operation, fields = _EXAMPLES[row["serves"]]
+    path = PATHS[operation]
     key = '-H "Authorization: Bearer $WEIGHBRIDGE_KEY"'
     if row["serves"] == "transcription":
         return f"curl {api}/{path} \\\n  {key} \\\n  -F model={row['name']} \\\n  -F file=@talk.mp3"
@@ -135,16 +137,16 @@ def _python(api: str, row: dict[str, Any]) -> str:
 
 
 _HELLO: Final = "Say hello."
-_EXAMPLES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "": ("chat/completions", {"messages": [{"role": "user", "content": _HELLO}]}),
+_EXAMPLES: Final[Mapping[str, tuple[Operation, Mapping[str, Any]]]] = {
+    "": ("chat", {"messages": [{"role": "user", "content": _HELLO}]}),
     "embeddings": ("embeddings", {"input": _HELLO}),
     "rerank": ("rerank", {"query": "a bridge", "documents": ["a bridge of stone", "a gate"]}),
     "moderation": ("moderations", {"input": _HELLO}),
-    "images": ("images/generations", {"prompt": "a bridge of stone"}),
-    "speech": ("audio/speech", {"input": _HELLO, "voice": "alloy"}),
-    "transcription": ("audio/transcriptions", {}),
+    "images": ("images", {"prompt": "a bridge of stone"}),
+    "speech": ("speech", {"input": _HELLO, "voice": "alloy"}),
+    "transcription": ("transcriptions", {}),
 }
-"""The route and a body's fields beside `model`, by what a model does instead of chatting."""
+"""The operation and a body's fields beside `model`, by what a model does instead of chatting."""
 _CALLS: Final[Mapping[str, str]] = {
     "": "answer = client.chat.completions.create(model=MODEL, messages=[{'role': 'user', 'content': 'Say hello.'}])\n"
     "print(answer.choices[0].message.content)",

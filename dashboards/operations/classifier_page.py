@@ -78,20 +78,20 @@ async def show_classifier(view: Annotated[PageRequest, Depends(allowed("operatio
     return view.page(
         "operations/classifier.html",
         title="Classifier",
-        classifier_facts=await classifier_snapshot(gateway, await gateway.workers.now()),
+        classifier_facts=await classifier_snapshot(gateway, await gateway.views.workers.now()),
         manifest=manifest,
         tunings=tunings,
         abilities=abilities,
         unmeasured=[target_id for target_id, each in known.items() if each in UNMEASURED],
         evidence_notes=list(evidence_notes(known, trained=manifest is not None)),
         may_change=view.may("operations.change"),
-        **_drift_context(gateway.operations.drift.known),
+        **_drift_context(gateway.views.operations.drift.known),
     )
 
 
 async def _drift(view: PageRequest) -> dict[str, Any]:
     async with reading(view.gateway, on=True):
-        return _drift_context(await view.gateway.operations.drift.within(_DRIFT_S))
+        return _drift_context(await view.gateway.views.operations.drift.within(_DRIFT_S))
 
 
 def _drift_context(drift: Drift | None) -> dict[str, Any]:

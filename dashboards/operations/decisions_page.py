@@ -106,10 +106,10 @@ async def show_decisions(view: Annotated[PageRequest, Depends(allowed("operation
 
 @router.get(f"{HOME}/decisions/stream")
 async def stream_decisions(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """Server-sent events: `decision` with table rows, newest first. The stream ends when the process stops."""
+    """Stream server-sent events: `decision` with table rows, newest first. The stream ends when the process stops."""
     last_id = view.request.headers.get("last-event-id") or view.query.get("after", "")
     events = decision_events(
-        view.gateway.operations.tail,
+        view.gateway.views.operations.tail,
         last_id[:_MAX_FILTER],
         _filter(view),
         still_may=lambda: _still_may(view),
@@ -158,14 +158,14 @@ async def decision_events(
 async def _still_may(view: PageRequest) -> bool:
     """Return True if the session is still valid and its person has the right. The check does not renew the session."""
     try:
-        session = await view.gateway.sessions.find(view.request.cookies.get(COOKIE, ""), renew=False)
+        session = await view.gateway.identity.sessions.find(view.request.cookies.get(COOKIE, ""), renew=False)
     except (SQLAlchemyError, OSError):
         session = remembered_operator(view.request, view.gateway)
     return session is not None and may(session.principal(view.gateway.operator), "operations.read")
 
 
 def _event(name: str, data: str, event: str = "") -> str:
-    """One server-sent event; each line of its data is prefixed with `data:`."""
+    """Return one server-sent event; each line of its data is prefixed with `data:`."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     mark = f"id: {event}\n" if event and event.isprintable() else ""
     return f"event: {name}\n{mark}{lines}\n"

@@ -64,21 +64,21 @@ ODD: Final = (Column("question", "Question", "code"), Column("expected", "Right 
 
 @router.get(PLACE)
 async def show_measurements(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All measurements, and the form that orders one."""
+    """Show all measurements, and the form that orders one."""
     asked = view.query.get("target", "")
     return await _list(view, {**_DEFAULTS, "target": asked[:200]}, {})
 
 
 @router.post(PLACE)
 async def order(view: Annotated[PageRequest, Depends(allowed("operations.change"))]) -> Response:
-    """Orders a measurement, or goes on with the target's one that stopped."""
+    """Order a measurement, or go on with the target's one that stopped."""
     form = await view.form()
     try:
         target = form.one_of("target", tuple(_askable(view.gateway)))
         questions = form.whole("questions", least=1, most=MOST_QUESTIONS) or int(_DEFAULTS["questions"])
         budget = form.decimal("budget", least=Decimal("0.000001"), most=_MOST_USD) or Decimal(_DEFAULTS["budget"])
         wanted = Order(target_id=target, questions=questions, budget_nanousd=nanousd(budget))
-        found, goes_on = await order_measurement(view.gateway.audit, view.actor, view.gateway.operator, wanted)
+        found, goes_on = await order_measurement(view.gateway.identity.audit, view.actor, view.gateway.operator, wanted)
     except FormError as error:
         return await _list(view, {**_DEFAULTS, **form.plain}, {error.field: error.message}, status=422)
     except BadRequest as error:
@@ -91,7 +91,7 @@ async def order(view: Annotated[PageRequest, Depends(allowed("operations.change"
 async def show_measurement(
     view: Annotated[PageRequest, Depends(allowed("operations.read"))], measurement_id: str
 ) -> Response:
-    """One measurement: how far it is, and what it found."""
+    """Show one measurement: how far it is, and what it found."""
     found = await _found(view, measurement_id)
     async with looking():
         tally = await MeasurementStore(view.gateway.database).tally(found.measurement_id)
@@ -134,13 +134,15 @@ async def show_measurement(
 async def stop(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
     """Stop a measurement; it may go on later."""
     found = await _found(view, measurement_id)
-    stopped = await stop_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
+    stopped = await stop_measurement(
+        view.gateway.identity.audit, view.actor, view.gateway.operator, found.measurement_id
+    )
     return view.redirect(_address(found), told="Stopped; it may go on." if stopped else "It had ended already.")
 
 
 @router.post(f"{PLACE}/{{measurement_id}}/go-on")
 async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"))], measurement_id: str) -> Response:
-    """Goes on where it stopped, with another budget where one is given."""
+    """Go on where it stopped, with another budget where one is given."""
     found = await _found(view, measurement_id)
     form = await view.form()
     try:
@@ -152,7 +154,7 @@ async def go_on(view: Annotated[PageRequest, Depends(allowed("operations.change"
             at_once=found.at_once,
             max_tokens=found.max_tokens,
         )
-        await order_measurement(view.gateway.audit, view.actor, view.gateway.operator, again)
+        await order_measurement(view.gateway.identity.audit, view.actor, view.gateway.operator, again)
     except FormError as error:
         return view.redirect(_address(found), told=error.message, tone="bad")
     except BadRequest as error:
@@ -168,7 +170,9 @@ async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change
     try:
         if result is not None and result.artifact != _artifact(view.gateway):
             raise BadRequest("It was measured with another trained model; measure the model again.")
-        version = await accept_measurement(view.gateway.audit, view.actor, view.gateway.operator, found.measurement_id)
+        version = await accept_measurement(
+            view.gateway.identity.audit, view.actor, view.gateway.operator, found.measurement_id
+        )
     except Refused as error:
         return view.redirect(_address(found), told=error.message, tone="bad")
     return view.redirect(_address(found), told=f"Tuning {version} is in use; every process follows within seconds.")
@@ -176,11 +180,11 @@ async def accept(view: Annotated[PageRequest, Depends(allowed("operations.change
 
 @router.post(f"{HOME}/classifier/rollback")
 async def go_back(view: Annotated[PageRequest, Depends(allowed("operations.change"))]) -> Response:
-    """Goes back to the tuning before the one in use, or to the version that is named."""
+    """Go back to the tuning before the one in use, or to the version that is named."""
     form = await view.form()
     try:
         version = form.whole("version", least=AS_TRAINED, most=10**9)
-        now = await roll_back_tuning(view.gateway.audit, view.actor, view.gateway.operator, version)
+        now = await roll_back_tuning(view.gateway.identity.audit, view.actor, view.gateway.operator, version)
     except (FormError, Refused) as error:
         return view.redirect(f"{HOME}/classifier", told=error.message, tone="bad")
     told = "No tuning is in use now, as trained." if now == AS_TRAINED else f"Tuning {now} is in use now."
@@ -223,13 +227,13 @@ async def _list(
 
 
 def measured_targets(gateway: Gateway) -> frozenset[str]:
-    """Targets that are weighed by outcomes of their own answers."""
+    """Return the targets that are weighed by outcomes of their own answers."""
     evidence = gateway.rules().policy.evidence
     return frozenset(target_id for target_id, each in evidence.items() if each == "measured")
 
 
 def _askable(gateway: Gateway) -> list[str]:
-    """Targets that answer questions, those that are not measured first."""
+    """Return the targets that answer questions, those that are not measured first."""
     targets = gateway.rules().catalog.targets.values()
     names = [target.target_id for target in targets if target.chats]
     measured = measured_targets(gateway)
@@ -253,7 +257,7 @@ def _artifact(gateway: Gateway) -> str | None:
 
 
 def _left_s(found: Measurement, scored: int, first_us: int | None, last_us: int | None) -> float | None:
-    """Seconds that are left at the pace so far; None where it is not known."""
+    """Return the seconds that are left at the pace so far; None where it is not known."""
     if found.state != "running" or first_us is None or last_us is None or scored < 2:  # noqa: PLR2004 - a pace needs two
         return None
     return (found.questions - scored) * (last_us - first_us) / 1_000_000 / (scored - 1)

@@ -141,7 +141,7 @@ def address_of(view: PageRequest) -> str:
 
 
 def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Table rows of targets."""
+    """Return table rows of targets."""
     return [
         {
             "target": each["target_id"],
@@ -155,7 +155,7 @@ def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
-    """Cells of the last minutes' figures."""
+    """Return cells of the last minutes' figures."""
     return {
         "attempts": recent["attempts"],
         "failed_share": recent["failed_share"],
@@ -168,7 +168,7 @@ def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queue_rows(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Table rows of queues."""
+    """Return table rows of queues."""
     return [
         {
             "name": each["name"],
@@ -187,7 +187,7 @@ def queue_rows(queues: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def process_rows(processes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Table rows of the processes on this database; those without a recent heartbeat are marked."""
+    """Return table rows of the processes on this database; those without a recent heartbeat are marked."""
     return [
         {
             "process": each["boot_id"],

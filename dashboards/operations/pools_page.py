@@ -85,7 +85,7 @@ VERSIONS: Final = (
 
 @router.get(f"{HOME}/pools")
 async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All pools with their problems."""
+    """Show all pools with their problems."""
     told = fleet(view.gateway)
     table = Table.of(
         POOLS,
@@ -112,7 +112,7 @@ async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.re
 
 @router.get(f"{HOME}/pools/{{pool}}")
 async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
-    """One pool's replicas."""
+    """Show one pool's replicas."""
     found, watched = _pool(view, pool)
     told = told_pool(watched, found.registry, time.monotonic(), found.turn_problem(pool))
     table = Table.of(
@@ -147,14 +147,14 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
 async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
-    """Orders a replica to take no new requests and finish its current ones. Every process follows within seconds."""
+    """Order a replica to take no new requests and finish its current ones. Every process follows within seconds."""
     found, watched = _pool(view, pool)
     known = {address.name for address in watched.discovery.addresses}
     if name not in known:
         raise ReplicaNotFound(f"The pool `{pool}` has no replica `{name[:64]}` now.", param="name")
     try:
         async with patience(_PATIENCE_S):
-            new = await drain_replica(view.gateway.audit, view.actor, pool, name, known=known)
+            new = await drain_replica(view.gateway.identity.audit, view.actor, pool, name, known=known)
     except PoolFull as error:
         raise PoolCrowded(sentence(str(error))) from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -168,11 +168,11 @@ async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"
 async def undrain(
     view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str
 ) -> Response:
-    """Withdraws a drain order. A replica that reports itself as draining stays so."""
+    """Withdraw a drain order. A replica that reports itself as draining stays so."""
     found, _ = _pool(view, pool)
     try:
         async with patience(_PATIENCE_S):
-            there = await undrain_replica(view.gateway.audit, view.actor, pool, name[:64])
+            there = await undrain_replica(view.gateway.identity.audit, view.actor, pool, name[:64])
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable() from error
     await found.registry.refresh()
@@ -182,7 +182,7 @@ async def undrain(
 
 async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
     """Return the pool's earnings of the last days; None where it has no price, or the books cannot be read now."""
-    sections = [each for each in view.gateway.claims.pools if each.name == pool]
+    sections = [each for each in view.gateway.finance.savings.pools if each.name == pool]
     now = wall_us()
     start_us = now - now % HOUR_US - _EARNED_DAYS * DAY_US
     if not sections:
@@ -215,7 +215,7 @@ def _versions(view: PageRequest, told: Mapping[str, Any]) -> Table | None:
 
 
 def _pool(view: PageRequest, pool: str) -> tuple[FleetView, WatchedPool]:
-    found = view.gateway.fleet_view
+    found = view.gateway.views.fleet
     watched = None if found is None else found.pools.get(pool)
     if found is None or watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`.", param="pool")

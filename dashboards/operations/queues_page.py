@@ -33,9 +33,9 @@ TIERS: Final = (
 
 @router.get(f"{HOME}/queues")
 async def show_queues(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """Tiers with their waiting times, and all queues."""
+    """Show the tiers with their waiting times, and all queues."""
     gateway = view.gateway
-    recent, workers = await read_recent(gateway, wall_us()), await gateway.workers.now()
+    recent, workers = await read_recent(gateway, wall_us()), await gateway.views.workers.now()
     tiers = Table.of(
         TIERS,
         [_tier(each) for each in tier_snapshots(gateway.config(), recent)],

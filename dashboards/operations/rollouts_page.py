@@ -145,7 +145,7 @@ async def add_a_version(view: Annotated[PageRequest, Depends(allowed("operations
         made = _version_of(form, config)
         async with looking():
             check_registrable(_pools(view), made)
-            made = await add_version(view.gateway.audit, view.actor, made)
+            made = await add_version(view.gateway.identity.audit, view.actor, made)
     except (FormError, BadRequest, NameTaken, RolloutRefused, VersionNotFound) as error:
         field = error.field if isinstance(error, FormError) else error.param or "version"
         told = error.message.replace("`", "")
@@ -192,7 +192,7 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
         )
         async with looking():
             await start_canary(
-                view.gateway.audit,
+                view.gateway.identity.audit,
                 view.actor,
                 model,
                 pool,
@@ -214,7 +214,7 @@ async def promote_version(view: Annotated[PageRequest, Depends(allowed("operatio
     model = _watched(view, pool).config.targets[0]
     async with looking():
         reason = checked_reason(form.text("reason", most=500))
-        after = await promote(view.gateway.audit, view.actor, model, pool, reason=reason)
+        after = await promote(view.gateway.identity.audit, view.actor, model, pool, reason=reason)
     return view.redirect(_address(pool), told=f"All conversations go to {after.stable} within seconds.")
 
 
@@ -225,7 +225,7 @@ async def rollback(view: Annotated[PageRequest, Depends(allowed("operations.chan
     model = _watched(view, pool).config.targets[0]
     async with looking():
         reason = checked_reason(form.text("reason", most=500))
-        after = await roll_back(view.gateway.audit, view.actor, model, reason=reason)
+        after = await roll_back(view.gateway.identity.audit, view.actor, model, reason=reason)
     return view.redirect(_address(pool), told=f"No conversation goes to {after.candidate} within seconds.")
 
 
@@ -315,18 +315,18 @@ def _values(rollout: Rollout) -> dict[str, str]:
 
 
 def _models_of(config: PoolConfig) -> list[tuple[str, str]]:
-    """Return the choices of what a version is of: the pool's model, and its adapters."""
+    """Return the choices of a version's model: the pool's own, and its adapters."""
     adapters = [(adapter.target, f"{adapter.target} (adapter)") for adapter in config.adapters]
     return [(config.targets[0], config.targets[0]), *adapters]
 
 
 def _pools(view: PageRequest) -> Sequence[PoolConfig]:
-    found = view.gateway.fleet_view
+    found = view.gateway.views.fleet
     return () if found is None else [each.config for each in found.pools.values()]
 
 
 def _watched(view: PageRequest, pool: str) -> WatchedPool:
-    found = view.gateway.fleet_view
+    found = view.gateway.views.fleet
     watched = None if found is None else found.pools.get(pool)
     if watched is None:
         raise PoolNotFound(f"There is no pool `{pool[:64]}`.", param="pool")

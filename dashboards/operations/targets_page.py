@@ -66,7 +66,7 @@ ERRORS: Final = (
 
 @router.get(f"{HOME}/targets")
 async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
-    """All targets, and below them all deployments, those in trouble first."""
+    """Show all targets, and below them all deployments, those in trouble first."""
     told, recent = await _targets_and_figures(view)
     deployments = [each for target in told for each in target["deployments"]]
     tables = (
@@ -104,7 +104,7 @@ async def show_targets(view: Annotated[PageRequest, Depends(allowed("operations.
 
 @router.get(f"{HOME}/targets/{{target_id:path}}")
 async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.read"))], target_id: str) -> Response:
-    """One target: its facts, its deployments, and their last errors. Raises TargetNotFound."""
+    """Show one target: its facts, its deployments, and their last errors. Raises TargetNotFound."""
     told, recent = await _targets_and_figures(view)
     found = next((each for each in told if each["target_id"] == target_id), None)
     target = next((each for each in view.gateway.rules().catalog if each.target_id == target_id), None)
@@ -144,7 +144,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
 
 async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     now_us, gateway = wall_us(), view.gateway
-    recent, workers = await read_recent(gateway, now_us), await gateway.workers.now()
+    recent, workers = await read_recent(gateway, now_us), await gateway.views.workers.now()
     told = target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us)
     return told, recent_snapshot(recent)
 

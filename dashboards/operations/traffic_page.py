@@ -15,7 +15,7 @@ from dashboards.ui import formats
 from dashboards.ui.charts import Chart, Series, Tone, Unit
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
-from proxy.settle.traffic.store import QUARTER_US, Slot, TrafficStore
+from proxy.settle.traffic.store import QUARTER_US, TrafficInterval, TrafficStore
 from proxy.settle.traffic.waits import quantile_s
 
 router: Final = APIRouter(include_in_schema=False)
@@ -37,17 +37,17 @@ class Traffic(msgspec.Struct, frozen=True):
 
     step_us: int
     starts_us: Sequence[int]
-    slots: Sequence[Slot | None]
+    intervals: Sequence[TrafficInterval | None]
 
     @property
     def until_us(self) -> int:
         return self.starts_us[-1] + self.step_us
 
     @property
-    def all(self) -> Slot:
+    def all(self) -> TrafficInterval:
         """All steps together."""
-        whole = Slot(start_us=self.starts_us[0])
-        for each in filter(None, self.slots):
+        whole = TrafficInterval(start_us=self.starts_us[0])
+        for each in filter(None, self.intervals):
             whole.add(each)
         return whole
 
@@ -59,8 +59,8 @@ async def show_traffic(
     """Show the time series of one hour by minute, or of one day by quarter of an hour."""
     now_us = wall_us()
     try:
-        async with asyncio.timeout(_PATIENCE_S), view.gateway.reads:
-            traffic = await read_traffic(view.gateway.traffic, now_us, span)
+        async with asyncio.timeout(_PATIENCE_S), view.gateway.finance.reads:
+            traffic = await read_traffic(view.gateway.views.traffic, now_us, span)
     except _FAILS:
         traffic = None
     return view.page(
@@ -86,7 +86,7 @@ async def read_traffic(store: TrafficStore, now_us: int, span: Span) -> Traffic:
 def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
     """Return the whole time in numbers: label, figure, and a note."""
     whole = traffic.all
-    known = sum(each is not None for each in traffic.slots) * traffic.step_us
+    known = sum(each is not None for each in traffic.intervals) * traffic.step_us
     p50, p95, p99 = (formats.seconds(quantile_s(whole.ttft, share)) for _, share, _ in _QUANTILES)
     return [
         ("Requests", formats.number(whole.requests), "answered, failed and refused"),
@@ -101,13 +101,15 @@ def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
 
 
 def charts_of(traffic: Traffic) -> list[Chart]:
-    """One small chart for each figure."""
+    """Return one small chart for each figure."""
     step_us = traffic.step_us
     minutes = step_us // MINUTE_US
 
-    def chart(title: str, unit: Unit, lines: Sequence[tuple[str, Tone, Callable[[Slot], float | None]]]) -> Chart:
+    def chart(
+        title: str, unit: Unit, lines: Sequence[tuple[str, Tone, Callable[[TrafficInterval], float | None]]]
+    ) -> Chart:
         series = [
-            Series(label, [None if each is None else value(each) for each in traffic.slots], tone)
+            Series(label, [None if each is None else value(each) for each in traffic.intervals], tone)
             for label, tone, value in lines
         ]
         return Chart(
@@ -151,8 +153,8 @@ def _caption(series: Series, unit: Unit) -> str:
     return f"{name}{shown(series.values[-1])} at the end, at most {shown(max(known))}"
 
 
-def _ttft(share: float) -> Callable[[Slot], float | None]:
-    return lambda slot: quantile_s(slot.ttft, share)
+def _ttft(share: float) -> Callable[[TrafficInterval], float | None]:
+    return lambda interval: quantile_s(interval.ttft, share)
 
 
 def _rate(count: int, time_us: int) -> float | None:
@@ -163,6 +165,6 @@ def _an_hour(cost_nanousd: int, time_us: int) -> int | None:
     return cost_nanousd * HOUR_US // time_us if time_us else None
 
 
-def _a_million(slot: Slot) -> int | None:
-    """Nano-dollars of a million tokens; None without a token of a known cost."""
-    return slot.cost_nanousd * _MILLION // slot.priced_tokens if slot.priced_tokens else None
+def _a_million(interval: TrafficInterval) -> int | None:
+    """Return the nano-dollars of a million tokens; None without a token of a known cost."""
+    return interval.cost_nanousd * _MILLION // interval.priced_tokens if interval.priced_tokens else None

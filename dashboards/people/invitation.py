@@ -14,7 +14,7 @@ async def with_link(view: PageRequest, person: Person, *, is_new: bool, back: st
     to, and `above` its name.
     """
     settings, owner = view.gateway.config(), view.principal.organisation_id
-    token = await make_link(view.gateway.audit, view.actor, owner, person.email, view.gateway.links)
+    token = await make_link(view.gateway.identity.audit, view.actor, owner, person.email, view.gateway.identity.links)
     return view.page(
         "people/link.html",
         title=f"{person.name} is invited" if is_new else f"A new link for {person.name}",

@@ -51,7 +51,7 @@ async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change")
     try:
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
         role = cast(TeamRole, form.one_of("role", get_args(TeamRole)))
-        member, created = await put_member(view.gateway.audit, view.actor, view.the_team, email, role)
+        member, created = await put_member(view.gateway.identity.audit, view.actor, view.the_team, email, role)
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except (BadRequest, PersonNotFound) as error:
@@ -63,7 +63,7 @@ async def add_member(view: Annotated[PageRequest, Depends(allowed("team.change")
 
 @router.post(f"{_PLACE}/invite")
 async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Invites somebody who is not in the organisation yet into this team, and shows their one-time link, this once. They
+    """Invite somebody who is not in the organisation yet into this team, and show their one-time link, this once. They
     get no role but the one in the team.
     """
     form = await view.form()
@@ -72,7 +72,7 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
         name = form.text("name", required=True)
         role = cast(TeamRole, form.one_of("new_role", get_args(TeamRole)))
         person = await _new_person(view, email, name)
-        await put_member(view.gateway.audit, view.actor, view.the_team, person.email, role)
+        await put_member(view.gateway.identity.audit, view.actor, view.the_team, person.email, role)
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except Refused as error:
@@ -83,13 +83,15 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
 
 
 async def _new_person(view: PageRequest, email: str, name: str) -> Person:
-    """Somebody new without a role. Who is in the organisation already gets no link: it would change their password."""
+    """Add a new person without a role. Who is in the organisation already gets no link: it would change their password."""
     owner, gateway = view.principal.organisation_id, view.gateway
     async with looking():
-        there = await gateway.people.find(email, organisation_id=owner)
+        there = await gateway.identity.people.find(email, organisation_id=owner)
     if there is not None:
         raise FormError("new_email", "They are in the organisation already: add them above.")
-    person, is_new = await put_person(gateway.audit, view.actor, owner, email, operator=gateway.operator, name=name)
+    person, is_new = await put_person(
+        gateway.identity.audit, view.actor, owner, email, operator=gateway.operator, name=name
+    )
     if not is_new:
         raise FormError("new_email", "They were invited just now: add them above.")
     return person
@@ -103,7 +105,7 @@ async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"
         email = form.text("email", most=_EMAIL_CHARS, required=True).lower()
     except FormError as error:
         return await _list(view, {}, {error.field: error.message})
-    was_there = await remove_member(view.gateway.audit, view.actor, view.the_team, email)
+    was_there = await remove_member(view.gateway.identity.audit, view.actor, view.the_team, email)
     said = f"{email} is no member any more." if was_there else f"{email} was no member."
     # Viewers who removed themselves may no longer read this team.
     stays = view.may("organisation.read") or view.session.person.email != email
@@ -111,11 +113,11 @@ async def take_member(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
-    members = await read_members(view.gateway.people, view.the_team)
+    members = await read_members(view.gateway.identity.people, view.the_team)
     known = {each.person.email for each in members}
     others: list[tuple[str, str]] = []
     if view.may("team.change") and view.may("organisation.read"):
-        people = await read_people(view.gateway.people, view.principal.organisation_id)
+        people = await read_people(view.gateway.identity.people, view.principal.organisation_id)
         others = [
             (each.email, f"{each.name} ({each.email})")
             for each in people

@@ -58,20 +58,20 @@ _SESSIONS: Final = (
 
 @router.get(_HERE)
 async def list_people(view: Annotated[PageRequest, Depends(allowed("organisation.read"))]) -> Response:
-    """All people, and the form to invite one."""
+    """List all people, and the form to invite one."""
     return await _list(view, {}, {})
 
 
 @router.post(_HERE)
 async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Invites a person, and shows their one-time link, this once."""
+    """Invite a person, and show their one-time link, this once."""
     form = await view.form()
     try:
         # Validate everything before creating the person, so that a corrected form does not find them existing.
         team, team_role = await _team(view, form.text("team")), form.one_of("team_role", _PLACES)
         person = await _invite_person(view, form)
         if team is not None:
-            await put_member(view.gateway.audit, view.actor, team, person.email, cast(TeamRole, team_role))
+            await put_member(view.gateway.identity.audit, view.actor, team, person.email, cast(TeamRole, team_role))
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except Refused as error:
@@ -83,7 +83,7 @@ async def invite(view: Annotated[PageRequest, Depends(allowed("organisation.chan
 
 @router.get(_ONE)
 async def show_person(view: Annotated[PageRequest, Depends(allowed("organisation.read"))], person_id: str) -> Response:
-    """One person: role, teams, and sessions."""
+    """Show one person: role, teams, and sessions."""
     return await _show(view, await _person(view, person_id), {}, {})
 
 
@@ -97,7 +97,7 @@ async def change_person(
         role = _role(view, form)
         name, reason = form.text("name", required=True), form.text("reason", most=_REASON_CHARS)
         await put_person(
-            view.gateway.audit,
+            view.gateway.identity.audit,
             view.actor,
             view.principal.organisation_id,
             person.email,
@@ -132,7 +132,7 @@ async def change_team(
 
 @router.post(f"{_ONE}/disable")
 async def disable(view: Annotated[PageRequest, Depends(allowed("organisation.change"))], person_id: str) -> Response:
-    """Disables a person and ends their sessions."""
+    """Disable a person and end their sessions."""
     person = await _person(view, person_id)
     if person.person_id == view.session.person.person_id:
         return view.redirect(f"{_HERE}/{person_id}", "You cannot disable yourself; ask another administrator.", "bad")
@@ -153,8 +153,8 @@ async def sign_out(view: Annotated[PageRequest, Depends(allowed("organisation.ch
     """End every session of a person."""
     person = await _person(view, person_id)
     owner = view.principal.organisation_id
-    async with changing(view.gateway.audit, view.actor, "person.signed_out_everywhere", owner) as change:
-        ended = await view.gateway.sessions.within(change.within).close_all(person.person_id)
+    async with changing(view.gateway.identity.audit, view.actor, "person.signed_out_everywhere", owner) as change:
+        ended = await view.gateway.identity.sessions.within(change.within).close_all(person.person_id)
         change.tell("person", person.person_id, {"sessions": ended}, {"sessions": 0})
     told = f"{person.name} was signed in nowhere." if not ended else f"{person.name} is signed out everywhere."
     return view.redirect(f"{_HERE}/{person_id}", told)
@@ -178,11 +178,11 @@ async def _invite_person(view: PageRequest, form: Form) -> Person:
     name, role = form.text("name", required=True), _role(view, form)
     owner = view.principal.organisation_id
     async with looking():
-        there = await view.gateway.people.find(email, organisation_id=owner)
+        there = await view.gateway.identity.people.find(email, organisation_id=owner)
     if there is not None:
         raise FormError("email", f"{there.name} is in the organisation already; find them in the list to change them.")
     person, _ = await put_person(
-        view.gateway.audit, view.actor, owner, email, operator=view.gateway.operator, name=name, role=role
+        view.gateway.identity.audit, view.actor, owner, email, operator=view.gateway.operator, name=name, role=role
     )
     return person
 
@@ -193,12 +193,12 @@ def _role(view: PageRequest, form: Form) -> OrganisationRole:
 
 
 def _roles(view: PageRequest) -> tuple[tuple[str, str], ...]:
-    """Roles on offer; only the organisation that runs the gateway has operators."""
+    """Return the roles on offer; only the organisation that runs the gateway has operators."""
     return (*_ROLES, _OPERATOR) if view.principal.of_operators else _ROLES
 
 
 async def _set_membership(view: PageRequest, person: Person, team: TeamRecord, role: str) -> str:
-    log, actor = view.gateway.audit, view.actor
+    log, actor = view.gateway.identity.audit, view.actor
     if role == "none":
         was = await remove_member(log, actor, team, person.email)
         return f"{person.name} is out of {team.name}." if was else f"{person.name} was not in {team.name}."
@@ -207,11 +207,11 @@ async def _set_membership(view: PageRequest, person: Person, team: TeamRecord, r
 
 
 async def _team(view: PageRequest, team_id: str) -> TeamRecord | None:
-    """One of the organisation's teams, or None where none is named. Another organisation's is not found."""
+    """Return one of the organisation's teams, or None where none is named. Another organisation's is not found."""
     if not team_id:
         return None
     async with looking():
-        return await view.gateway.accounts.team_of(view.principal.organisation_id, team_id)
+        return await view.gateway.identity.accounts.team_of(view.principal.organisation_id, team_id)
 
 
 async def _with_link(view: PageRequest, person: Person, *, is_new: bool) -> Response:
@@ -222,27 +222,27 @@ async def _set_enabled(view: PageRequest, person: Person, told: str, *, enable: 
     place, reason = f"{_HERE}/{person.person_id}", (await view.form()).text("reason", most=_REASON_CHARS)
     do = enable_person if enable else disable_person
     try:
-        await do(view.gateway.audit, view.actor, person.organisation_id, person.email, reason=reason)
+        await do(view.gateway.identity.audit, view.actor, person.organisation_id, person.email, reason=reason)
     except Refused as error:
         return view.redirect(place, error.message, "bad")
     return view.redirect(place, told)
 
 
 async def _person(view: PageRequest, person_id: str) -> Person:
-    """One of the organisation's people. Raises PersonNotFound, also for another organisation's."""
+    """Return one of the organisation's people. Raises PersonNotFound, also for another organisation's."""
     try:
         async with looking():
-            return await view.gateway.people.get(person_id, organisation_id=view.principal.organisation_id)
+            return await view.gateway.identity.people.get(person_id, organisation_id=view.principal.organisation_id)
     except (UnknownPerson, PersonNotFound) as error:
         raise PersonNotFound("There is no such person in your organisation.", param="person_id") from error
 
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     owner = view.principal.organisation_id
-    people = await read_people(view.gateway.people, owner)
+    people = await read_people(view.gateway.identity.people, owner)
     async with looking():
-        places = await view.gateway.people.teams_of([each.person_id for each in people])
-        teams = {team.team_id: team.name for team in await view.gateway.accounts.teams_of(owner)}
+        places = await view.gateway.identity.people.teams_of([each.person_id for each in people])
+        teams = {team.team_id: team.name for team in await view.gateway.identity.accounts.teams_of(owner)}
     table = Table.of(
         _COLUMNS,
         [_row(each, places.get(each.person_id, {}), teams) for each in people],
@@ -267,9 +267,11 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 
 async def _show(view: PageRequest, person: Person, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     async with looking():
-        sessions = await view.gateway.sessions.of_person(person.person_id)
-        members = await view.gateway.people.memberships_of(person.person_id)
-        teams = {team.team_id: team.name for team in await view.gateway.accounts.teams_of(person.organisation_id)}
+        sessions = await view.gateway.identity.sessions.of_person(person.person_id)
+        members = await view.gateway.identity.people.memberships_of(person.person_id)
+        teams = {
+            team.team_id: team.name for team in await view.gateway.identity.accounts.teams_of(person.organisation_id)
+        }
     rows = [
         {
             "created": each.created_us,

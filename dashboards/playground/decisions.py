@@ -33,10 +33,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool
     """True for the one that holds for the team now."""
     considered: Considered | None = None
-    """None where nothing could be asked."""
+    """Comparison of the targets; None where no target could be asked."""
     deciding: str = ""
     two_first: str = ""
-    """The two cheap models that would be asked first, and who where they differ, where that is wanted; empty for none."""
+    """The two cheap models that would be asked first, and the one to decide where they differ; empty where that is off.
+    """
     refusal: str = ""
 
 
@@ -54,7 +55,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def weighed(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
-    """Classifies a chat request and plans it at each quality, by what is ready now and as if our own GPUs had room. Raises
+    """Classify a chat request and plan it at each quality, by what is ready now and as if our own GPUs had room. Raises
     BadRequest.
     """
     return await asyncio.to_thread(_weigh, gateway, caller, body)
@@ -70,7 +71,7 @@ def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
         prompt=prompt,
         input_tokens=input_tokens(request, prompt),
         deadline=NO_DEADLINE,
-        wants_escalation=None,
+        parse_escalation=None,
         idempotency_key=None,
     )
     prediction = gateway.classifier.classify(prompt, caller.team_id, learns=False)

@@ -22,7 +22,7 @@ from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.errors import BadRequest
 from proxy.http.request_id import new_request_id
 from proxy.parse.chat_request import AUTO
@@ -112,7 +112,7 @@ async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.post(f"{_PLACE}/call")
 async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Asks one or two models, at once, and shows their answers side by side."""
+    """Ask one or two models, at once, and show their answers side by side."""
     form = await view.form()
     try:
         keys = {key.key_id for key in await _keys(view)}
@@ -120,7 +120,7 @@ async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) ->
         names = dict(_models(view))
         chosen = [form.one_of("model", tuple(names)), form.one_of("other", (_NONE, *names))]
         bodies = {name: _body(form, name) for name in chosen if name}
-        caller = await view.gateway.accounts.caller_of(key_id)
+        caller = await view.gateway.identity.accounts.caller_of(key_id)
         if caller is None or caller.team_id != view.the_team.team_id or caller.reads_only:
             raise FormError("key", "This key cannot call models.")  # noqa: TRY301
     except FormError as error:
@@ -130,7 +130,7 @@ async def call(view: Annotated[PageRequest, Depends(allowed("team.change"))]) ->
 
 
 async def _ask(view: PageRequest, caller: Caller, name: str, body: bytes) -> _Answer:
-    asked = Asked(
+    asked = LineRequest(
         request_id=new_request_id(),
         caller=caller,
         endpoint="/v1/chat/completions",
@@ -141,7 +141,7 @@ async def _ask(view: PageRequest, caller: Caller, name: str, body: bytes) -> _An
     started = time.monotonic()
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            answered = await view.gateway.answering.answer(asked)
+            answered = await view.gateway.jobs.answering.answer(asked)
     except TimeoutError:
         problem = f"No whole answer within {_PATIENCE_S:.0f} s. What was used is booked."
         return _Answer(
@@ -185,7 +185,7 @@ class _Reply(msgspec.Struct):
     error: _Error | None = None
 
 
-def _read(name: str, request_id: str, answered: Answered, took_s: float) -> _Answer:
+def _read(name: str, request_id: str, answered: LineReply, took_s: float) -> _Answer:
     try:
         reply = msgspec.json.decode(answered.body, type=_Reply)
     except msgspec.MsgspecError:
@@ -236,7 +236,7 @@ def _tools(text: str) -> list[dict[str, Any]]:
 
 
 def _caller(view: PageRequest) -> Caller:
-    """Return the team as a caller without a key, for what calls nobody."""
+    """Return the team as a caller without a key, for previews that call no model."""
     team = view.the_team
     return Caller(
         key_id="",
@@ -249,7 +249,7 @@ def _caller(view: PageRequest) -> Caller:
 
 
 def _models(view: PageRequest) -> list[tuple[str, str]]:
-    """Names that the team may send, as options; what only makes embeddings is none."""
+    """Return the names that the team may send, as options, without models that only make embeddings."""
     rules, may = view.gateway.rules(), view.the_team.allowed_models
     targets = [target.target_id for target in rules.catalog.targets.values() if may_use(may, target) and target.chats]
     return [(AUTO, "auto: the gateway chooses"), *((name, name) for name in sorted(targets))]
@@ -259,7 +259,7 @@ async def _keys(view: PageRequest) -> list[KeyRecord]:
     """Return the team's keys that may call a model now."""
     team, now = view.the_team, utc_now()
     async with looking():
-        keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+        keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
     return [key for key in keys if key.works_at(now) and key.role != "finance"]
 
 

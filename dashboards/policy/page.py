@@ -79,7 +79,7 @@ class FloorOption(msgspec.Struct, frozen=True, kw_only=True):
     floors: tuple[float, ...]
     """All of them, rising."""
     month: Month | None
-    """None where no bill is known."""
+    """Forecast month; None where no bill is known."""
     room: tuple[str, ...] = ()
     """Sentences on the room of our own GPUs."""
 
@@ -124,7 +124,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
 
 @router.post("/dashboard/teams/{team_id}/policy")
 async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
-    """Previews the differences of a change, then applies it with a reason."""
+    """Preview the differences of a change, then applies it with a reason."""
     form, team = await view.form(), view.the_team
     values = _submitted_values(form)
     try:
@@ -138,7 +138,9 @@ async def change(view: Annotated[PageRequest, Depends(allowed("team.change"))]) 
             return await _page(view, values, after=after, notice=told)
         reason = form.text("reason", most=REASON_CHARS, required=True)
         forget = view.gateway.learning
-        await set_policy(view.gateway.audit, view.actor, team, choice, reason=reason, forget=forget, models=models)
+        await set_policy(
+            view.gateway.identity.audit, view.actor, team, choice, reason=reason, forget=forget, models=models
+        )
     except FormError as error:
         return await _page(view, values, errors={error.field: error.message}, after=_proposed_or_none(form, team))
     except Refused as error:
@@ -164,7 +166,7 @@ def differences(before: TeamRecord, after: TeamRecord, gateway_floor: float) -> 
 
 
 def floor_options(found: AnchoredPreview, per_s: float | None = None) -> tuple[FloorOption, ...]:
-    """Forecast of each floor; neighbours that choose the same for every prompt are one."""
+    """Return the forecast of each floor; neighbours that choose the same for every prompt are one."""
     pairs = zip(found.preview.offers, found.months, strict=True)
     return tuple(
         _option(found.preview, list(same), per_s)
@@ -188,8 +190,8 @@ def _option(preview: Preview, same: Sequence[tuple[FloorResult, Month | None]], 
 
 
 async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: TeamRecord | None = None) -> FloorForecast:
-    """Forecasts for the team, on its own latest requests where there are enough. `present` is the team as it is, whose
-    bill the forecasts start from, where `team` has a proposed policy.
+    """Return the forecasts for the team, on its own latest requests where there are enough. `present` is the team as it
+    is, whose bill the forecasts start from, where `team` has a proposed policy.
     """
     rules = gateway.rules()
     tolerances = rules.tolerances or Tolerances(
@@ -201,7 +203,7 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: Team
         traffic = await auto_traffic(gateway.database, scope, now_us)
     # Some tens of milliseconds of arithmetic: off the loop that other requests are served by, and a few at a time, for
     # answers are checked in the same threads.
-    async with gateway.reads:
+    async with gateway.finance.reads:
         preview = await asyncio.to_thread(
             tolerances.preview,
             STOPS,
@@ -277,7 +279,7 @@ async def _page(
 
 
 def _models(view: PageRequest, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Models on offer: all of the configuration, and those that the team has allowed beside them."""
+    """Return models on offer: all of the configuration, and those that the team has allowed beside them."""
     rules = view.gateway.rules()
     auto = {target.target_id for target in choosable(rules.policy, rules.catalog, None)}
     known = dict.fromkeys([*sorted(entry.target_id for entry in rules.catalog), *sorted(values["models"])])
@@ -299,7 +301,7 @@ def _floor_modes(team: TeamRecord, gateway_floor: float) -> list[tuple[str, str]
 
 
 def _values(team: TeamRecord) -> dict[str, Any]:
-    """Form values of the current policy."""
+    """Return form values of the current policy."""
     settings = team.settings
     own = settings.quality_floor
     nearest = min(STOPS, key=lambda stop: abs(stop - (DEFAULT_FLOOR if own is None else own)))
@@ -318,7 +320,7 @@ def _values(team: TeamRecord) -> dict[str, Any]:
 
 
 def _submitted_values(form: Form) -> dict[str, Any]:
-    """Form values as submitted, to be shown again."""
+    """Return form values as submitted, to be shown again."""
     plain = form.plain
     return {
         **{name: plain.get(name, "") for name in ("floor_mode", "models_mode", "escalation", "learning", "shadow")},

@@ -18,7 +18,7 @@ from api.web.gateway import Gateway
 from api.web.patience import patience
 from api.web.reading import reading
 from cost.errors import PriceError, UnknownPrice
-from cost.meters import METER_NAMES, METERS
+from cost.meters import METER_NAMES, METERS, PRICED_PER_TOKEN
 from cost.price_book.book import DatedPrice, PriceBook
 from cost.price_book.store import MOST_NOTE_CHARACTERS, KnownPrice, PriceStore
 from cost.prices import Price, usd
@@ -46,12 +46,14 @@ _FIGURES: Final = tuple(
     if meter not in _SELDOM
 )
 _FIELDS: Final = (
-    ("input", "Input", "needed"),
-    ("output", "Output", "needed"),
-    ("cached_input", "Cached input", "as input, when empty"),
-    ("cache_write", "Cache write, 5 minutes", "as input, when empty"),
-    ("cache_write_1h", "Cache write, 1 hour", "as the 5 minutes, when empty"),
-    ("reasoning", "Reasoning", "as output, when empty"),
+    *(
+        (
+            each.name,
+            each.field_label or each.price_label,
+            f"{each.field_hint or f'as {each.within}'}, when empty" if each.within else "needed",
+        )
+        for each in PRICED_PER_TOKEN
+    ),
     ("request", "Each request", "US dollars for one, not for a million"),
     ("batch_discount", "Batch discount", "a share, such as 0.5"),
 )
@@ -85,7 +87,7 @@ _HISTORY: Final = (
 
 @router.get(PATH)
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Every target of the catalog with the price in effect."""
+    """List every target of the catalog with the price in effect."""
     gateway, now_us = view.gateway, view.now_us
     rows = [_target_row(gateway, target_id, now_us) for target_id in gateway.rules().catalog.targets]
     table = Table.of(
@@ -114,7 +116,7 @@ def _filled(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> tup
 
 @router.post(PATH)
 async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """Enters a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
+    """Enter a price that overrides the configured ones, for every organisation. Every server follows within seconds."""
     gateway, form = view.gateway, await view.form()
     target = form.text("target", required=True)
     if target not in gateway.rules().catalog:
@@ -123,34 +125,36 @@ async def enter(view: Annotated[PageRequest, Depends(allowed("prices.change"))])
         entered = checked_prices(_submitted_values(form))
         price, effective_us = entered.entered(today(view.now_us))
         async with _changing():
-            kept = await changes.set_price(gateway.audit, view.actor, target, price, effective_us, note=entered.note)
+            kept = await changes.set_price(
+                gateway.identity.audit, view.actor, target, price, effective_us, note=entered.note
+            )
     except (BadPrice, FormError, PriceError) as error:
         field = error.field if isinstance(error, (BadPrice, FormError)) else "version"
         said = str(error).removeprefix(f"`{field}` ").rstrip(".")
         return await _one(view, target, given=form.plain, wrong=(field, f"{said[:1].upper()}{said[1:]}."))
-    await gateway.reprice()
+    await gateway.finance.reprice()
     return view.redirect(_address(target), told=f"{target} has the price {kept.price.version}.")
 
 
 @router.post(f"{PATH}/withdraw")
 async def withdraw(view: Annotated[PageRequest, Depends(allowed("prices.change"))]) -> Response:
-    """Withdraws an entered price; the next price in precedence applies again. Bookings at it stay."""
+    """Withdraw an entered price; the next price in precedence applies again. Bookings at it stay."""
     gateway, form = view.gateway, await view.form()
     target, version = form.text("target", required=True), form.text("version", required=True)
     try:
         async with _changing():
-            await changes.withdraw_price(gateway.audit, view.actor, target, version)
+            await changes.withdraw_price(gateway.identity.audit, view.actor, target, version)
     except UnknownPrice as error:
         raise PriceNotFound(f"{error}.", param="version") from error
     except PriceError as error:
         raise BadRequest(f"{error}.", param="version") from error
-    await gateway.reprice()
+    await gateway.finance.reprice()
     return view.redirect(_address(target), told=f"{version} is taken back; what lies beneath it counts again.")
 
 
 @router.get(f"{PATH}/{{target:path}}")
 async def one(target: str, view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """One target: its price in effect, upcoming and overridden ones, and every version that bookings used."""
+    """Show one target: its price in effect, upcoming and overridden ones, and every version that bookings used."""
     return await _one(view, target)
 
 
@@ -159,7 +163,7 @@ async def _one(
 ) -> Response:
     """Show the target's page. `given` is a refused entry's values, `wrong` the field and message."""
     gateway, now_us = view.gateway, view.now_us
-    book = gateway.prices.book
+    book = gateway.finance.prices.book
     is_known = target in gateway.rules().catalog
     known = await _known_prices(gateway, target) if "\x00" not in target else []
     if not known and not is_known:
@@ -226,7 +230,7 @@ async def _known_prices(gateway: Gateway, target: str) -> list[KnownPrice]:
 
 
 def _target_row(gateway: Gateway, target_id: str, now_us: int) -> dict[str, Any]:
-    book = gateway.prices.book
+    book = gateway.finance.prices.book
     current = book.entry_at(target_id, now_us)
     later = any(each.effective_us > now_us for each in book.prices.get(target_id, ()))
     return {
@@ -250,7 +254,7 @@ def _state(current: DatedPrice | None, *, later: bool) -> tuple[str, str]:
 def _history_rows(
     book: PriceBook, target: str, known: list[KnownPrice], current: DatedPrice | None, now_us: int
 ) -> list[dict[str, Any]]:
-    """Every version, marked as in effect, upcoming, overridden, or past."""
+    """Return every version, marked as in effect, upcoming, overridden, or past."""
     in_book = {each.price.version: each for each in book.prices.get(target, ())}
     rows = [
         {
@@ -298,7 +302,7 @@ def _version_state(
 
 
 def _figures(price: Price | None) -> dict[str, str | None]:
-    """Exact dollars per million tokens."""
+    """Return exact dollars per million tokens."""
     if price is None:
         return {**dict.fromkeys(_METER_LABELS), "further": None}
     figures = {name: _dollars(amount) for name, amount in zip(METER_NAMES, price.figures(), strict=True)}
@@ -328,6 +332,6 @@ def _figure_rows(price: Price) -> list[tuple[str, str]]:
 
 
 def _dollars(amount_nanousd: int) -> str:
-    """Exact dollars, with at least two decimals."""
+    """Return exact dollars, with at least two decimals."""
     whole, _, cents = exact(usd(amount_nanousd)).partition(".")
     return f"{whole}.{cents:0<2}"

@@ -81,7 +81,7 @@ def lost_against_baseline(considered: Considered, each: ConsideredTarget) -> flo
 
 
 def deciding(considered: Considered, complexity: float | None) -> str:
-    """One or two sentences: what made the chosen target good enough, and what put it first."""
+    """Return one or two sentences: what made the chosen target good enough, and what put it first."""
     chosen = considered.chosen
     if chosen is None:
         return ""

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from classifier.prediction import Prompt
+from cost.dimensions import REQUEST_FILTERS
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
@@ -62,7 +63,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 _ROWS: Final = 50
 _CSV_PAGES: Final = 10
-_FILTERS: Final = ("target", "key", "tag", "tier")
+_FILTERS: Final = tuple(REQUEST_FILTERS)
 _KEPT: Final = frozenset({*_FILTERS, "outcome", "status", "from", "to", "slower", "dearer", "sort", "columns"})
 _STATUS_WORDS: Final[Mapping[str, str]] = {
     "2xx": "Succeeded (2xx)",
@@ -183,8 +184,8 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 @router.get("/dashboard/teams/{team_id}/requests/{request_id:path}")
 async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], request_id: str) -> Response:
-    """One request: its decision, its attempts, its cost, and the cost of the alternatives; or what refused it. Raises
-    RequestNotFound.
+    """Show one request: its decision, its attempts, its cost, and the cost of the alternatives; or what refused it.
+    Raises RequestNotFound.
     """
     team, gateway = view.the_team, view.gateway
     async with reading(gateway, on=True):
@@ -223,7 +224,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
 
 async def _refused(view: PageRequest, request_id: str) -> RefusedRequest | None:
     team = view.the_team
-    return await view.gateway.refusals.requests.one(team.organisation_id, team.team_id, request_id)
+    return await view.gateway.views.refusals.requests.one(team.organisation_id, team.team_id, request_id)
 
 
 async def _refused_page(view: PageRequest, request_id: str) -> Response:
@@ -257,14 +258,14 @@ async def _merged_page(
     page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
     if query.order:
         return page, page.requests
-    refused = await read_refused(view.gateway.refusals.requests, refused_query(query, wanted))
+    refused = await read_refused(view.gateway.views.refusals.requests, refused_query(query, wanted))
     found = merged(page, refused, query.rows)
     reached_us = page.reached_us if found.next_place == page.next_place else None
     return msgspec.structs.replace(page, next_place=found.next_place, reached_us=reached_us), found.requests
 
 
 def _evidence(considered: Considered | None) -> list[str]:
-    """Return a sentence where what was chosen is not known by outcomes of its answers, or the baseline model is not."""
+    """Return a sentence where the chosen target, or the baseline model, is not measured by outcomes of its answers."""
     chosen = None if considered is None else considered.chosen
     if chosen is None or chosen.evidence == "measured" or not chosen.evidence:
         return []
@@ -278,14 +279,14 @@ def _evidence(considered: Considered | None) -> list[str]:
 
 
 async def key_names(view: PageRequest) -> dict[str, str]:
-    """Names of the team's keys by id, revoked ones included."""
+    """Return the names of the team's keys by id, revoked ones included."""
     team = view.the_team
-    keys = await view.gateway.accounts.keys_of(team.organisation_id, team.team_id)
+    keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
     return {key.key_id: key.name for key in keys}
 
 
 def rows_of(requests: Sequence[Found], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Table and CSV rows, one for each request."""
+    """Return table and CSV rows, one for each request."""
     return [
         refused_row(each, _href(team_id, each.request_id), names)
         if isinstance(each, RefusedRequest)
@@ -392,7 +393,7 @@ def _before(place: Place | None) -> dict[str, str]:
 
 
 def _pages(kept: Mapping[str, str], query: RecentQuery, page: RecentPage) -> tuple[str | None, str | None]:
-    """Links to the page before and the one after; by time, the one before is the newest."""
+    """Return links to the page before and the one after; by time, the one before is the newest."""
     if query.order:
         before = f"?{urlencode({**kept, 'page': query.page - 1})}" if query.page > 1 else None
         return before, f"?{urlencode({**kept, 'page': query.page + 1})}" if page.has_more else None
@@ -411,7 +412,7 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
 
 
 async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
-    """Up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
+    """Return up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
         names = await key_names(view)
@@ -428,7 +429,7 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
 
 
 def _choices(values: Sequence[str], chosen: str, words: Mapping[str, str] = {}) -> list[tuple[str, str]]:
-    """Options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
+    """Return options of a filter. The chosen one stays in the list, also where it is gone from the configuration."""
     known = [*values, *([chosen] if chosen and chosen not in values else [])]
     return [("", "Any"), *((each, words.get(each, each)) for each in known)]
 
@@ -488,7 +489,7 @@ _METER_WORDS: Final = {each.name: each.request_label for each in METERS}
 
 
 def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, int]]:
-    """Tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
+    """Return the tokens, or units, and cost by meter over all attempts, without unused meters. Tokens do not overlap."""
     sums = {name: sum(getattr(each, name) for each in attempts) for name in (*TOKEN_COLUMNS, *METER_COLUMNS)}
     # Requests are not counted here: attempts are.
     used: tuple[int | None, ...] = (*split_row(sums, 0)[:-1], None)
@@ -505,7 +506,9 @@ def _meters(attempts: Sequence[Entry]) -> list[tuple[str, int | Decimal | None, 
 
 
 def _counterfactuals(found: RecentRequest) -> list[tuple[str, str, int | None, int | None]]:
-    """Counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost). Nano-dollars."""
+    """Return the counterfactual costs of the same tokens as (target, price, cost, difference to the actual cost).
+    Nano-dollars.
+    """
     told, cost = found.told, found.cost_nanousd
     compared = (
         ("The baseline model", told.baseline_price, told.baseline_nanousd),

@@ -3,7 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cost.dimensions import REQUEST_FILTERS
+from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.reports.recent import Place, RecentPage, RecentQuery, RecentRequest
+from proxy.admit.limits.refusals import RateLimited
+from proxy.errors import (
+    BodyTooLarge,
+    ContextTooLong,
+    Draining,
+    ModelNotFound,
+    NoEligibleTarget,
+    Overloaded,
+    QueueRefusal,
+    TargetsUnavailable,
+    code_of,
+)
 from proxy.settle.refusals.counting import RefusedRequest
 from proxy.settle.refusals.refused_requests import MAX_ROWS, RefusedQuery, RefusedRequestStore
 
@@ -19,8 +33,10 @@ _UNKNOWN: Final = (
     "tier",
     "tag",
 )
+_LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target"})
+"""Filters of requests by what is not known of a refused one."""
 REFUSED: Final = "refused"
-"""The outcome of what reached no model."""
+"""The outcome of a request that reached no model."""
 
 Found = RecentRequest | RefusedRequest
 
@@ -44,63 +60,64 @@ class Advice(NamedTuple):
 _OTHER: Final = Advice(
     "The request itself was not accepted.", "What the caller was told says what to mend in the request."
 )
-_BY_REASON: Final[Mapping[str, Advice]] = {
-    "rate_limit_exceeded": Advice(
+_ADVICE: Final[Mapping[type[Exception], Advice]] = {
+    RateLimited: Advice(
         "A rate limit was reached: the message names it, whose it is, and how much was used.",
         "Wait as long as the reply's header retry-after says; OpenAI's clients do so by themselves. If it happens often, "
         "spread the calls, or ask an administrator for a larger limit.",
         "keys",
         "The team's keys and limits",
     ),
-    "budget_exceeded": Advice(
+    BudgetExceeded: Advice(
         "A hard budget has no room for it: the message names the budget, its limit, and when it resets.",
         "Wait until it resets, raise the budget, or let it fall back to a cheaper model instead of refusing.",
         "budgets",
         "The team's budgets",
     ),
-    "unpriced_under_budget": Advice(
+    UnpricedUnderBudget: Advice(
         "The model has no price, so it cannot be held against the hard budget.",
         "Name a model with a price, or ask an operator to enter one in the price book.",
         "models",
         "The team's models and prices",
     ),
-    "queue_full": Advice(
+    QueueRefusal: Advice(
         "The queue before the model had no room, or would not have been through in time.",
         "Try again as retry-after says, send it as a batch, or let it overflow to a paid provider in the team's policy.",
         "policy",
         "The team's policy",
     ),
-    "overloaded": Advice(
+    Overloaded: Advice(
         "The gateway had more work than it can do, and refused this so that the others stay quick.",
         "Try again as retry-after says. Operators see it under Incidents.",
     ),
-    "draining": Advice("The process was being stopped.", "Try again at once: another process takes it."),
-    "targets_unavailable": Advice(
+    Draining: Advice("The process was being stopped.", "Try again at once: another process takes it."),
+    TargetsUnavailable: Advice(
         "Every model that could have answered was down at that moment.",
         "Try again as retry-after says, or allow the team another model to fall back to.",
         "policy",
         "The team's policy",
     ),
-    "no_eligible_target": Advice(
+    NoEligibleTarget: Advice(
         "No model that the team may use can do what the request needs.",
         "Allow a model with that capability, or leave out what the message names.",
         "models",
         "The team's models and what they can do",
     ),
-    "context_length_exceeded": Advice(
+    ContextTooLong: Advice(
         "The prompt is longer than any model takes that could have answered.",
         "Shorten it, or allow the team a model with a longer context.",
         "models",
         "The team's models and their contexts",
     ),
-    "model_not_found": Advice(
+    ModelNotFound: Advice(
         "The model is not configured, or this team or key may not use it.",
         "Use a name of the list of models, or allow the model in the team's policy or at the key.",
         "models",
         "The team's models",
     ),
-    "request_too_large": Advice("The body is larger than the gateway takes.", "Shorten it, or send it in parts."),
+    BodyTooLarge: Advice("The body is larger than the gateway takes.", "Shorten it, or send it in parts."),
 }
+_BY_REASON: Final = {code_of(kind): advice for kind, advice in _ADVICE.items()}
 
 
 def advice(refused: RefusedRequest) -> Advice:
@@ -109,8 +126,10 @@ def advice(refused: RefusedRequest) -> Advice:
 
 
 def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
-    """Return the same question to the refused requests; None where none can match, or none is in the query's order."""
-    ledgers_own = (query.outcome, query.tag, query.tier, query.order)
+    """Return the query of refused requests that goes with this one; None where none can match, or for another order
+    than time.
+    """
+    ledgers_own = (query.outcome, query.order, *(getattr(query, name) for name in _LEDGERS_OWN))
     if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
         return None
     if outcome not in {"", REFUSED} or query.scope.team_id is None:
@@ -129,12 +148,14 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
 
 
 async def read_refused(store: RefusedRequestStore, query: RefusedQuery | None) -> tuple[RefusedRequest, ...]:
-    """Return the refused requests that match; none without a question."""
+    """Return the refused requests that match; none without a query."""
     return () if query is None else await store.read(query)
 
 
 def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> MergedPage:
-    """One page of both, newest first. What is older than the ledger was looked through is left for the next page."""
+    """Return one page of both, newest first. What is older than the ledger was looked through is left for the next
+    page.
+    """
     floor = page.next_place
     own: list[tuple[Place, Found]] = [((each.at_us, each.request_id), each) for each in refused]
     there = [each for each in own if floor is None or each[0] >= floor]
@@ -146,7 +167,7 @@ def merged(page: RecentPage, refused: Sequence[RefusedRequest], rows: int) -> Me
 
 
 def refused_row(refused: RefusedRequest, href: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a table row: what no model was asked for has no tokens and no latency, and cost nothing."""
+    """Return a table row: a request that reached no model has no tokens and no latency, and cost nothing."""
     return {
         **dict.fromkeys(_UNKNOWN),
         "request_id": refused.request_id,

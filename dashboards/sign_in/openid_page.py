@@ -33,8 +33,8 @@ _log: Final = logging.getLogger("weighbridge.sign_in")
 
 @router.get("/dashboard/sign-in/{provider}")
 async def begin(provider: str, request: Request) -> Response:
-    """Redirects the browser to the provider."""
-    found = gateway_of(request).providers.get(provider)
+    """Redirect the browser to the provider."""
+    found = gateway_of(request).identity.providers.get(provider)
     if found is None:
         raise HTTPException(_NOT_FOUND)
     wanted = local_next(request.query_params.get("next"))
@@ -52,7 +52,7 @@ async def begin(provider: str, request: Request) -> Response:
 async def finish(provider: str, request: Request) -> Response:
     """Handle the provider's callback. The pending sign-in is used up, whatever the result."""
     gateway = gateway_of(request)
-    found = gateway.providers.get(provider)
+    found = gateway.identity.providers.get(provider)
     if found is None:
         raise HTTPException(_NOT_FOUND)
     try:
@@ -68,7 +68,7 @@ async def finish(provider: str, request: Request) -> Response:
 
 async def _complete(request: Request, gateway: Gateway, finished: "SignInResult", section: OidcSection) -> Response:
     """Return the reply that opens a session, after provisioning the person."""
-    person = await arrive(gateway.audit, finished.identity, section, client_address(request))
+    person = await arrive(gateway.identity.audit, finished.identity, section, client_address(request))
     try:
         return await enter(request, gateway, person, "oidc", local_next(finished.next_path))
     except UnknownPerson as gone:

@@ -44,7 +44,7 @@ async def sign_in(request: Request) -> Response:
     email = ""
     try:
         email = form.text("email", most=254, required=True)
-        person = await gateway.sign_in.check(email, form.secret("password"), address)
+        person = await gateway.identity.sign_in.check(email, form.secret("password"), address)
         return await enter(request, gateway, person, "password", wanted)
     except (WrongCredentials, UnknownPerson) as wrong:
         if isinstance(wrong, WrongCredentials) and wrong.locked:
@@ -67,23 +67,23 @@ async def sign_out(request: Request) -> Response:
     gateway = gateway_of(request)
     session = await session_of(request, gateway)
     if session is not None:
-        await gateway.sessions.close(request.cookies[COOKIE])
+        await gateway.identity.sessions.close(request.cookies[COOKIE])
         actor = actor_of(session.person, client_address(request))
-        await gateway.audit.note(actor, "person.signed_out", "person", session.person.person_id)
+        await gateway.identity.audit.note(actor, "person.signed_out", "person", session.person.person_id)
     return signed_out("out")
 
 
 async def enter(request: Request, gateway: Gateway, person: Person, via: Via, wanted: str) -> Response:
     """Open a new session, replacing that of an earlier cookie, and redirect to `wanted`."""
     address = client_address(request)
-    cookie = await gateway.sessions.open(
+    cookie = await gateway.identity.sessions.open(
         person.person_id,
         via=via,
         address=address,
         agent=request.headers.get("user-agent", ""),
         replaces=request.cookies.get(COOKIE),
     )
-    await gateway.audit.note(
+    await gateway.identity.audit.note(
         actor_of(person, address), "person.signed_in", "person", person.person_id, after={"via": via}
     )
     reply = redirect(wanted)
@@ -120,7 +120,7 @@ async def _audit_lock(gateway: Gateway, person: Person | None, address: str) -> 
     actor = Actor(
         kind="gateway", actor_id="gateway", name="The gateway", organisation_id=organisation_id, address=address
     )
-    await gateway.audit.note(
+    await gateway.identity.audit.note(
         actor,
         "person.locked_out",
         "person",

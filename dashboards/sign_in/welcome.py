@@ -35,10 +35,10 @@ async def choose(token: str, request: Request) -> Response:
         return _unusable()
     try:
         password = chosen_password(form)
-        hashed = await gateway.links.hashed(token, password)
+        hashed = await gateway.identity.links.hashed(token, password)
         actor = actor_of(person, client_address(request))
-        async with gateway.audit.change(actor, "person.password_set", reason="one-time link") as change:
-            await gateway.links.within(change.within).accept(token, hashed)
+        async with gateway.identity.audit.change(actor, "person.password_set", reason="one-time link") as change:
+            await gateway.identity.links.within(change.within).accept(token, hashed)
             # The entry tells that a link was used, and nothing of the password.
             change.tell("person", person.person_id, before={"link": "open"}, after={"link": "used"})
         return await enter(request, gateway, person, "link", "/dashboard")
@@ -65,7 +65,7 @@ def chosen_password(form: Form) -> str:
 async def _person_of_link(gateway: Gateway, token: str) -> Person | None:
     if not gateway.config().sign_in.passwords:
         return None
-    return await gateway.links.peek(token)
+    return await gateway.identity.links.peek(token)
 
 
 def _page(gateway: Gateway, person: Person, *, error: str = "", field: str = "", status: int = 200) -> Response:

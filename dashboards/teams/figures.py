@@ -88,7 +88,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return week // _WEEK or None
 
     def costs(self, origins: Collection[str] | None = None) -> dict[int, int]:
-        """Known cost by day, of these origins or of all. Nano-dollars."""
+        """Return known cost by day, of these origins or of all. Nano-dollars."""
         costs: dict[int, int] = {}
         for (day, _, origin), sums in self.mix.items():
             if origins is None or origin in origins:
@@ -96,7 +96,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return costs
 
     def forecast(self, end_us: int, origins: Collection[str] | None = None) -> Forecast | None:
-        """Forecast of the cost from now until `end_us`; None without enough history."""
+        """Return the forecast of the cost from now until `end_us`; None without enough history."""
         return forecast(self.costs(origins), now_us=self.now_us, end_us=end_us)
 
     @property
@@ -159,7 +159,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, start_us: int, end_us: int) -> Usage:
-    """Usage of the period, of this month, and of four weeks for the forecast."""
+    """Return usage of the period, of this month, and of four weeks for the forecast."""
     today_us = now_us - now_us % DAY_US
     first_us = min(today_us - _BEFORE * DAY_US, period_start_us("month", now_us))
     spans = [(start_us, end_us), (first_us, today_us + DAY_US)]
@@ -213,7 +213,7 @@ def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
 
 
 def spend_chart(usage: Usage) -> Chart:
-    """Cost by day and model; all but the most expensive models together."""
+    """Return the cost by day and model; all but the most expensive models together."""
     ranked = [name for name, sums in usage.models() if sums.cost_nanousd > 0]
     shown, others = ranked[:_MODELS_DRAWN], ranked[_MODELS_DRAWN:]
     series = [Series(name, _costs(usage, [name])) for name in shown]
@@ -224,7 +224,7 @@ def spend_chart(usage: Usage) -> Chart:
 
 
 def reference_chart(usage: Usage) -> Chart:
-    """Cost beside the reference's cost, by day. A day without comparable requests is a gap."""
+    """Return the cost beside the reference's cost, by day. A day without comparable requests is a gap."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     return _daily(
         usage,
@@ -260,7 +260,7 @@ def requests_chart(usage: Usage) -> Chart:
 
 
 def cache_chart(usage: Usage) -> Chart:
-    """Share of prompt tokens read from caches, by day."""
+    """Return the share of prompt tokens read from caches, by day."""
     days = [usage.between(day, day + DAY_US) for day in usage.drawn_days()]
     shares = [_share(each.cached_input_tokens, each.input_tokens) for each in days]
     return _daily(
@@ -274,7 +274,7 @@ def cache_chart(usage: Usage) -> Chart:
 
 
 def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
-    """Usage by model in the period."""
+    """Return usage by model in the period."""
     served = usage.period.served
     rows = [
         {
@@ -319,7 +319,7 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
 async def sources_table(
     usage: UsageReader, scope: ReadScope, period: Usage, names: Mapping[str, str], query: Mapping[str, str]
 ) -> Table:
-    """Usage by key and tag. `names` are the team's keys."""
+    """Return usage by key and tag. `names` are the team's keys."""
     page = await usage.page(
         UsageQuery(
             scope=scope,
@@ -372,12 +372,12 @@ def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: M
 
 
 def coverage(sums: UsageSums) -> Decimal | None:
-    """Share of answers that have a baseline price."""
+    """Return the share of answers that have a baseline price."""
     return share(sums.baseline_rows, sums.served)
 
 
 def saved_share(sums: UsageSums) -> Decimal | None:
-    """Return savings divided by the baseline's cost, rounded down as the claim is; None without a baseline."""
+    """Return savings divided by the baseline's cost, rounded down as the savings report does; None without a baseline."""
     saved = saving(sums)
     return None if saved is None or sums.baseline_nanousd <= 0 else floor(Fraction(saved, sums.baseline_nanousd))
 

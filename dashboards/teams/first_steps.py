@@ -31,8 +31,8 @@ async def first_steps(view: PageRequest, team_ids: list[str], requests: int) -> 
     gateway, owner = view.gateway, view.principal.organisation_id
     rules = gateway.rules()
     ready = [target for target in rules.catalog.targets.values() if gateway.ready(target)]
-    has_key = await gateway.accounts.has_key(owner)
-    people = await gateway.people.of_organisation(owner, limit=2)
+    has_key = await gateway.identity.accounts.has_key(owner)
+    people = await gateway.identity.people.of_organisation(owner, limit=2)
     evidence = evidence_for_auto(rules.policy, rules.catalog)
     unknown = [target_id for target_id, each in evidence.items() if each == "none"]
     team = f"/dashboard/teams/{team_ids[0]}" if team_ids else ""

@@ -12,11 +12,12 @@ from api.teams.change import put_team
 from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.budgets.store import BudgetStore
+from cost.dimensions import UsageFilters
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_ROWS, UsageFilters, UsageQuery, UsageSums, added, known_cost
+from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
@@ -71,7 +72,9 @@ async def create_team(view: Annotated[PageRequest, Depends(allowed("organisation
         team_id = form.text("team_id", required=True)
         name = form.text("name") or team_id
         await _check_new(view, team_id)
-        team, _ = await put_team(view.gateway.audit, view.actor, view.principal.organisation_id, team_id, name=name)
+        team, _ = await put_team(
+            view.gateway.identity.audit, view.actor, view.principal.organisation_id, team_id, name=name
+        )
     except FormError as error:
         return await _teams(view, {error.field: error.message}, form.plain)
     except Refused as error:
@@ -88,12 +91,12 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     period = period_of(view.query, view.now_us, usual_days=DAYS)
     async with reading(gateway, on=True):
         usage = await read_usage(
-            gateway.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
+            gateway.finance.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
         )
         names = await key_names(view)
-        sources = await sources_table(gateway.usage, scope, usage, names, view.query)
+        sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query)
         budgets = await read_budgets(gateway, scope, usage)
-        refusals = await gateway.refusals.read(
+        refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
         )
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
@@ -125,18 +128,18 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
 
 @router.get("/dashboard/teams/{team_id}/savings")
 async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Show the team's savings claim of the last 30 days with its verdict. Loaded after the page, because it reads more than
+    """Show the team's savings of the last 30 days with their verdict. Loaded after the page, because it reads more than
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        books = await gateway.claims.books(scope, max(0, end_us - DAYS * DAY_US), end_us)
-        found = await gateway.claims.claim(scope, books)
+        inputs = await gateway.finance.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
     context: dict[str, Any] = {
         "team": team,
-        "claim": found,
+        "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
@@ -148,7 +151,7 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
 
 @router.get("/dashboard/teams/{team_id}/latest")
 async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
+    """Show the complexity, speed and failures of the latest attempts, and prompt prefixes that defeat caches."""
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
         samples = await LatestReader(gateway.database).read(scope)
@@ -177,7 +180,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 
 async def _check_new(view: PageRequest, team_id: str) -> None:
     """Raise FormError for an existing id: submitting the form twice, or by accident, must not rename a team."""
-    known = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    known = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
     if any(team.team_id == team_id for team in known):
         raise FormError("team_id", "Your organisation has a team of this id already.")
 
@@ -194,7 +197,7 @@ async def _teams(
         "period": (today_us - (DAYS - 1) * DAY_US, today_us + DAY_US),
     }
     async with reading(gateway, on=True):
-        known = await gateway.accounts.teams_of(principal.organisation_id)
+        known = await gateway.identity.accounts.teams_of(principal.organisation_id)
         shown = [team for team in known if sees_all or team.team_id in principal.teams]
         sums = {
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
@@ -252,7 +255,7 @@ _TEAM_COLUMNS: Final = (
 
 
 async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
-    """Text and tone by team, for the most used of each team's own budgets."""
+    """Return text and tone by team, for the most used of each team's own budgets."""
     marks: dict[str, tuple[str, str]] = {}
     standings = [
         each
@@ -289,7 +292,7 @@ async def _by_team(
     if teams is not None and not teams:
         return {}
     filters = UsageFilters(team=tuple(team.team_id for team in teams[:_MAX_TEAMS])) if teams else UsageFilters()
-    page = await gateway.usage.page(
+    page = await gateway.finance.usage.page(
         UsageQuery(
             scope=ReadScope(organisation_id=organisation_id, team_id=None),
             start_us=max(0, start_us),
@@ -339,17 +342,17 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixReport:
-    """Stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
+    """Return the stability of the team's prompt prefixes on self-hosted pools, as GET /v1/fleet/prefixes reports it."""
     end_us = now_us - now_us % DAY_US + DAY_US
     start_us = end_us - _PREFIX_DAYS * DAY_US
     habits = await PrefixStore(gateway.database).read(scope, start_us, end_us)
-    rates = rates_of(gateway.claims.pools, gateway.prices.book, now_us)
+    rates = rates_of(gateway.finance.savings.pools, gateway.finance.prices.book, now_us)
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
 
 def _difficulty_chart(found: Complexities) -> Chart:
-    """Histogram of complexity by target, with bins at their middles, and the threshold between the mainstay's prompts
-    and others'.
+    """Return the histogram of complexity by target, with bins at their middles, and the threshold between the
+    mainstay's prompts and others'.
     """
     marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
     shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]

@@ -85,7 +85,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         ).decode()
 
     def rows(self) -> list[list[str]]:
-        """Rows of the accompanying table: x, then a cell for each series."""
+        """Return rows of the accompanying table: x, then a cell for each series."""
         shown = _SHOWN[self.unit]
         return [
             [self._x_shown(x), *(shown(each.values[place]) for each in self.series)] for place, x in enumerate(self.x)

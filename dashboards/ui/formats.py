@@ -20,7 +20,7 @@ _DAY_S: Final = 86_400
 
 
 def money(nanousd: int | None) -> str:
-    """Dollars with cents; small amounts with enough digits to differ from zero, large ones without cents."""
+    """Return the dollars with cents; small amounts with enough digits to differ from zero, large ones without cents."""
     if nanousd is None:
         return UNKNOWN
     amount, sign = abs(nanousd), "-" if nanousd < 0 else ""
@@ -34,7 +34,7 @@ def money(nanousd: int | None) -> str:
 
 
 def exact_money(nanousd: int | None) -> str:
-    """Dollars with all nine decimals."""
+    """Return the dollars with all nine decimals."""
     return "unknown" if nanousd is None else f"${Decimal(nanousd).scaleb(-9):,.9f}"
 
 
@@ -125,7 +125,7 @@ def iso(at_us: int) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """`1 request`, `2 requests`."""
+    """Return `1 request`, `2 requests`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

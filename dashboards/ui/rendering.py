@@ -54,7 +54,7 @@ def assets() -> Mapping[str, Asset]:
 
 @cache
 def asset(name: str) -> str:
-    """Address of the static file of this name. Raises KeyError."""
+    """Return the address of the static file of this name. Raises KeyError."""
     for path in assets():
         if path.split("/", 4)[4] == name:
             return path

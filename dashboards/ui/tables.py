@@ -198,7 +198,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def csv(self) -> str:
-        """Every row that matches the filter, in the table's order, with cells escaped against formula injection."""
+        """Return every row that matches the filter, in the table's order, with cells escaped against formula injection."""
         columns = self.all_columns
         lines = [csv_line([column.heading for column in columns])]
         lines += [csv_line([column.cell(row) for column in columns]) for row in self.all_rows]

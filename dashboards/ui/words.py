@@ -151,7 +151,7 @@ def reason_label(reason: str) -> str:
 
 
 def because(entry: Entry) -> str:
-    """One sentence with the reason for this target."""
+    """Return one sentence with the reason for this target."""
     if CONTINUED in entry.flags:
         return f"An answer that breaks off is continued for this team, so another replica of {entry.target_id} was asked for the rest."
     prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
@@ -161,7 +161,7 @@ def because(entry: Entry) -> str:
 
 
 def margin_words(entry: Entry) -> str:
-    """One sentence with what the target was compared by; empty where nothing was compared."""
+    """Return one sentence on the basis of the comparison of targets; empty where nothing was compared."""
     if entry.margin_nanousd is None or entry.margin_why not in _MARGINS:
         return ""
     told = _MARGINS[entry.margin_why].format(margin=nano_money(entry.margin_nanousd))
@@ -215,7 +215,7 @@ def decision(request: RecentRequest) -> tuple[str, ...]:
 
 
 def going_on(request: RecentRequest) -> tuple[bool, ...]:
-    """For each attempt whether a later one went on with the answer that it had begun."""
+    """Return, for each attempt, whether a later one went on with the answer that it had begun."""
     last = request.attempts[-1]
     continued = last.served and CONTINUED in last.flags
     broken = [continued and each.entry == "settle" and each.ttft_us is not None for each in request.attempts[:-1]]
@@ -223,7 +223,7 @@ def going_on(request: RecentRequest) -> tuple[bool, ...]:
 
 
 def ended(entry: Entry, *, goes_on: bool = False) -> str:
-    """One sentence on the end of an attempt. `goes_on`: another one went on with its answer."""
+    """Return one sentence on the end of an attempt. `goes_on`: another one went on with its answer."""
     lasted = None if entry.duration_us is None else seconds(entry.duration_us / _US)
     after = f" after {lasted}" if lasted else ""
     if entry.entry == "void":

@@ -61,7 +61,7 @@ class Allowed:
             raise NotAllowed("Your role does not allow this; an administrator of your organisation can change it.")
         # Without a team there is nothing to query.
         teams = principal.teams
-        names = await gateway.accounts.names_of(principal.organisation_id, teams) if teams else {}
+        names = await gateway.identity.accounts.names_of(principal.organisation_id, teams) if teams else {}
         return PageRequest(request, gateway, principal, session, team, names, sent)
 
     def _during_outage(self, request: Request, gateway: Gateway) -> PageRequest:
@@ -88,7 +88,7 @@ async def session_of(request: Request, gateway: Gateway) -> Session | None:
         return None
     try:
         async with patience(_PATIENCE_S):
-            return await gateway.sessions.find(cookie, renew=by_hand)
+            return await gateway.identity.sessions.find(cookie, renew=by_hand)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         _log.warning("the database does not tell who is signed in: %s", type(error).__name__)
         raise DatabaseAway(_AWAY) from error
@@ -96,7 +96,7 @@ async def session_of(request: Request, gateway: Gateway) -> Session | None:
 
 def remembered_operator(request: Request, gateway: Gateway) -> Session | None:
     """Return the cached session of an operator, for while the database is down; None for others."""
-    session = gateway.sessions.remembered(request.cookies.get(COOKIE, ""))
+    session = gateway.identity.sessions.remembered(request.cookies.get(COOKIE, ""))
     if session is None or not may(session.principal(gateway.operator), "operations.read"):
         return None
     return session
@@ -136,7 +136,7 @@ def _not_signed_in(request: Request) -> Exception:
 
 async def _team(gateway: Gateway, organisation_id: str, team_id: str) -> TeamRecord:
     try:
-        return await gateway.accounts.team_of(organisation_id, team_id)
+        return await gateway.identity.accounts.team_of(organisation_id, team_id)
     except UnknownTeam as error:
         raise _no_team(team_id) from error
 

@@ -23,7 +23,9 @@ def clear_cookie(response: Response) -> None:
 
 
 def local_next(wanted: str | None) -> str:
-    """`wanted` if it is the path of one of our pages, otherwise the start page, so that sign-in is no open redirect."""
+    """Return `wanted` if it is the path of one of our pages, otherwise the start page, so that sign-in is no open
+    redirect.
+    """
     if not wanted or len(wanted) > _MAX_NEXT or not wanted.isascii() or not wanted.isprintable() or "\\" in wanted:
         return _HOME
     try:

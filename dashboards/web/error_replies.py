@@ -18,11 +18,11 @@ from dashboards.web.forms import FormError
 from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
 from proxy.http.request_id import new_request_id
 from proxy.parse.wires.messages.errors import error_reply_of
-from proxy.routes import WIRES
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.routes import WIRE_AT
 
-_MESSAGES: Final = "/v1/messages/"
+_MESSAGES: Final = f"{MESSAGES.path}/"
 _BEFORE: Final = re.compile(r"^(/v1(?=/))*")
-_WIRES: Final = frozenset(path for wire in WIRES for path in (wire.path, *wire.other_paths))
 _log = logging.getLogger("weighbridge.app")
 
 
@@ -75,7 +75,7 @@ async def _invalid_reply(request: Request, error: Exception) -> Response:
 
 
 async def _http_reply(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods answer in the same shape as everything else."""
+    """Answer unknown paths and methods in the same shape as everything else."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     path: str = request.scope["path"]
     code, hint = "method_not_allowed", ""
@@ -92,13 +92,13 @@ async def _http_reply(request: Request, error: Exception) -> Response:
 
 
 def _hint(router: Router, method: str, path: str) -> str:
-    """Guess what was meant by an address that is none: `/v1` left out, written twice, or a `/` at the end."""
+    """Return the address that was probably meant by an unknown one: `/v1` left out, written twice, or a `/` at the end."""
     if path == "/":
         return f" The API begins at /v1, the pages at {PREFIX}."
     meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"
     scope = {"type": "http", "path": meant, "method": method, "headers": []}
     if meant == path or not (
-        meant in _WIRES or any(route.matches(scope)[0] is not Match.NONE for route in router.routes)
+        meant in WIRE_AT or any(route.matches(scope)[0] is not Match.NONE for route in router.routes)
     ):
         return ""
     return f" It is {meant}: the base URL of a client of OpenAI ends in /v1, that of Anthropic's has no path."

@@ -62,7 +62,7 @@ class Form:
         return value
 
     def texts(self, name: str, *, most: int = MAX_FIELDS) -> tuple[str, ...]:
-        """All values of a field, without empty ones."""
+        """Return all values of a field, without empty ones."""
         return tuple(value.strip() for value in self._fields.get(name, [])[:most] if value.strip())
 
     def flag(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class Form:
         return bool(self._fields.get(name))
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of the permitted words."""
+        """Return one of the permitted words."""
         value = self.text(name)
         if value not in allowed:
             raise FormError(name, f"Choose one of: {', '.join(word or 'none' for word in allowed)}.")

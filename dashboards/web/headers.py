@@ -23,7 +23,7 @@ def new_nonce() -> str:
 
 
 def page_headers(nonce: str, *, form_targets: str = "") -> dict[str, str]:
-    """Headers of a page. `form_targets` are further origins that a form of this page may be redirected to."""
+    """Return headers of a page. `form_targets` are further origins that a form of this page may be redirected to."""
     forms = f"'self' {form_targets}".strip()
     return {
         **SAFE,

@@ -113,7 +113,7 @@ def _last_days(now_us: int, days: int) -> Period:
 
 
 def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
-    """Links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
+    """Return links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
     this = month_of(now_us)
     months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
     kept = {name: value for name, value in query.items() if name not in _OWN}
@@ -151,13 +151,13 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
         if not team_id.isprintable():
             # PostgreSQL rejects such text (NUL) with an error.
             raise UnknownTeam(team_id)  # noqa: TRY301
-        team = await view.gateway.accounts.team_of(scope.organisation_id, team_id)
+        team = await view.gateway.identity.accounts.team_of(scope.organisation_id, team_id)
     except UnknownTeam as error:
         raise TeamNotFound(f"There is no team `{team_id[:80]}`.", param="team") from error
     return ReadScope(organisation_id=scope.organisation_id, team_id=team.team_id), team
 
 
 async def team_names(view: PageRequest) -> dict[str, str]:
-    """Names of the organisation's teams by id."""
-    teams = await view.gateway.accounts.teams_of(view.principal.organisation_id)
+    """Return the names of the organisation's teams by id."""
+    teams = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
     return {team.team_id: team.name for team in teams}

@@ -37,7 +37,7 @@ class NotAnswered(Exception):
 
 
 async def asked_again(url: str, path: str, key: str) -> dict[str, Any]:
-    """Like `asked`, for repeated polling: raises NotAnswered instead of exiting."""
+    """Ask as `asked` does, for repeated polling: raises NotAnswered instead of exiting."""
     return await exchanged(url, path, key)
 
 

@@ -185,7 +185,7 @@ async def note(
 
 def operators(config: Path | None = None) -> str:
     """Return the organisation that runs the gateway; its log holds entries on what concerns all organisations."""
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
 
     if config is None and read_environment().config is None:
         from accounts.store import DEFAULT_ORGANISATION

@@ -29,7 +29,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 UrlOption = Annotated[str, typer.Option(metavar="URL", help="A running gateway.")]
 KeyOption = Annotated[
-    Path | None, typer.Option(help="Holds a key of the team; `-` reads it from standard input.", show_default=False)
+    Path | None,
+    typer.Option(help="Holds a key of the team; `-` reads it from standard input.", show_default=False),
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
 _HERE: Final = "http://127.0.0.1:8080"
@@ -246,7 +247,7 @@ def _tell(batch: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _fail_unless_completed(batch: dict[str, Any], *, follow: bool) -> None:
-    """Exit with a status that tells who waited for the end whether there are results."""
+    """Exit with a status that says whether there are results."""
     if follow and batch["status"] != "completed":
         raise typer.Exit(FAILED)
 

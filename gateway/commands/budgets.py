@@ -133,7 +133,7 @@ def _check_webhook(name: str) -> None:
     """Check a webhook's name against the configuration, where one is at hand: a misspelt one would never receive
     anything.
     """
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
 
     if not name or read_environment().config is None:
         return

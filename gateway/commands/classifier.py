@@ -78,7 +78,7 @@ def evaluate(
         import msgspec
 
         from classifier.training import commands
-        from classifier.training.report import told, write_report
+        from classifier.training.evaluation_report import told, write_report
 
         unknown = sorted(set(split or ()) - set(commands.SPLITS))
         if unknown:
@@ -171,7 +171,7 @@ def explain(
     artifact: ArtifactOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a prompt weighs, and which of its features moved that. Nothing is kept."""
+    """Show a prompt's score, and the features that moved it. Nothing is kept."""
     from classifier.asking.resolution import resolve
     from classifier.config import ClassifierSection
     from classifier.explanation import EXPLAINED, contributions
@@ -244,7 +244,7 @@ def _print_calibration(found: "list[Recalibrated]") -> None:
 
 
 def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
-    """Print what training measured, on prompts that the measured model had not seen."""
+    """Print the measures of training, on prompts that the measured model had not seen."""
     import importlib.resources
 
     from classifier.manifest import ArtifactError, read_artifact
@@ -273,7 +273,9 @@ def _print_manifest(artifact: Path | None, *, as_json: bool) -> None:
 
 
 def _print_cascades(found: list[dict[str, Any]]) -> None:
-    """Print what two cheap answers before a dear one kept and cost, beside single models, `auto` and the cheapest right answer."""
+    """Print quality and cost of two cheap answers before a dear one, beside single models, `auto` and the cheapest
+    right answer.
+    """
     for each in found:
         typer.echo(
             f"\ntwo cheap answers first, {each['split']}, {each['n']} prompts of {', '.join(each['sources'])}; costs as shares of "

@@ -11,7 +11,7 @@ from gateway.commands.shared import ConfigOption
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from providers.catalog import Catalog
     from proxy.plan.evidence import Evidence
 
@@ -30,9 +30,10 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
-    from gateway.configuration.settings import load, read_environment, settings_as_shown, without_effect
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load, without_effect
     from gateway.wiring.catalog import catalog_of
-    from providers.secret_references import secrets_in
+    from providers.secret_references import secrets_in, settings_as_shown
 
     environment = read_environment()
     file = file or config or environment.config
@@ -81,8 +82,7 @@ def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
 
 def _evidence(settings: "GatewayConfig", catalog: "Catalog", states: "Container[Evidence]") -> list[str]:
     """Return sentences about targets of `auto` in these states, by the file alone."""
-    from gateway.configuration.known_abilities import ShippedRows
-    from gateway.wiring.policy import build_policy, informed
+    from gateway.wiring.policy import ShippedRows, build_policy, informed
     from proxy.plan.evidence import evidence_notes
     from proxy.plan.route_plan import evidence_for_auto
 

@@ -9,7 +9,7 @@ from classifier.asking.resolution import resolve
 from classifier.onnx_classifier import load_classifier
 from classifier.prediction import Classifier, Prediction, Prompt
 from cost.prices import usd
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.catalog import catalog_of
 from gateway.wiring.policy import build_policy, informed
 from providers.target import Deployment, Target, Tier
@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     """The text that was taken for the ask, on one line and bounded: shown to the asker, and kept nowhere."""
     ask_place: str
-    """Its place; one of `classifier.asking.location.Place`."""
+    """Place of the ask; one of `classifier.asking.location.Place`."""
     kind: str
     """The kind of task; empty where the rule weighed."""
     classifier: str

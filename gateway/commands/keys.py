@@ -22,7 +22,7 @@ from gateway.commands.shared import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,7 +51,8 @@ async def create_key(
     from accounts.store import AccountStore
     from api.keys.change import audit_record
     from gateway.commands.audit import audited
-    from gateway.configuration.settings import peppers, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.peppers import peppers
 
     read = _configured(config)
     pepper = peppers(read, read_environment())[0]
@@ -95,7 +96,7 @@ async def list_keys(
 
 def _configured(config: "Path | None") -> "GatewayConfig | None":
     """Return the configuration, where one is named here or in the environment."""
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
 
     return read_config(config) if config is not None or read_environment().config is not None else None
 

@@ -13,7 +13,7 @@ from gateway.table import print_table
 if TYPE_CHECKING:
     from classifier.learning.recalibrate import Proposal, Report, TargetReport
     from classifier.learning.store import TuningRecord
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -31,10 +31,11 @@ async def recalibrate(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refit targets to the verdicts on your own traffic, and show what that brings on held-out requests."""
+    """Refit targets to the verdicts on your own traffic, and show the gain on held-out requests."""
     import msgspec
 
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     # The matrices are small: threads of the linear algebra would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

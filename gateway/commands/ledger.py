@@ -131,7 +131,7 @@ def _waiting() -> dict[str, Any] | None:
     """Count entries that this host's journals have and the database does not yet; None without a configuration that names the folder."""
     from cost.ledger.segments import waiting
     from gateway.commands.shared import read_config
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
 
     if read_environment().config is None:
         return None

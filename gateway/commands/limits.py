@@ -184,7 +184,8 @@ def _section_for(place: "Place") -> "LimitsSection | None":
     """Return the configured limits where a configuration is at hand, to reject a misspelt model, which would limit
     nobody.
     """
-    from gateway.configuration.settings import AUTO, read_environment
+    from gateway.configuration.environment import read_environment
+    from proxy.parse.chat_request import AUTO
 
     if read_environment().config is None:
         return None

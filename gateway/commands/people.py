@@ -236,7 +236,9 @@ def _settings(path: Path | None) -> _Settings:
     from accounts.people.links import own_address
     from accounts.people.sign_in_config import SignInSection
     from accounts.store import DEFAULT_ORGANISATION
-    from gateway.configuration.settings import ServerConfig, peppers, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.gateway_config import ServerConfig
+    from gateway.configuration.peppers import peppers
 
     environment = read_environment()
     config = read_config(path) if path is not None or environment.config is not None else None

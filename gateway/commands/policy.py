@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from api.policy.traffic import AutoTraffic
     from classifier.learning.requests import OwnRequests
     from classifier.prediction import Classifier
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from proxy.plan.quality_tolerance import Tolerances
 
 policy_app = typer.Typer(
@@ -40,7 +40,8 @@ async def preview(
 ) -> None:
     """Show what minimum qualities would save. Nothing is applied."""
     from api.policy.preview import floors_from, preview_as_json
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from gateway.wiring.catalog import classifier_of
     from proxy.plan.quality_tolerance import FLOORS
 
@@ -120,7 +121,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _merged(offers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Neighbours that choose the same for every prompt, together."""
+    """Return neighbours that choose the same for every prompt, together."""
     import itertools
 
     own = ("quality_floor", "current")

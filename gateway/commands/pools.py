@@ -14,7 +14,7 @@ from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print
 from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from api.claims import Claims
+    from api.savings_calculator import SavingsCalculator
     from cost.config import CostSection
     from cost.fleet.cost_adjustment import Posting
     from cost.fleet.pool_config import PoolSection
@@ -45,13 +45,13 @@ async def show(
 
 
 async def _pool_rows(section: "CostSection", days: int) -> list[dict[str, Any]]:
-    from api.claims import Claims
+    from api.savings_calculator import SavingsCalculator
     from cost.times import DAY_US
 
     now = wall_us()
     today = now - now % DAY_US
     async with open_engine() as engine:
-        claims = Claims(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
+        claims = SavingsCalculator(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
         records = await claims.fleet.hours.read(section.pools, today - (days - 1) * DAY_US, today + DAY_US)
         return [
             {
@@ -85,7 +85,9 @@ def _told_pool(pool: "PoolSection") -> dict[str, Any]:
     }
 
 
-async def _day(claims: "Claims", pool: "PoolSection", record: Any, day_us: int, now_us: int) -> dict[str, Any]:
+async def _day(
+    claims: "SavingsCalculator", pool: "PoolSection", record: Any, day_us: int, now_us: int
+) -> dict[str, Any]:
     from cost.fleet.cost_adjustment import pending
     from cost.prices import usd
     from cost.times import day_of
@@ -177,7 +179,7 @@ async def true_up(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Post what a day's rows lack to add up to its bill. A gateway does this every night."""
+    """Post the difference between a day's rows and its bill. A gateway does this every night."""
     section = _section(config)
     chosen = (datetime.now(UTC) - timedelta(days=1)).date() if day is None else day.date()
     names = [each.name for each in section.pools] if pool is None else [pool]
@@ -193,11 +195,11 @@ async def true_up(
 async def _posted(
     section: "CostSection", owner: str, names: Sequence[str], day: date, *, rebill: bool
 ) -> "list[Posting]":
-    from api.claims import Claims
+    from api.savings_calculator import SavingsCalculator
     from gateway.commands.audit import note
 
     async with open_engine() as engine:
-        claims = Claims(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
+        claims = SavingsCalculator(engine, lambda: section, wall_us, operator="", evidence=lambda _target_id: "none")
         found = [await claims.rounds.true_up(name, day, rebill=rebill) for name in names]
         for each in found:
             if each.posted:
@@ -240,7 +242,8 @@ def _print_postings(postings: "list[Posting]") -> None:
 
 
 def _section(config: Path | None) -> "CostSection":
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     return load(config, read_environment(), secrets_from=None).cost
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cost.price_book.book import PriceBook
     from cost.price_book.correction import Correction
     from cost.price_book.price_config import EnteredPrices
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 prices_app = typer.Typer(
     help="What models cost: configured, from litellm's table, or entered here.",
@@ -214,7 +214,7 @@ async def correct_price(
     post: Annotated[bool, typer.Option("--post", help="Post the differences; otherwise they are only shown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute what was booked at a wrong price again, and post the differences. No row is changed."""
+    """Recompute bookings at a wrong price, and post the differences. No row is changed."""
     from cost.ledger.store import LedgerStore
     from cost.price_book.correction import find_correction, post_correction
     from cost.price_book.store import PriceStore

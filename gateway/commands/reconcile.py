@@ -212,7 +212,8 @@ def _contents(files: Sequence[Path]) -> list[tuple[str, bytes]]:
 def _upstream_models(config: Path | None, providers: set[str]) -> dict[str, tuple[str, ...]]:
     """Map the provider's targets to the names that the provider may know them by."""
     from dashboards.finance.comparison import upstream_models
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     settings = load(config, read_environment(), secrets_from=None)
     return upstream_models(settings.providers.models, frozenset(providers))

@@ -51,7 +51,8 @@ async def daily(
     from datetime import UTC, timedelta
 
     from dashboards.finance.daily_reports import write
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     if team is not None and all_teams:
         fail("give --team or --all, not both", USAGE)

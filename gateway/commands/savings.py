@@ -16,8 +16,8 @@ from gateway.table import print_table
 if TYPE_CHECKING:
     from cost.config import CostSection
     from cost.reports.scope import ReadScope
-    from cost.savings.savings_reader import ClaimBooks
-    from gateway.configuration.settings import GatewayConfig
+    from cost.savings.savings_reader import SavingsInputs
+    from gateway.configuration.gateway_config import GatewayConfig
 
 _DAYS = 30
 _ARMS_WITHIN_S = 60.0
@@ -52,8 +52,9 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what was saved, against three comparisons, and the verdict on the target."""
-    from gateway.configuration.settings import load, read_environment
+    """Show the savings by three comparisons, and the verdict on the target."""
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     if context.invoked_subcommand is not None:
         return
@@ -63,21 +64,21 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
     first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    scope, books, found = await _claimed(settings, organisation, team, _us(first), _us(last))
+    scope, inputs, found = await _savings(settings, organisation, team, _us(first), _us(last))
     if as_csv:
-        _print_daily(settings.cost, scope, books)
+        _print_daily(settings.cost, scope, inputs)
     elif as_json:
         print_json(found)
     else:
-        print_claim(found)
+        print_savings(found)
     if check and found["verdict"] != "met":
         raise typer.Exit(1)
 
 
-async def _claimed(
+async def _savings(
     settings: "GatewayConfig", organisation: str | None, team: str | None, start_us: int, end_us: int
-) -> "tuple[ReadScope, ClaimBooks, dict[str, Any]]":
-    from api.claims import Claims
+) -> "tuple[ReadScope, SavingsInputs, dict[str, Any]]":
+    from api.savings_calculator import SavingsCalculator
     from classifier.learning.store import LearningStore
     from gateway.commands.scopes import scope_of
     from gateway.wiring.catalog import catalog_of, classifier_of
@@ -89,7 +90,7 @@ async def _claimed(
         scope = await scope_of(engine, organisation, team)
         await TuningWatch(LearningStore(engine), classifier).refresh()
         policy = informed(build_policy(settings.policy, settings.cost), catalog, classifier)
-        claims = Claims(
+        savings = SavingsCalculator(
             engine,
             lambda: settings.cost,
             wall_us,
@@ -97,20 +98,20 @@ async def _claimed(
             evidence=lambda target_id: choice_evidence(target_id, policy, catalog, classifier),
             arms_within_s=_ARMS_WITHIN_S,
         )
-        books = await claims.books(scope, start_us, end_us)
-        return scope, books, claims.as_json(scope, await claims.claim(scope, books))
+        inputs = await savings.inputs(scope, start_us, end_us)
+        return scope, inputs, savings.as_json(scope, await savings.report(scope, inputs))
 
 
 savings_app.command("simulate")(simulate)
 
 
-def _print_daily(section: "CostSection", scope: "ReadScope", books: "ClaimBooks") -> None:
+def _print_daily(section: "CostSection", scope: "ReadScope", inputs: "SavingsInputs") -> None:
     from cost.reports.cells import csv_line
     from cost.savings.savings_report import DAILY_COLUMNS, daily
 
     rate = section.gateway_usd_per_hour if scope.team_id is None else Decimal(0)
     typer.echo(csv_line(DAILY_COLUMNS), nl=False)
-    for row in daily(books, gateway_usd_per_hour=rate, now_us=wall_us()):
+    for row in daily(inputs, gateway_usd_per_hour=rate, now_us=wall_us()):
         typer.echo(csv_line(row), nl=False)
 
 
@@ -118,8 +119,8 @@ def _us(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
 
 
-def print_claim(found: dict[str, Any]) -> None:
-    """Print the savings claim for people; `not met` stands where `met` would."""
+def print_savings(found: dict[str, Any]) -> None:
+    """Print the savings report for people; `not met` stands where `met` would."""
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
     typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
     print_table(

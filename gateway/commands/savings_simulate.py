@@ -11,7 +11,7 @@ from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
     from cost.fleet.pool_config import PoolSection
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from planner.savings.bills import FleetBill
     from planner.savings.lateness import LatenessModel
     from planner.savings.lateness_simulation import Engines
@@ -52,9 +52,10 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="Draw a PNG (the extra `plots`).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what a trace would have cost: at the baseline model, elsewhere with routing, and on fleets of our own."""
-    from gateway.configuration.settings import load, read_environment
-    from planner.savings import savings_report
+    """Show the cost of a trace: at the baseline model, elsewhere with routing, and on fleets of our own."""
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
+    from planner.savings import savings_json as savings_report
     from planner.savings.lateness_simulation import most_for, with_lateness
     from planner.savings.workload import repeated, workload_of
     from planner.simulate.traces import read_trace
@@ -231,7 +232,7 @@ def _print(told: dict[str, Any]) -> None:
 
 
 def _shown(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """All rows, or of many fixed fleets those around the best one."""
+    """Return all rows, or of many fixed fleets those around the best one."""
     best, rows = told["best_fixed"] or 1, told["bills"]
     fixed = [each for each in rows if each["fleet"].startswith("fixed ")]
     if len(fixed) <= _SHOWN_FIXED:

@@ -10,7 +10,7 @@ from classifier.config import ClassifierSection
 from classifier.explanation import EXPLAINED
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
 from gateway.commands.explain import DryRun
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from proxy.errors import Refused
 from proxy.parse.chat_request import AUTO, input_tokens, parse_chat, prompt_of
 from proxy.parse.headers import RequestHeaders

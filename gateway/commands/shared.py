@@ -15,10 +15,13 @@ import typer
 from gateway.table import print_table
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from accounts.store import AccountStore
-    from gateway.configuration.settings import Environment, GatewayConfig
+    from gateway.configuration.environment import Environment
+    from gateway.configuration.gateway_config import GatewayConfig
 
 USAGE: Final = 2
 FAILED: Final = 1
@@ -80,7 +83,8 @@ def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Environment, GatewayConfig, Path]":
     """Return the environment overlaid with the command line, the configuration, and its path."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     given = {name: value for name, value in overrides.items() if value is not None}
     environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
@@ -91,7 +95,8 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
 
 def read_config(config: Path | None) -> "GatewayConfig":
     """Load the configuration without resolving providers' secrets, which this command does not use."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
 
     return load(config, read_environment(), secrets_from=None)
 
@@ -106,7 +111,7 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 
 @asynccontextmanager
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
-    from gateway.configuration.settings import read_environment
+    from gateway.configuration.environment import read_environment
     from gateway.database import make_engine, migrate
     from settings.private import private_folder
 
@@ -129,6 +134,21 @@ def plain(record: Any) -> dict[str, Any]:
         plain["allowed_models"].sort()
     plain.update(plain.pop("settings", {}))
     return plain
+
+
+def amount_option(text: str, option: str, least: int, most: "int | Decimal") -> "Decimal":
+    """Return the exact amount that an option gives. Raises PlanRefused outside the bounds, which are of the option."""
+    from decimal import Decimal, InvalidOperation
+
+    from planner.plans.plan_errors import PlanRefused
+
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise PlanRefused(f"{option}: `{text}` is no number") from None
+    if not value.is_finite() or not least <= value <= most:
+        raise PlanRefused(f"{option} is from {least} to {most}")
+    return value
 
 
 def print_json(value: Any) -> None:

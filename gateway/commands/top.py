@@ -256,7 +256,9 @@ def _console() -> Any:
 
 
 def _word(text: str) -> Any:
-    """Plain text of a name, which may look like markup or contain control characters that a terminal would obey."""
+    """Return the plain text of a name, which may look like markup or contain control characters that a terminal would
+    obey.
+    """
     from rich.text import Text
 
     return Text("".join(char if char.isprintable() else "·" for char in text))

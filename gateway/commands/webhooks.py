@@ -9,7 +9,7 @@ from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine,
 from gateway.table import print_table
 
 if TYPE_CHECKING:
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
 
 webhooks_app = typer.Typer(help="Receivers of warnings and reports.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -51,7 +51,7 @@ async def send_test(
 
     from api.webhooks.outbox import Outbox
     from api.webhooks.sender import Sender, destinations_of
-    from gateway.configuration.settings import resolve_secret
+    from gateway.configuration.environment import resolve_secret
 
     settings = read_config(config)
     if name not in settings.webhooks.names():

@@ -1,4 +1,4 @@
-"""Generator of the tables in docs/configuration.md: `python -m gateway.configuration.reference`.
+"""Generator of the lists of keys in docs/configuration.md: `python -m gateway.configuration.reference`.
 
 A test holds the page to what this prints, so no key goes undocumented.
 """
@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from gateway.configuration.environment import Environment, variables_of
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.problems import branches, models_in
-from gateway.configuration.settings import Environment, GatewayConfig, variables_of
 from settings.types import is_reloadable
 
 _NAMES: dict[Any, str] = {
@@ -114,7 +115,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def tables() -> str:
-    """Render the page's tables: one for each section and each group of keys in it, and one for the environment."""
+    """Render the page's lists: one for each section and each group of keys in it, and one for the environment."""
     parts = []
     for name, field in GatewayConfig.model_fields.items():
         section, suffix = next(iter(_models(field.annotation)))
@@ -137,14 +138,13 @@ def tables() -> str:
                 names = ", ".join(row.split(" ", 2)[1] for row in known)
                 heading += [f"As in {like}: {names}.", ""]
                 rows = [row for row in rows if row not in known]
-            parts.append("\n".join([*heading, *((*_HEAD, *rows) if rows else ())]).rstrip())
+            parts.append("\n".join([*heading, *rows]).rstrip())
             earlier.append((paths[0], table.split("\n")))
     variables = [
-        f"| `{variables_of(name)[0]}` | {_default(field)} | {field.description} |"
+        f"- `{variables_of(name)[0]}`{'' if _default(field) == '-' else f' ({_default(field)})'}: {field.description}"
         for name, field in Environment.model_fields.items()
     ]
-    head = ["| variable | default | meaning |", "|---|---|---|"]
-    parts.append("\n".join(["### The environment", "", *head, *variables]))
+    parts.append("\n".join(["### The environment", "", *variables]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -158,14 +158,14 @@ def _groups(model: type[BaseModel], path: str, *, reloadable: bool) -> Iterator[
             at_once = reloadable or is_reloadable(field)
             inner = list(_models(field.annotation))
             if not inner:
-                rows.append(f"| `{name}`{'' if at_once else '†'} | {_value(field)} | {field.description} |")
+                rows.append(f"- `{name}`{'' if at_once else '†'} ({_value(field)}): {field.description}")
             waiting.extend((found, f"{path}.{name}{suffix}", at_once) for found, suffix in inner)
         if rows:
             yield path, rows
 
 
 def _value(field: FieldInfo) -> str:
-    """The default where it tells the type too; otherwise the type, and whether the key is required."""
+    """Return the default where it tells the type too; otherwise the type, and whether the key is required."""
     default = _default(field)
     kind = _unit(field) or _type(field.annotation)
     if default == "-":
@@ -178,7 +178,6 @@ def _value(field: FieldInfo) -> str:
 _PLAIN: frozenset[str] = frozenset({"text", "integer", "number", "boolean", "path"})
 _WORTH_A_REFERENCE = 4
 """Keys that another group of the section tells already, from which on it is referred to."""
-_HEAD = ("| key | value | meaning |", "|---|---|---|")
 
 
 if __name__ == "__main__":

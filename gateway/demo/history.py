@@ -27,7 +27,7 @@ from accounts.keys import Pepper
 from accounts.pepper_file import read_or_make_pepper
 from classifier.learning.store import ClassifiedRequest, LearningStore, Verdict
 from classifier.prediction import Classifier, Prediction, Prompt
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.entries import Arm
 from cost.ledger.ledger import MemoryLedger
 from cost.ledger.store import LedgerStore
@@ -35,7 +35,9 @@ from cost.price_book.book import price_book
 from cost.price_book.store import PriceStore
 from cost.savings.holdout import arm_of
 from cost.times import DAY_US, HOUR_US, day_of, moment, wall_us
-from gateway.configuration.settings import GatewayConfig, load, read_environment
+from gateway.configuration.environment import read_environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 from gateway.database import make_engine, migrate
 from gateway.demo import company
 from gateway.demo.company import SampleTeam, Work
@@ -576,7 +578,7 @@ def _span(incident: _Incident, end_us: int) -> _Span:
 
 async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore, start_us: int, end_us: int) -> None:
     """Record the hours that replicas were up, as the fleet does, and each night's true-up."""
-    books = FleetBooks(engine, ledger)
+    books = TrueUpStore(engine, ledger)
     for pool in config.cost.pools:
         for hour_us in range(start_us, end_us - end_us % HOUR_US, HOUR_US):
             for replica in REPLICAS[: replicas_up(hour_us)]:

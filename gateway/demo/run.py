@@ -26,15 +26,16 @@ import msgspec
 from cost.prices import NANO_PER_USD
 from cost.times import wall_us
 from gateway.demo.children import Child, ChildFailed, family
+from gateway.demo.demo_report import Closing, Row, Totals, agrees, cut, print_report, say, totals
 from gateway.demo.engine import weights_path
 from gateway.demo.prompts import PROMPTS, DemoPrompt
-from gateway.demo.report import Closing, Row, Totals, agrees, cut, print_report, say, totals
 from gateway.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from gateway.configuration.settings import Environment, GatewayConfig
+    from gateway.configuration.environment import Environment
+    from gateway.configuration.gateway_config import GatewayConfig
 
 _READY_TIMEOUT_S = 180.0
 _REQUEST_TIMEOUT_S = 120.0
@@ -77,7 +78,8 @@ def run_demo(json_file: Path | None) -> int:
 
 def serve_demo(*, host: str | None, port: int | None, workers: int | None) -> int:
     """Serve the demo's gateway until a signal; return the exit status."""
-    from gateway.configuration.settings import load, read_environment  # noqa: PLC0415
+    from gateway.configuration.environment import read_environment  # noqa: PLC0415
+    from gateway.configuration.settings import load  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415 - the server's modules are not needed by the demo's own process
 
     with _set_stage() as scene:
@@ -196,7 +198,7 @@ async def _let_in(scene: _Stage, config: "GatewayConfig", environment: "Environm
     from accounts.people.links import OneTimeLinks  # noqa: PLC0415 - loading the database layer is slow
     from accounts.people.passwords import Passwords  # noqa: PLC0415
     from accounts.people.people import PeopleStore  # noqa: PLC0415
-    from gateway.configuration.settings import peppers  # noqa: PLC0415
+    from gateway.configuration.peppers import peppers  # noqa: PLC0415
     from gateway.database import make_engine  # noqa: PLC0415
 
     database = make_engine(_database_url(scene.folder))

@@ -18,7 +18,7 @@ import msgspec
 from cost.times import DAY_US, day_of, wall_us
 from gateway.demo import company
 from gateway.demo.children import Child, ChildFailed, family
-from gateway.demo.report import say
+from gateway.demo.demo_report import say
 from gateway.demo.run import DemoFailed, environ_without_others, interruptible
 from gateway.demo.sample_config import Addresses, write_sample_config
 
@@ -29,7 +29,8 @@ _SIGN_IN: Final = "/dashboard/sign-in"
 
 def serve_sample(*, host: str | None, port: int | None, workers: int | None, requests: int | None) -> int:
     """Serve the sample until a signal, and remove everything that it made. Return the exit status."""
-    from gateway.configuration.settings import load, read_environment  # noqa: PLC0415 - slow to load
+    from gateway.configuration.environment import read_environment  # noqa: PLC0415 - slow to load
+    from gateway.configuration.settings import load  # noqa: PLC0415
     from gateway.demo.history import REQUESTS  # noqa: PLC0415
     from gateway.process.serve import serve  # noqa: PLC0415
 
@@ -88,7 +89,8 @@ async def _write(
     folder: Path, config_path: Path, end_us: int, password: str, requests: int
 ) -> tuple[dict[str, str], dict[str, str]]:
     from accounts.pepper_file import read_or_make_pepper  # noqa: PLC0415 - loading the database layer is slow
-    from gateway.configuration.settings import load, read_environment  # noqa: PLC0415
+    from gateway.configuration.environment import read_environment  # noqa: PLC0415
+    from gateway.configuration.settings import load  # noqa: PLC0415
     from gateway.database import make_engine, migrate  # noqa: PLC0415
     from gateway.demo.history import write_history  # noqa: PLC0415
 

@@ -90,81 +90,28 @@ def _pool(replicas: tuple[str, ...]) -> dict[str, Any]:
 
 def _models(upstream: str, first_day: date) -> list[dict[str, Any]]:
     cheaper = (first_day + timedelta(days=18)).isoformat()
+    # fmt: off
     return [
-        _model(
-            OWN,
-            provider="self-hosted",
-            capability=0.6,
-            ability="llama-3-70b-instruct",
-            context=32_768,
-            prices={"input": "0.60", "cached_input": "0.02", "output": "2.90", "effective_from": "2026-05-01"},
-        ),
-        _model(
-            MINI,
-            provider="openai",
-            capability=0.55,
-            ability="gpt-4o-mini-2024-07-18",
-            upstream=upstream,
+        _model(OWN, provider="self-hosted", capability=0.6, ability="llama-3-70b-instruct", context=32_768,
+            prices={"input": "0.60", "cached_input": "0.02", "output": "2.90", "effective_from": "2026-05-01"}),
+        _model(MINI, provider="openai", capability=0.55, ability="gpt-4o-mini-2024-07-18", upstream=upstream,
             script="slow-first-token-280ms+every-9ms+tokens-90+prompt-tokens-900",
-            prices={"input": "0.15", "cached_input": "0.075", "output": "0.60", "effective_from": "2024-07-18"},
-        ),
-        _model(
-            HAIKU,
-            provider="anthropic",
-            capability=0.7,
-            context=200_000,
-            upstream=upstream,
+            prices={"input": "0.15", "cached_input": "0.075", "output": "0.60", "effective_from": "2024-07-18"}),
+        _model(HAIKU, provider="anthropic", capability=0.7, context=200_000, upstream=upstream,
             script="slow-first-token-420ms+every-11ms+tokens-120+prompt-tokens-1200",
-            prices=[
-                {
-                    "input": "1.00",
-                    "cached_input": "0.10",
-                    "cache_write": "1.25",
-                    "output": "5.00",
-                    "effective_from": "2025-10-15",
-                },
-                {
-                    "input": "0.90",
-                    "cached_input": "0.09",
-                    "cache_write": "1.125",
-                    "output": "4.50",
-                    "effective_from": cheaper,
-                },
-            ],
-        ),
-        _model(
-            SONNET,
-            provider="anthropic",
-            capability=1.0,
-            context=200_000,
-            upstream=upstream,
+            prices=[{"input": "1.00", "cached_input": "0.10", "cache_write": "1.25", "output": "5.00", "effective_from": "2025-10-15"},
+                    {"input": "0.90", "cached_input": "0.09", "cache_write": "1.125", "output": "4.50", "effective_from": cheaper}]),
+        _model(SONNET, provider="anthropic", capability=1.0, context=200_000, upstream=upstream,
             script="slow-first-token-900ms+every-16ms+tokens-200+prompt-tokens-2400",
-            prices={
-                "input": "3.00",
-                "cached_input": "0.30",
-                "cache_write": "3.75",
-                "output": "15.00",
-                "effective_from": "2025-09-29",
-            },
-        ),
-        _model(
-            REFERENCE,
-            provider="openai",
-            capability=0.95,
-            ability="gpt-4o-2024-05-13",
-            upstream=upstream,
+            prices={"input": "3.00", "cached_input": "0.30", "cache_write": "3.75", "output": "15.00", "effective_from": "2025-09-29"}),
+        _model(REFERENCE, provider="openai", capability=0.95, ability="gpt-4o-2024-05-13", upstream=upstream,
             script="slow-first-token-600ms+every-13ms+tokens-160+prompt-tokens-2000+cached-tokens-1024",
-            prices={"input": "2.50", "cached_input": "1.25", "output": "10.00", "effective_from": "2024-10-01"},
-        ),
-        _model(
-            HOSTED,
-            provider="together",
-            capability=0.6,
-            upstream=upstream,
+            prices={"input": "2.50", "cached_input": "1.25", "output": "10.00", "effective_from": "2024-10-01"}),
+        _model(HOSTED, provider="together", capability=0.6, upstream=upstream,
             script="slow-first-token-350ms+every-10ms+tokens-120+prompt-tokens-900",
-            prices={"input": "0.88", "output": "0.88", "effective_from": "2026-06-01"},
-        ),
+            prices={"input": "0.88", "output": "0.88", "effective_from": "2026-06-01"}),
     ]
+    # fmt: on
 
 
 def _model(

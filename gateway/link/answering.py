@@ -53,5 +53,5 @@ def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPrio
     answer(ReadKeys, lambda _from, asked: accounts.find_keys(asked.digests))
     answer(ReadLearningSettings, lambda _from, asked: accounts.learning_of(asked.team_ids))
     answer(ReadStandings, lambda _from, asked: grants.standings(asked.at_us))
-    answer(ReturnGrants, lambda _from, asked: grants.regrant(asked.boot_id, asked.needs, (), asked.at_us))
+    answer(ReturnGrants, lambda _from, asked: grants.renew_grants(asked.boot_id, asked.needs, (), asked.at_us))
     answer(KeepHabits, lambda _from, asked: habits.add(asked.deltas))

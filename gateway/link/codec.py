@@ -94,7 +94,7 @@ class Vocabulary:
         }
 
     def message(self, envelope: Envelope) -> msgspec.Struct | None:
-        """Decode what was told or asked; None for a name that is not known. Raises msgspec.DecodeError or UnicodeDecodeError."""
+        """Decode a message or a question; None for an unknown name. Raises msgspec.DecodeError or UnicodeDecodeError."""
         decoder = self._decoders.get(envelope.name)
         return None if decoder is None else decoder.decode(envelope.body)
 

@@ -24,7 +24,7 @@ from gateway.link.codec import (
 _log: Final = logging.getLogger("weighbridge.link")
 
 _HIGH_BYTES: Final = 1024 * 1024
-"""Bytes that wait to be sent at which what may be left out is left out."""
+"""Waiting bytes from which on optional messages are left out."""
 _MAX_ASKED: Final = 1_024
 """Questions that wait for their answers; beyond them the other end counts as not there."""
 _MAX_ANSWERING: Final = 64
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """False while so much waits to be sent that what can be left out should be."""
+        """False while so many bytes wait to be sent that optional messages should be left out."""
         return self._has_room.is_set()
 
     async def room(self) -> None:
@@ -155,12 +155,12 @@ class Connection(asyncio.Protocol):
             self._asked.pop(number, None)
 
     def close(self) -> None:
-        """Close it, once what was told has left."""
+        """Close it once all messages have been sent."""
         if self._transport is not None:
             self._transport.close()
 
     async def aclose(self) -> None:
-        """Close it and wait for that; what has not left within a moment is dropped."""
+        """Close it and wait; messages that are not sent within a moment are dropped."""
         self.close()
         try:
             async with asyncio.timeout(_CLOSE_S):

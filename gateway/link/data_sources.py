@@ -31,7 +31,7 @@ from selfhosted.prefixes.store import HabitSink, PrefixStore
 
 
 class DataSources(NamedTuple):
-    """The stores that a pipeline keeps itself current from, and hands on to."""
+    """The stores that a pipeline reads its present state from, and hands its counts to."""
 
     prices: PriceSource
     limits: LimitSource

@@ -1,4 +1,4 @@
-"""The control plane's end of the link: all workers of this host, what they were told, and what they ask."""
+"""The control plane's end of the link: all workers of this host, the messages to them, and their questions."""
 
 import asyncio
 import contextlib
@@ -73,13 +73,13 @@ class Hub:
             self._tell(connection, key, message)
 
     def tell_others(self, boot_id: str, message: msgspec.Struct) -> None:
-        """Tell all workers but this one what may be left out: whoever does not keep up is not told."""
+        """Send an optional message to all workers but this one; a worker that does not keep up does not get it."""
         for other, connection in self._workers.items():
             if other != boot_id and connection.has_room:
                 connection.tell(message)
 
     def forget(self, key: Hashable) -> None:
-        """Workers that come later are not told of this key any more."""
+        """Forget a key: workers that come later are not told of it."""
         self._newest.pop(key, None)
 
     def tell(self, boot_id: str, message: msgspec.Struct) -> bool:

@@ -37,7 +37,7 @@ from proxy.admit.limits.store import TableVersion
 from selfhosted.prefixes.tracker import HabitDelta
 
 _LONG_S: Final = 30.0
-"""For answers that may be large."""
+"""Timeout of answers that may be large."""
 
 
 class RemotePrices:
@@ -113,17 +113,17 @@ class RemoteKeys:
 
 
 class RemoteGrants:
-    """The grants of budgets. What a caller waits for is asked of the database itself, all else of the control plane."""
+    """The grants of budgets. A caller's own request is answered by the database itself, all else by the control plane."""
 
     def __init__(self, link: Link, grants: Grants) -> None:
         self._link = link
         self._grants = grants
 
-    async def regrant(
+    async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
         if wants:
-            return await self._grants.regrant(boot_id, asks, wants, at_us)
+            return await self._grants.renew_grants(boot_id, asks, wants, at_us)
         return await self._link.ask(ReturnGrants(boot_id, dict(asks), at_us))
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from api.web.gateway import Gateway
+from gateway.configuration.environment import read_environment
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import load, read_environment
+from gateway.configuration.settings import load
 from gateway.process.allocator import give_back_freed_memory
 from gateway.process.control_plane import ControlPlane
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready

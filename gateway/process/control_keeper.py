@@ -40,7 +40,7 @@ class ControlKeeper:
         return self.is_stopping and self._running is None
 
     def step(self, now: float) -> None:
-        """Notice its end, and start it when that is due."""
+        """Notice the process's end, and start it when that is due."""
         running = self._running
         if running is not None:
             running.look()

@@ -11,24 +11,26 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
-from api.claims import Claims
 from api.live.readers import open_operations
 from api.live.workers import Workers
 from api.metrics.routes import METRICS_LISTENER
 from api.operations.snapshot import operations_snapshot
-from api.web.gateway import READS_AT_ONCE, Gateway
+from api.savings_calculator import SavingsCalculator
+from api.web.gateway import READS_AT_ONCE, Finance, Gateway, Jobs, ShownMetrics, Views
 from classifier.learning.store import LearningStore
 from cost.ledger.drain import Drain
 from cost.reports.usage import UsageReader
 from cost.times import wall_us
+from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, read_environment, resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 from gateway.database import make_engine
 from gateway.link.answering import answer_from_database
 from gateway.link.connection import Connection
 from gateway.link.data_sources import from_database
 from gateway.link.hub import Hub
-from gateway.link.reports import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
+from gateway.link.worker_questions import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.low_priority_thread import open_low_priority_thread
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
@@ -46,7 +48,7 @@ from gateway.wiring.processes import count_workers
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.web_app import ControlApp, metrics_app, serving_metrics, serving_web, web_app
-from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.admit.queues.queue_item import QueueSnapshot
@@ -57,7 +59,7 @@ from proxy.settle.observers.logs import configure_logging
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.background_tasks import background, every
-from proxy.shared.redis.live_processes import CountedProcesses, ToldProcesses
+from proxy.shared.redis.live_processes import CountedProcesses, ReportedProcesses
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.health.bulletin import Bulletin
 from selfhosted.health.host_messages import FROM_PROCESS, FromProcess, ToHost
@@ -114,15 +116,15 @@ class ControlPlane:
             stack.push_async_callback(engine.dispose)
             spare = await open_low_priority_thread(connect, stack)
             answer_from_database(self.hub.handlers, engine, spare)
-            # Its own line serves no caller, so it takes no share of what the workers divide; what it asks for batches is bounded by
-            # the share that one more process would have.
-            own_count = ToldProcesses()
+            # Its own pipeline serves no caller, so it takes no share of what the workers divide; what it asks for
+            # batches is bounded by the share that one more process would have.
+            own_count = ReportedProcesses()
             sources = from_database(engine, own_count)
             # First, so that it is closed last: what this process booked itself is brought in, too.
             drain = await open_drain(engine, config, metrics, wall_us, stack, spare)
-            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
-            claims = Claims(
+            savings = SavingsCalculator(
                 engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator, evidence=live.evidence
             )
             published = Bulletin()
@@ -166,52 +168,55 @@ class ControlPlane:
                 stack=stack,
             )
             gateway = Gateway(
-                rules=lambda: live.line.config,
-                directory=live.directory,
-                limit_book=live.gate.limit_book,
-                is_draining=lambda: self._is_draining,
-                fleet_view=probing.view,
                 boot_id=boot_id,
-                drain=drain,
-                reprice=self._reprice,
-                write_down=partial(self._write_down, drain),
-                usage=UsageReader(engine),
-                metrics=metrics.requests,
-                learning_metrics=metrics.learning,
-                registry_metrics=metrics.registry,
-                learning=learning,
-                classifier=live.classifier,
-                prices=live.prices,
-                claims=claims,
-                database=engine,
-                reads=asyncio.Semaphore(READS_AT_ONCE),
-                webhooks=frozenset(config.webhooks.names()),
                 operator=config.accounts.operator,
-                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
-                accounts=accounts,
-                workers=self._workers(),
-                ready=live.breakers.ready,
-                answering=LineAnswers(live.line),
-                operations=open_operations(engine, stack),
-                refusals=RefusalStore(engine),
-                traffic=TrafficStore(engine),
-                responses=live.responses,
-                background=live.background,
-                callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
-                batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
+                is_draining=lambda: self._is_draining,
                 config=lambda: live.config,
                 every_setting=self._every_setting,
-                **open_people(engine, config, peppers(config, self._environment), stack),
+                webhooks=frozenset(config.webhooks.names()),
+                metrics_token=config.telemetry.metrics_token and resolve_secret(config.telemetry.metrics_token),
+                database=engine,
+                directory=live.directory,
+                limit_book=live.gate.limit_book,
+                rules=lambda: live.line.config,
+                ready=live.breakers.ready,
+                classifier=live.classifier,
+                learning=learning,
+                identity=open_people(engine, accounts, config, peppers(config, self._environment), stack),
+                finance=Finance(
+                    usage=UsageReader(engine),
+                    prices=live.prices,
+                    savings=savings,
+                    drain=drain,
+                    reads=asyncio.Semaphore(READS_AT_ONCE),
+                    reprice=self._reprice,
+                    write_down=partial(self._write_down, drain),
+                ),
+                metrics=ShownMetrics(metrics.requests, metrics.learning, metrics.registry),
+                jobs=Jobs(
+                    responses=live.responses,
+                    background=live.background,
+                    answering=LineAnswers(live.line),
+                    batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
+                    callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
+                ),
+                views=Views(
+                    operations=open_operations(engine, stack),
+                    refusals=RefusalStore(engine),
+                    traffic=TrafficStore(engine),
+                    workers=self._workers(),
+                    fleet=probing.view,
+                ),
             )
-            if gateway.batch is not None and gateway.callbacks is not None:
+            if gateway.jobs.batch is not None and gateway.jobs.callbacks is not None:
                 keep_batches_going(
-                    gateway.batch,
+                    gateway.jobs.batch,
                     accounts=accounts,
                     line=live.line,
                     backlog=backlog,
                     room=IdleCapacity(lambda: live.line.config.catalog, live.gate.queues, fleet, self._queue_looks),
                     metrics=metrics.batch,
-                    outbox=gateway.callbacks.outbox,
+                    outbox=gateway.jobs.callbacks.outbox,
                     boot_id=boot_id,
                     is_draining=lambda: self._is_draining,
                     stack=stack,
@@ -220,7 +225,7 @@ class ControlPlane:
                 live.responses,
                 live.background,
                 accounts=accounts,
-                line=live.line,
+                pipeline=live.line,
                 section=lambda: live.config.responses,
                 is_draining=lambda: self._is_draining,
                 stack=stack,
@@ -231,13 +236,13 @@ class ControlPlane:
             background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))
             keep_counts(
                 self.hub,
-                gateway.refusals,
-                gateway.traffic,
+                gateway.views.refusals,
+                gateway.views.traffic,
                 lambda mark: live.traffic.changed_after(mark, boot_id),
                 stack,
             )
             await stack.enter_async_context(
-                await keep_rounds(engine, lambda: live.config, metrics, claims, gateway.callbacks, wall_us)
+                await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
@@ -256,7 +261,7 @@ class ControlPlane:
             self.hub.handlers.when_told(each, hear)
         self.hub.went.append(probing.prober.forget)
 
-    async def _look_at_workers(self, own_count: ToldProcesses, counted: CountedProcesses) -> None:
+    async def _look_at_workers(self, own_count: ReportedProcesses, counted: CountedProcesses) -> None:
         own_count.live = counted.live + 1
         if self.live.gate.queues.names:
             self._reports = await self._ask_reports()
@@ -288,11 +293,13 @@ class ControlPlane:
     def _keep_house(self, engine: AsyncEngine, gateway: Gateway, stack: contextlib.AsyncExitStack) -> None:
         async def forget() -> None:
             keep_days = self.live.config.classifier.learning.keep_days
-            await forget_what_may_not_stay(gateway.learning, gateway.accounts, keep_days=keep_days, now_us=wall_us())
+            await forget_what_may_not_stay(
+                gateway.learning, gateway.identity.accounts, keep_days=keep_days, now_us=wall_us()
+            )
 
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))
-        background(stack, every(_PURGE_S, gateway.responses.purge))
+        background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
         try:
@@ -327,7 +334,7 @@ class _HostPrompts:
         self.others: OtherHosts | None = None
 
     def follow(self, fleet: Fleet) -> None:
-        """From now on this process's own fleet hears of it, too."""
+        """Pass the news on to this process's own fleet, too, from now on."""
         self._fleet = fleet
         self._hub.handlers.when_told(PromptsSent, self._told)
 

@@ -1,4 +1,4 @@
-"""The data plane: one worker process, with the line, its journal, and what the control plane tells it."""
+"""The data plane: one worker process with its pipeline, its journal, and the control plane's messages."""
 
 import contextlib
 import logging
@@ -11,22 +11,23 @@ from accounts.errors import AccountsError
 from accounts.people.client_address import client_address, site_of
 from cost.ledger.backlog import Backlog
 from cost.times import wall_us
-from gateway.configuration.settings import Environment, GatewayConfig
-from gateway.database import AnswerCheck, make_engine
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.database import WriteCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
+from gateway.link.worker_questions import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.processes import told_processes
-from gateway.wiring.worker_books import ProcessParts, open_worker_books
+from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.health import Health
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
+from proxy.http.control_plane_proxy import ControlPlaneProxy, Sender
 from proxy.http.exchange import Exchange
-from proxy.http.hand_over import HandOver, Sender
 from proxy.parse.headers import read_headers
 from proxy.settle.observers.logs import configure_logging
 from selfhosted.health.host_messages import TO_FLEET, ToFleet
@@ -54,15 +55,15 @@ class DataPlane:
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=True)
         self._is_open = False
-        self.others = HandOver(folder.web, self._whose)
-        """Answers what is not a hot route."""
+        self.others = ControlPlaneProxy(folder.web, self._whose)
+        """Answers requests of all routes but the hot ones."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
 
     async def _whose(self, exchange: Exchange) -> Sender:
         """Return the team of the key that was sent; without one that works, the address that the request comes from."""
         try:
-            caller = await self.live.line.authenticate(read_headers(exchange.headers))
+            caller = await self.live.line.parser.authenticate(read_headers(exchange.headers))
         except (Refused, AccountsError):
             forwarded = [value.decode("latin-1") for name, value in exchange.headers if name == b"x-forwarded-for"]
             peer = "" if exchange.peer is None else exchange.peer[0]
@@ -71,7 +72,7 @@ class DataPlane:
         return Sender(caller.team_id, is_known=True)
 
     def begin_drain(self) -> None:
-        """Readiness turns false and new work is refused; what runs goes on."""
+        """Begin to drain: readiness turns false and new work is refused; running work goes on."""
         if self._is_open:
             self.live.line.draining = True
             self.others.end_streams()
@@ -79,7 +80,7 @@ class DataPlane:
                 self.live.line.shadow.drain()
 
     def cut_off(self) -> None:
-        """End, tell and settle what still runs once the time to drain is over."""
+        """End and settle the requests that still run once the drain time is over."""
         if self._is_open:
             self.live.line.cut_off()
 
@@ -95,7 +96,7 @@ class DataPlane:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Health]:
-        """Open everything in the order of need, and close it in reverse, the books last. Yield what tells its health."""
+        """Open everything in the order of need, and close it in reverse, the books last. Yield its health check."""
         config, metrics, live = self.live.config, self._metrics, self.live
         log_lines = configure_logging()
         async with contextlib.AsyncExitStack() as stack:
@@ -106,7 +107,7 @@ class DataPlane:
             link = Link(self._folder.link, VOCABULARY)
             stack.push_async_callback(link.aclose)
             sources = from_control_plane(link, engine, told_processes(link))
-            opened = await open_worker_books(config.cost, sources.grants, metrics, wall_us, stack)
+            opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             self.holds = opened.holds
             boot_id = opened.ledger.boot_id
             fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
@@ -123,11 +124,11 @@ class DataPlane:
             self._answer(link)
             self._is_open = True
             yield Health(
-                line=live.line,
+                pipeline=live.line,
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,
-                database=AnswerCheck(engine).answers,
+                database=WriteCheck(engine).takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
             )
             self.begin_drain()
@@ -151,7 +152,7 @@ class DataPlane:
     def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
         boot_id = self.live.boot_id
         refusals, traffic = after.get(boot_id, (0, 0))
-        self.live.line.reports.tell()
+        self.live.line.reports.flush()
         self.live.traffic.look(self.live.gate.queues.waiting)
         return CountsTold(
             self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)

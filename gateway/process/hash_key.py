@@ -4,7 +4,9 @@ import hmac
 import secrets
 from typing import Final
 
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
+from gateway.configuration.environment import Environment, tells_other_hosts
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 
 _KEYS: Final = 2**32 - 1
 """The keys that Python takes; 0 would be none."""

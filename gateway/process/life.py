@@ -27,7 +27,7 @@ Opened = TypeVar("Opened")
 
 
 def ignore_early_signals() -> None:
-    """Until somebody listens for them, a reload and a replacement must not end this process; a stop must."""
+    """Ignore reload and replacement until somebody listens for them: they must not end this process; a stop must."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
@@ -140,7 +140,7 @@ class Drains(Protocol):
         """Refuse new work."""
 
     def cut_off(self) -> None:
-        """End what still runs."""
+        """End the requests that still run."""
 
 
 async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float) -> None:

@@ -7,15 +7,14 @@ from typing import Final
 
 import msgspec
 
-from gateway.configuration.settings import GatewayConfig, ServerConfig
+from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.process.data_plane import DataPlane
 from proxy.admin.health import Health
 from proxy.http.connection import ConnectionLimits
 from proxy.http.exchange import Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
-from proxy.http.server import HttpServer, Route, Routes
-from proxy.http.tls import tls_context
-from proxy.routes import elsewhere, hot_routes
+from proxy.http.server import HttpServer, Route, Routes, tls_context
+from proxy.routes import fallback_route, model_routes
 
 _ALIVE: Final = b'{"status":"ok"}'
 _JSON: Final = (b"content-type", b"application/json")
@@ -36,8 +35,8 @@ async def open_server(
 ) -> AsyncIterator[HttpServer]:
     """Serve on the socket; leaving cuts what is left."""
     server = HttpServer(
-        {**hot_routes(plane.live.line), **health_routes(health)},
-        elsewhere(plane.live.line, plane.others),
+        {**model_routes(plane.live.line), **health_routes(health)},
+        fallback_route(plane.live.line, plane.others),
         connection_limits(config.server),
         cors_origins=config.server.cors_origins,
     )
@@ -55,7 +54,9 @@ async def open_server(
 
 
 def health_routes(health: Health) -> Routes:
-    """Liveness, which checks nothing but that the process answers, and readiness; each under two names."""
+    """Return the routes of liveness, which checks nothing but that the process answers, and of readiness; each under
+    two names.
+    """
 
     async def alive(exchange: Exchange) -> None:
         _answer(exchange, 200, _ALIVE)

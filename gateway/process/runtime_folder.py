@@ -12,7 +12,7 @@ _LONGEST_SOCKET_PATH: Final = 100
 
 
 class RuntimeFolder(NamedTuple):
-    """Its parts. Only the user who serves may look into it."""
+    """Paths in the folder. Only the user who serves may look into it."""
 
     path: Path
 

@@ -16,23 +16,18 @@ from pathlib import Path
 from types import FrameType
 
 from api.webhooks.sender import destinations_of
+from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import (
-    Environment,
-    GatewayConfig,
-    load,
-    peppers,
-    read_environment,
-    resolve_secret,
-    without_effect,
-)
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
-from proxy.http.tls import tls_context
+from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
 from settings.private import private_folder
@@ -67,7 +62,7 @@ def serve_on(
     *,
     listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """`serve` on a socket that is bound already.
+    """Serve, as `serve` does, on a socket that is bound already.
 
     It is closed at a stop. Where another process holds a copy, connections that come then wait in the socket's queue for that process.
     """

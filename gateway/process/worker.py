@@ -9,8 +9,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from gateway.configuration.environment import read_environment
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import load, read_environment
+from gateway.configuration.settings import load
 from gateway.process.allocator import give_back_large_blocks
 from gateway.process.data_plane import DataPlane
 from gateway.process.life import Signals, ignore_early_signals, live, tell_ready, until_stopped

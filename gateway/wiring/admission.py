@@ -5,9 +5,10 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from gateway.configuration.settings import AUTO, Environment, GatewayConfig
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.metrics import AllMetrics
-from gateway.wiring.worker_books import ProcessParts
+from gateway.wiring.worker_ledger import ProcessParts
 from proxy.admit.gate import Gate
 from proxy.admit.idempotency.claims import Idempotency
 from proxy.admit.idempotency.store import IdempotencyStore
@@ -17,6 +18,7 @@ from proxy.admit.load_shedding import TICK_S, OverloadGuard
 from proxy.admit.queues.capacity import Capacity
 from proxy.admit.queues.queues import Queues, ShutFor
 from proxy.admit.queues.queues_config import QueueConfig
+from proxy.parse.chat_request import AUTO
 from proxy.shared.background_tasks import background
 from proxy.shared.redis.live_processes import ProcessCount
 from proxy.shared.redis.redis_link import RedisLink

@@ -1,4 +1,4 @@
-"""Wiring of responses that are made in the background: their store, and the runner on this process's request line."""
+"""Wiring of responses that are made in the background: their store, and the runner on this process's pipeline."""
 
 import contextlib
 from collections.abc import Callable
@@ -35,17 +35,19 @@ def keep_making(
     made: BackgroundResponses,
     *,
     accounts: AccountStore,
-    line: RequestPipeline,
+    pipeline: RequestPipeline,
     section: Callable[[], ResponsesSection],
     is_draining: Callable[[], bool],
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[], None]:
-    """Start this process's runner; when the stack closes, what it makes is given back. What is returned has it look at once."""
+    """Start this process's runner; when the stack closes, its unfinished responses are given back. The returned
+    function makes it look at once.
+    """
     runner = BackgroundRunner(
         background=made,
         responses=responses,
-        callers=accounts,
-        line=line,
+        caller_of=accounts.caller_of,
+        pipeline=pipeline,
         section=section,
         now_us=wall_us,
     )

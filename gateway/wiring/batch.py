@@ -1,4 +1,4 @@
-"""Wiring of the batch tier: its parts for routes, and the runner that answers lines on this process's request line."""
+"""Wiring of the batch tier: its parts for routes, and the runner that answers lines by this process's pipeline."""
 
 import contextlib
 import importlib.util
@@ -18,14 +18,15 @@ from api.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
 from api.webhooks.outbox import Outbox
 from cost.budgets.grants import GrantStore
 from cost.times import wall_us
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
 from providers.catalog import Catalog
 from providers.target import Deployment
 from proxy.batch.backlog import Backlog
-from proxy.batch.batch import Batch
+from proxy.batch.batch import OPERATIONS, Batch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
@@ -33,25 +34,22 @@ from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
 from proxy.batch.cost_bound import CostBounds
 from proxy.batch.files import FileStore
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.batch.observers import Event
 from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.provider_batches import ProviderBatchRunner
 from proxy.batch.runner import BatchRunner, Room, Told, event_id, nothing_at_providers
 from proxy.batch.store import BatchStore
-from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
-from proxy.parse.wires.completions.wire import COMPLETIONS
-from proxy.parse.wires.messages.wire import MESSAGES
-from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.pipeline import RequestPipeline
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.provider_batch_lines import PipelineOffers
+from proxy.routes import WIRE_AT
 from proxy.shared.background_tasks import background, every
 from proxy.shared.database_clock import DatabaseTime
 
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
-_WIRES: Final = {wire.path: wire for wire in (CHAT, EMBEDDINGS, RESPONSES, COMPLETIONS, MESSAGES)}
+_WIRES: Final = {endpoint: WIRE_AT[endpoint] for endpoint in OPERATIONS}
 _FOLDER: Final = "files"
 
 
@@ -112,7 +110,7 @@ def keep_batches_going(
         batches=tier.batches,
         files=tier.files,
         answering=LineAnswers(line),
-        callers=accounts,
+        caller_of=accounts.caller_of,
         room=room,
         money=tier.money,
         told=telling(outbox),
@@ -144,7 +142,7 @@ def keep_batches_going(
             holder=holder,
             clock=time.monotonic,
             rest_s=lambda: runner.rest_s,
-            observer=metrics,
+            count=metrics.count_handed,
         )
         background(stack, handover.run(is_draining))
     background(stack, runner.run(is_draining))
@@ -161,12 +159,12 @@ def _with_batch_api(catalog: Catalog) -> dict[str, Deployment]:
 
 
 class LineAnswers:
-    """The request line, which batches' lines and what is tried on a page go down in this process."""
+    """The pipeline in this process for lines of batches and for prompts that are tried on a page."""
 
     def __init__(self, line: RequestPipeline) -> None:
         self._line = line
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: LineRequest) -> LineReply:
         """Answer one request."""
         return await self._line.answer(_WIRES[asked.endpoint], asked)
 

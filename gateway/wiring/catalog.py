@@ -2,7 +2,7 @@
 
 from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier, load_classifier
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from providers.catalog import Catalog, build_catalog
 
 

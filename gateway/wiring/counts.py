@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cost.times import wall_us
 from gateway.link.hub import Hub
-from gateway.link.reports import CountsTold, ReadCounts
+from gateway.link.worker_questions import CountsTold, ReadCounts
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.counting import TrafficTold
 from proxy.settle.traffic.store import TrafficStore
@@ -62,8 +62,8 @@ def keep_counts(
     own: Callable[[int], TrafficTold],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Keep refusals and traffic while the control plane runs; what was told last is kept when it ends. `own` returns the
-    traffic of the control plane's own line since a mark: batches are answered there.
+    """Keep refusals and traffic while the control plane runs, and the last counts at its end. `own` returns the traffic
+    of the control plane's own pipeline since a mark: batches are answered there.
     """
     own_mark = 0
 
@@ -90,7 +90,7 @@ def keep_counts(
 
 
 async def _keep_last(keep: Callable[[], Awaitable[None]]) -> None:
-    """Keep what was told last, if the database takes it: an end must not fail, or wait, for counts."""
+    """Keep the last counts, if the database takes them: an end must not fail, or wait, for counts."""
     try:
         async with asyncio.timeout(_LAST_S):
             await keep()

@@ -1,5 +1,5 @@
-"""Wiring of what every process has of the fleet; the prober, once a host, is in prober.py. The two meet in messages
-alone: a publisher down, a function up.
+"""Wiring of each process's part of the fleet; the prober, once a host, is in prober.py. The two exchange messages
+alone.
 """
 
 import contextlib
@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.metrics import AllMetrics
 from proxy.admit.gate import Gate
 from proxy.dispatch.upstream_fields import cache_salt
@@ -43,7 +44,7 @@ async def open_fleet(
     *,
     hears_engines: bool = True,
 ) -> Fleet:
-    """Open a process's fleet, which knows of no replica yet: who opens it hands on what the prober tells. `changed` is
+    """Open a process's fleet, which knows of no replica yet: the caller hands on the prober's messages. `changed` is
     called whenever the replicas or their states change. With `hears_engines` it follows the engines' KV events.
     """
     configs = config.selfhosted.pools

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from api.claims import Claims
+from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from api.webhooks.outbox import Outbox
 from api.webhooks.sender import Callbacks, Sender, destinations_of
@@ -22,12 +22,13 @@ from cost.close.checks import MonthChecks
 from cost.ledger.drain import Drain
 from cost.ledger.entries import Entry
 from cost.ledger.hourly_check import LedgerWatch
-from cost.ledger.orphan_reaper import Sweep
+from cost.ledger.orphan_reaper import OrphanReaper
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
 from dashboards.alerts.telling import AlertRound
 from dashboards.finance.daily_reports import DailyReports
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.low_priority_thread import LowPriorityThread
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background, every
@@ -58,12 +59,12 @@ async def open_drain(
     """
     section = config.cost
     store, grants = LedgerStore(engine), GrantStore(engine)
-    sweep = Sweep(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
+    reaper = OrphanReaper(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
     drain = Drain(
         section.journal_dir,
         store,
         boot_id=boot_id,
-        presence=BudgetPresence(sweep, grants),
+        presence=BudgetPresence(reaper, grants),
         batch=section.drain_batch,
         interval_s=section.drain_interval_s,
         spare=None if spare is None else _SpareEntries(spare),
@@ -106,14 +107,14 @@ async def keep_rounds(
     engine: AsyncEngine,
     live_config: Callable[[], GatewayConfig],
     metrics: AllMetrics,
-    claims: Claims,
+    savings: SavingsCalculator,
     desk: CallbackDesk | None,
     now_us: Callable[[], int],
 ) -> contextlib.AsyncExitStack:
     """Start the periodic rounds; closing the returned stack ends them. `live_config` returns the configuration in effect."""
     config = live_config()
     stack = contextlib.AsyncExitStack()
-    background(stack, every(_TRUE_UP_S, claims.rounds.run_due))
+    background(stack, every(_TRUE_UP_S, savings.rounds.run_due))
     background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).check_due))
     background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).check))
     outbox = Outbox(engine)

@@ -1,4 +1,4 @@
-"""Wiring of measurements: the loop that works on what was ordered, on the line's own dispatcher."""
+"""Wiring of measurements: the loop that works on what was ordered, on the pipeline's own dispatcher."""
 
 import contextlib
 from collections.abc import Callable

@@ -17,7 +17,9 @@ from typing import Final, Literal
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.configuration.settings import Environment, GatewayConfig, peppers, tells_other_hosts
+from gateway.configuration.environment import Environment, tells_other_hosts
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.peppers import peppers
 from proxy.responses.stored.sealing import CannotOpen, Sealing
 from proxy.shared.background_tasks import background, every
 from proxy.shared.redis.redis_link import RedisLink
@@ -32,7 +34,7 @@ _EVERY_S: Final = 0.1
 _MOST_MESSAGES: Final = 500
 """Messages of this host that wait to be handed on; the oldest go."""
 _MOST_BYTES: Final = 4_000_000
-"""Of one host's news, unpacked."""
+"""Largest unpacked message of one host."""
 _KEPT: Final = 500
 """Entries that Redis keeps: some seconds of a dozen hosts."""
 _GIVEN: Final = 100
@@ -99,7 +101,7 @@ class OtherHosts:
         self._waiting.append(message)
 
     async def exchange(self) -> None:
-        """Hand on what waits, and hear what others did since the last time."""
+        """Send the waiting messages, and read those of others since the last time."""
         if self._alone():
             self._waiting.clear()
             self._seen = ""
@@ -133,7 +135,9 @@ class OtherHosts:
             self._left_out("unreadable")
 
     def _opened(self, news: bytes) -> list[PromptsSent]:
-        """Return the messages of another host; none where it has another pepper, or says what cannot be read or compared."""
+        """Return the messages of another host; none where its pepper is another, or its messages cannot be read or
+        compared.
+        """
         try:
             found = msgspec.msgpack.decode(news, type=_News)
             record = self._sealing.open(*_PLACE, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
@@ -165,7 +169,7 @@ async def open_other_hosts(
     metrics: HostMetrics,
     stack: contextlib.AsyncExitStack,
 ) -> OtherHosts | None:
-    """Open what tells other hosts, until the stack closes; None where nothing is told."""
+    """Open the exchange with other hosts, until the stack closes; None where it is off."""
     url = environment.redis(config.redis)
     if url is None or not tells_other_hosts(config, environment):
         return None

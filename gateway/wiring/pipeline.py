@@ -12,7 +12,9 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
-from gateway.configuration.settings import Environment, GatewayConfig, ServerConfig, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
+from gateway.configuration.peppers import peppers
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
@@ -56,7 +58,7 @@ def open_prefix_tracker(
 
 def open_tracing(
     config: GatewayConfig, environment: Environment, catalog: Callable[[], Catalog], stack: contextlib.AsyncExitStack
-) -> Tracing:
+) -> Tracing | None:
     """Open the traces of one process, where somebody takes them."""
 
     def deployment(deployment_id: str) -> Deployment | None:
@@ -66,13 +68,14 @@ def open_tracing(
         return next((each for each in deployments if each.deployment_id == deployment_id), None)
 
     tracing = build_tracing(environment.otlp_endpoint or config.telemetry.otlp_endpoint, deployment_of=deployment)
-    stack.push_async_callback(tracing.aclose)
+    if tracing is not None:
+        stack.push_async_callback(tracing.aclose)
     return tracing
 
 
 async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
     """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
-    # The line bounds what is in flight; the pool must never be what a request waits for.
+    # The pipeline bounds the requests in flight; none of them may ever wait for a connection of the pool.
     limits = HttpLimits(
         max_connections=_MOST_CONNECTIONS,
         max_connections_per_host=_MOST_CONNECTIONS,
@@ -91,8 +94,8 @@ async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardP
 
 
 def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
-    """Log, once a start, what nobody says of a model and is assumed, and that the baseline model has no batch price, so
-    batch work is compared with its full price.
+    """Log, once a start, the assumed facts of models, and a baseline model without a batch price, as batch work is then
+    compared with its full price.
     """
     for said in unknown_facts(config.providers, catalog):
         _log.warning("%s", said)
@@ -124,7 +127,7 @@ def warn_of_classifier(classifier: OnnxClassifier | HeuristicClassifier, catalog
 
 
 def warn_of_evidence(policy: Policy, catalog: Catalog, classifier: Classifier) -> None:
-    """Log what is not measured of the targets that `auto` may choose, and what mends it."""
+    """Log the targets that `auto` may choose without a measured quality, with the remedy."""
     for note in evidence_notes(evidence_for_auto(policy, catalog), trained=isinstance(classifier, OnnxClassifier)):
         _log.warning("%s", note)
 

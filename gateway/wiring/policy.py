@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from classifier.config import ClassifierSection
+from classifier.shipped_rows import shipped_rows
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from proxy.parse.chat_request import AUTO
-from proxy.plan.escalation_rules import EscalationRules
 from proxy.plan.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
+from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.route_plan import AutoRules, OwnPool, Policy
 from proxy.plan.routing_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
 from proxy.plan.tool_loop import LoopRules
@@ -109,3 +111,12 @@ def build_comparators(catalog: Catalog, reference: str | None, hosted: Mapping[s
         reference=known.get(reference or ""),
         hosted={target: known[host] for target, host in hosted.items() if host in known},
     )
+
+
+class ShippedRows:
+    """The rows that targets have without any tuning, for those who ask before a classifier is loaded."""
+
+    def __init__(self, section: ClassifierSection, catalog: Catalog) -> None:
+        table = shipped_rows(section.artifact_dir) if section.enabled else {}
+        self.rows = {target_id: table[name] for target_id, name in catalog.abilities.items() if name in table}
+        """Rows by target id."""

@@ -13,7 +13,8 @@ from cost.fleet.bill import bill_of
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
 from cost.times import HOUR_US
-from gateway.configuration.settings import GatewayConfig, resolve_secret
+from gateway.configuration.environment import resolve_secret
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background
 from selfhosted.config import PoolConfig

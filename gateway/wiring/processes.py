@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.link.hub import Hub
 from gateway.link.link import Link
-from gateway.link.reports import ProcessesCounted
+from gateway.link.worker_questions import ProcessesCounted
 from proxy.shared.background_tasks import background
-from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses, ToldProcesses
+from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses, ReportedProcesses
 
 _KEY: Final = "processes"
 
@@ -52,9 +52,9 @@ async def count_workers(engine: AsyncEngine, hub: Hub, stack: contextlib.AsyncEx
     return counted
 
 
-def told_processes(link: Link) -> ToldProcesses:
+def told_processes(link: Link) -> ReportedProcesses:
     """Return the count as a worker is told of it."""
-    told = ToldProcesses()
+    told = ReportedProcesses()
 
     def hear(_from: object, message: ProcessesCounted) -> None:
         told.live, told.known = message.live, True

@@ -11,7 +11,7 @@ import msgspec
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection
 from cost.times import DAY_US, HOUR_US, wall_us
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.prober import OpenProber
 from providers.config import ModelConfig
 from providers.model_facts import facts_of
@@ -47,11 +47,10 @@ def keep_scaling(
     turns: TurnObserver,
     stack: contextlib.AsyncExitStack,
 ) -> Callable[[], None]:
-    """Start the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a pool's lease
-    decides. `config` returns the configuration in effect; `sharers` returns the number of serving processes of all hosts;
-    `backlog` knows what batches lack.
-
-    Returns what to call after a reload: what pools cost, and what else is sold, may be another then.
+    """Start the autoscaler loops, and those of pools that share GPUs. Every prober observes; the one that holds a
+    pool's lease decides. `config` returns the configuration in effect; `sharers` returns the number of serving
+    processes of all hosts; `backlog` returns the work that batches still need. Returns a function to call after a
+    reload, which may change costs and targets.
     """
     _keep_turns(config(), opened, sharers, turns, stack)
     scaled = sum(pool.config.scale is not None for pool in opened.prober.pools.values())
@@ -94,7 +93,7 @@ def _adopt(loop: ScaleLoop, costs: Callable[[], PolicyFromState]) -> None:
 def _policy_by_costs(
     config: Callable[[], GatewayConfig], pool: str, part: PoolPart, scale: ScaleConfig, prices: "PriceElsewhere"
 ) -> PolicyFromState:
-    """Tell `prices` what the pool costs now, and return what builds its policy by that."""
+    """Set the pool's present costs in `prices`, and return the function that builds its policy with them."""
     now = config()
     cost = next((each for each in now.cost.pools if each.name == pool), None)
     # What an hour of those that only read, or only answer, saves is not known apart.
@@ -176,7 +175,7 @@ def sold_elsewhere(config: GatewayConfig) -> bool:
 
 
 def _chats(model: ModelConfig) -> bool:
-    """Return False for what embeds, draws or speaks: no overflow goes there."""
+    """Return False for a target that embeds, draws or speaks: no overflow goes there."""
     capabilities = facts_of(model).capabilities_of(model)
     return not capabilities or capabilities.isdisjoint(NOT_CHAT)
 
@@ -189,7 +188,7 @@ class PriceElsewhere:
     ) -> None:
         self._reader = reader
         self.pool = pool
-        """None while it is not scaled by what its hours are worth."""
+        """Pool whose work is priced; None while it is not scaled by the worth of its hours."""
         self._now_us = now_us
         self._usd: float | None = None
 
@@ -258,7 +257,7 @@ class PoolSignals:
         return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())
 
     def _lost_tokens(self) -> int:
-        """Counter of demand that found no room: here, or for want of readers."""
+        """Return the counter of demand that found no room: here, or for want of readers."""
         reports = self._reports
         return (
             reports.unread_tokens(self._name) if self._part.does == "reads" else reports.turned_away_tokens(self._name)

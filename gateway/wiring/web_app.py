@@ -75,8 +75,8 @@ class ControlApp:
         await self._app(scope, receive, send)
 
     def _path(self, scope: Scope) -> str:
-        """Return the path to be routed: decoded, unless that leads elsewhere than the path as it was sent. Then an encoded letter or
-        slash would lead around a rule on paths of whatever stands before the gateway.
+        """Return the path to be routed: decoded, unless that leads elsewhere than the path as it was sent. An encoded
+        letter or slash could otherwise lead around a rule on paths of a proxy before the gateway.
         """
         # Azure's clients have a path of their own for what is at /v1 everywhere else.
         path, sent = plain_path(scope["path"]), plain_path(scope["raw_path"].decode("ascii"))

@@ -29,8 +29,8 @@ class Comparator(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str = "2026-11"
 
     def blended_usd(self, input_tokens: int, output_tokens: int, *, cached_share: Decimal, batch: bool) -> Decimal:
-        """Dollars per million tokens of this mix of input and output, with the cache discount and, for batch, half the
-        price.
+        """Return the dollars per million tokens of this mix of input and output, with the cache discount and, for
+        batch, half the price.
         """
         cached = self.input_usd if self.cached_input_usd is None else self.cached_input_usd
         prompt = self.input_usd * (1 - cached_share) + cached * cached_share
@@ -71,6 +71,9 @@ COMPARATORS: Final[Mapping[str, Comparator]] = {
     )
 }
 """Prices as read in November 2026 from the providers' pages and from trackers that quote them."""
+
+USUAL_COMPARATORS: Final = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
+"""Those that a plan is compared with where nobody names any."""
 
 
 def comparator_named(text: str) -> Comparator:

@@ -27,7 +27,7 @@ Verdict = Literal["met", "not met at this load", "impossible"]
 def usd_per_million(
     *, gpus: int, usd_per_gpu_hour: Decimal, tokens_per_s: Decimal, overhead: Decimal = Decimal(1)
 ) -> Decimal:
-    """Dollars per million tokens at a constant throughput. Raises PlanRefused when that is 0."""
+    """Return the dollars per million tokens at a constant throughput. Raises PlanRefused when that is 0."""
     if tokens_per_s <= 0:
         raise PlanRefused("nothing flows, so a token has no cost")
     return gpus * usd_per_gpu_hour * overhead / (tokens_per_s * _HOUR_S) * _MILLION
@@ -36,8 +36,8 @@ def usd_per_million(
 def required_utilisation(
     full_usd_per_million: Decimal, comparator_usd_per_million: Decimal, saving: Decimal = SAVINGS_TARGET
 ) -> Decimal | None:
-    """Utilisation at which the saving is reached, by the module's formula (above 1 is impossible); None against a price
-    of 0.
+    """Return the utilisation at which the saving is reached, by the module's formula (above 1 is impossible); None
+    against a price of 0.
     """
     allowed = comparator_usd_per_million * (1 - saving)
     return None if allowed <= 0 else full_usd_per_million / allowed

@@ -15,17 +15,17 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """Fractions of one GPU's data sheet."""
 
     prefill: float
-    """Of the operations/s, for tokens of prompts."""
+    """Fraction of the operations/s, for tokens of prompts."""
     decode: float
-    """Of the operations/s, for tokens of answers."""
+    """Fraction of the operations/s, for tokens of answers."""
     attention: float
-    """Of the bf16 operations/s, for a prompt's attention."""
+    """Fraction of the bf16 operations/s, for a prompt's attention."""
     kv_read: float
-    """Of the memory bandwidth, for reading keys and values of running sequences."""
+    """Fraction of the memory bandwidth, for reading keys and values of running sequences."""
     narrow_read: float
-    """Of what other weights' reading reaches, for INT4 weights."""
+    """Fraction of the rate of reading other weights, for INT4 weights."""
     link: float
-    """Of the bandwidth to neighbours."""
+    """Fraction of the bandwidth to neighbours."""
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     hopeful: bool
     """True where the figures are a ceiling: a plan then has no margin of its own."""
     reaches: dict[str, Reach]
-    """By the GPU's name; `h100` stands for those that have none of their own."""
+    """Fractions by GPU; `h100` stands for GPUs without their own."""
     weight_read: float
-    """Of the memory bandwidth, for reading weights."""
+    """Fraction of the memory bandwidth, for reading weights."""
     host_s: float
     """Seconds for every step: scheduling and launching."""
     all_reduce_s: float

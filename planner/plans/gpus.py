@@ -36,8 +36,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     as_of: str
 
     def flops(self, precision: Precision) -> float:
-        """Operations/s at a precision. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they are
-        multiplied.
+        """Return the operations/s at a precision. INT4 weights are widened to bf16 by vLLM's Marlin kernels before they
+        are multiplied.
         """
         own = {"fp8": self.fp8_flops, "int8": self.int8_flops, "fp4": self.fp4_flops}.get(precision)
         return self.bf16_flops if own is None else own
@@ -79,66 +79,28 @@ def _gpu(
     )
 
 
+# fmt: off
 GPUS: Final[Mapping[str, Gpu]] = {
     gpu.name: gpu
     for gpu in (
-        _gpu(
-            "h100",
-            "NVIDIA H100 SXM 80 GB",
-            (80, 3.35, 989.4, 1_978.9, 1_978.9, None, 900),
-            "NVIDIA-H100-80GB-HBM3",
+        _gpu("h100", "NVIDIA H100 SXM 80 GB", (80, 3.35, 989.4, 1_978.9, 1_978.9, None, 900), "NVIDIA-H100-80GB-HBM3",
             source="NVIDIA H100 data sheet, SXM (sparse rates halved)",
-            price=("2.95", "median of 37 providers, AIMultiple, May 2026"),
-        ),
-        _gpu(
-            "h200",
-            "NVIDIA H200 SXM 141 GB",
-            (141, 4.8, 989.4, 1_978.9, 1_978.9, None, 900),
-            "NVIDIA-H200",
-            source="NVIDIA H200 data sheet, SXM (sparse rates halved)",
-            price=("4.46", _RUNPOD),
-        ),
-        _gpu(
-            "b200",
-            "NVIDIA B200 SXM 180 GB",
-            (180, 7.7, 2_250, 4_500, 4_500, 9_000, 1_800),
-            "NVIDIA-B200",
-            source="NVIDIA HGX B200 data sheet, per GPU (dense rates)",
-            price=("6.84", _RUNPOD),
-        ),
-        _gpu(
-            "a100",
-            "NVIDIA A100 SXM 80 GB",
-            (80, 2.039, 312, None, 624, None, 600),
-            "NVIDIA-A100-SXM4-80GB",
-            source="NVIDIA A100 data sheet, SXM (no FP8 units)",
-            price=("2.16", _RUNPOD),
-        ),
-        _gpu(
-            "a100-40gb",
-            "NVIDIA A100 SXM 40 GB",
-            (40, 1.555, 312, None, 624, None, 600),
-            "NVIDIA-A100-SXM4-40GB",
-            source="NVIDIA A100 data sheet, SXM (no FP8 units)",
-        ),
-        _gpu(
-            "l40s",
-            "NVIDIA L40S 48 GB",
-            (48, 0.864, 362, 733, 733, None, 64),
-            "NVIDIA-L40S",
-            source="NVIDIA L40S data sheet (PCIe 4.0 between GPUs)",
-            price=("1.33", _RUNPOD),
-        ),
-        _gpu(
-            "l4",
-            "NVIDIA L4 24 GB",
-            (24, 0.3, 121, 242, 242, None, 64),
-            "NVIDIA-L4",
-            source="NVIDIA L4 data sheet (sparse rates halved; PCIe 4.0 between GPUs)",
-            price=("0.47", _RUNPOD),
-        ),
+            price=("2.95", "median of 37 providers, AIMultiple, May 2026")),
+        _gpu("h200", "NVIDIA H200 SXM 141 GB", (141, 4.8, 989.4, 1_978.9, 1_978.9, None, 900), "NVIDIA-H200",
+            source="NVIDIA H200 data sheet, SXM (sparse rates halved)", price=("4.46", _RUNPOD)),
+        _gpu("b200", "NVIDIA B200 SXM 180 GB", (180, 7.7, 2_250, 4_500, 4_500, 9_000, 1_800), "NVIDIA-B200",
+            source="NVIDIA HGX B200 data sheet, per GPU (dense rates)", price=("6.84", _RUNPOD)),
+        _gpu("a100", "NVIDIA A100 SXM 80 GB", (80, 2.039, 312, None, 624, None, 600), "NVIDIA-A100-SXM4-80GB",
+            source="NVIDIA A100 data sheet, SXM (no FP8 units)", price=("2.16", _RUNPOD)),
+        _gpu("a100-40gb", "NVIDIA A100 SXM 40 GB", (40, 1.555, 312, None, 624, None, 600), "NVIDIA-A100-SXM4-40GB",
+            source="NVIDIA A100 data sheet, SXM (no FP8 units)"),
+        _gpu("l40s", "NVIDIA L40S 48 GB", (48, 0.864, 362, 733, 733, None, 64), "NVIDIA-L40S",
+            source="NVIDIA L40S data sheet (PCIe 4.0 between GPUs)", price=("1.33", _RUNPOD)),
+        _gpu("l4", "NVIDIA L4 24 GB", (24, 0.3, 121, 242, 242, None, 64), "NVIDIA-L4",
+            source="NVIDIA L4 data sheet (sparse rates halved; PCIe 4.0 between GPUs)", price=("0.47", _RUNPOD)),
     )
 }
+# fmt: on
 
 
 def gpu_named(name: str) -> Gpu:

@@ -19,7 +19,7 @@ VLLM_VERSION: Final = "0.32.0"
 PORT: Final = 8_000
 SHUTDOWN_S: Final = 600
 READ_AHEAD_TOKENS: Final = 192
-"""In pieces of so many tokens prompts of batch work are read: a step that reads one is about a quarter longer than one that only
+"""Tokens in one piece of a batch prompt: a step that reads a piece is about a quarter longer than one that only
 generates (70B on four H100: 20 ms instead of 16).
 """
 SIDE_CHANNEL_PORT: Final = "VLLM_NIXL_SIDE_CHANNEL_PORT"
@@ -39,7 +39,7 @@ _LEAST_DEFAULTS: Final = Limits(sequences=256, batched_tokens=2_048)
 
 
 def defaults_of(gpu: Gpu) -> Limits:
-    """Return what vLLM takes for `--max-num-seqs` and `--max-num-batched-tokens` on this GPU when nobody says."""
+    """Return vLLM's defaults for `--max-num-seqs` and `--max-num-batched-tokens` on this GPU."""
     if not gpu.name.startswith("a100"):
         for least_bytes, limits in _MOST_DEFAULTS:
             if gpu.memory_bytes >= least_bytes:

@@ -68,7 +68,7 @@ def _share(text: str) -> Decimal:
 def mixture_of(
     parts: Mapping[str, tuple[Decimal, Question]], *, requests_per_s: float, tokens_per_gpu: Mapping[str, float]
 ) -> Mixture:
-    """Plans each part by itself, or by arithmetic where its tokens per second and GPU were given.
+    """Plan each part by itself, or by arithmetic where its tokens per second and GPU were given.
 
     `parts` has each model's share and its question at that share of the requests. Raises PlanRefused.
     """

@@ -3,8 +3,10 @@
 Nothing is rounded here: a model's parameters are counted from its shape, which is how the published totals come about.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -31,6 +33,7 @@ them."""
 _BF16_BITS: Final = 16
 _MOST: Final = 10_000_000
 _MOST_LAYERS: Final = 10_000
+_MOST_CONFIG_BYTES: Final = 1_000_000
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,14 +107,14 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil((inner * WEIGHT_BITS[precision] + self.embedding_parameters * _BF16_BITS) / 8)
 
     def kv_bytes_per_token(self, precision: KvPrecision) -> int:
-        """KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
+        """Return the KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
         if self.latent_values is not None:
             return self.layers * self.latent_values * KV_BYTES[precision]
         return 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
 
     def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
-        """KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept by every
-        GPU.
+        """Return the KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept
+        by every GPU.
         """
         whole = self.kv_bytes_per_token(precision)
         if self.latent_values is not None:
@@ -147,6 +150,7 @@ _70B: Final = (80, 8_192, 64, 8, 128, 28_672)
 _405B: Final = (126, 16_384, 128, 8, 128, 53_248)
 _LLAMA_3: Final = 128_256
 
+# fmt: off
 MODELS: Final[Mapping[str, ModelShape]] = {
     shape.name: shape
     for shape in (
@@ -159,40 +163,18 @@ MODELS: Final[Mapping[str, ModelShape]] = {
         _known("meta-llama/Llama-2-7b-chat-hf", (32, 4_096, 32, 32, 128, 11_008), 32_000, 4_096, name="llama-2-7b"),
         _known("meta-llama/Llama-2-13b-chat-hf", (40, 5_120, 40, 40, 128, 13_824), 32_000, 4_096, name="llama-2-13b"),
         _known("meta-llama/Llama-2-70b-chat-hf", (80, 8_192, 64, 8, 128, 28_672), 32_000, 4_096, name="llama-2-70b"),
-        _known(
-            "mistralai/Mistral-7B-Instruct-v0.3", (32, 4_096, 32, 8, 128, 14_336), 32_768, 32_768, name="mistral-7b"
-        ),
-        _known(
-            "mistralai/Mixtral-8x7B-Instruct-v0.1",
-            (32, 4_096, 32, 8, 128, 14_336),
-            32_000,
-            32_768,
-            name="mixtral-8x7b",
-            experts=8,
-            active_experts=2,
-        ),
-        _known(
-            "Qwen/Qwen3-30B-A3B",
-            (48, 2_048, 32, 4, 128, 768),
-            151_936,
-            40_960,
-            name="qwen3-30b-a3b",
-            experts=128,
-            active_experts=8,
-        ),
-        _known(
-            "Qwen/Qwen3-235B-A22B",
-            (94, 4_096, 64, 4, 128, 1_536),
-            151_936,
-            40_960,
-            name="qwen3-235b-a22b",
-            experts=128,
-            active_experts=8,
-        ),
+        _known("mistralai/Mistral-7B-Instruct-v0.3", (32, 4_096, 32, 8, 128, 14_336), 32_768, 32_768, name="mistral-7b"),
+        _known("mistralai/Mixtral-8x7B-Instruct-v0.1", (32, 4_096, 32, 8, 128, 14_336), 32_000, 32_768,
+            name="mixtral-8x7b", experts=8, active_experts=2),
+        _known("Qwen/Qwen3-30B-A3B", (48, 2_048, 32, 4, 128, 768), 151_936, 40_960, name="qwen3-30b-a3b", experts=128,
+            active_experts=8),
+        _known("Qwen/Qwen3-235B-A22B", (94, 4_096, 64, 4, 128, 1_536), 151_936, 40_960, name="qwen3-235b-a22b",
+            experts=128, active_experts=8),
         _known("Qwen/Qwen2.5-7B-Instruct", (28, 3_584, 28, 4, 128, 18_944), 152_064, 32_768, name="qwen2.5-7b"),
         _known("Qwen/Qwen2.5-72B-Instruct", (80, 8_192, 64, 8, 128, 29_568), 152_064, 32_768, name="qwen2.5-72b"),
     )
 }
+# fmt: on
 
 
 def model_named(name: str) -> ModelShape:
@@ -203,6 +185,19 @@ def model_named(name: str) -> ModelShape:
             "`weighbridge selfhosted plan` takes another one's config.json with --config-json FILE"
         )
     return MODELS[name]
+
+
+def model_from_file(name: str, path: Path) -> ModelShape:
+    """Read a shape from a file config.json. Raises PlanRefused."""
+    if path.stat().st_size > _MOST_CONFIG_BYTES:
+        raise PlanRefused(f"{path} is larger than any config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise PlanRefused(f"{path} is not JSON") from None
+    if not isinstance(config, dict):
+        raise PlanRefused(f"{path} is not a JSON object")
+    return model_from_config(name, config, source=path.name)
 
 
 def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:

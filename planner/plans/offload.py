@@ -1,5 +1,7 @@
 """The gain of KV blocks in main memory: reading one back against computing it again, and what that changes in the plan. Pure."""
 
+from typing import Any
+
 import msgspec
 
 from planner.plans.plan_errors import PlanRefused
@@ -39,10 +41,14 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True):
             return f"KV offload saves no GPU here, and first tokens come sooner: {cost}; {self.gpus} GPUs either way"
         return f"KV offload pays: {self.gpus} GPUs instead of {self.gpus_without}; {cost}"
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, the verdict among them."""
+        return {**msgspec.to_builtins(self), "pays": self.pays, "verdict": self.verdict}
+
 
 def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_s: float) -> Offload:
-    """Return what `answer` would be with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`: between one GPU and main memory.
-    Raises PlanRefused.
+    """Return the change of the plan `answer` with `hits` of all prompt tokens found in main memory. `copy_bytes_per_s`:
+    between one GPU and main memory. Raises PlanRefused.
     """
     work = question.work
     if not 0 < hits <= 1 - work.prefix_hit_rate:

@@ -1,5 +1,7 @@
 """A cautious and a hopeful plan for the same question, and what decides between them."""
 
+from typing import Any
+
 import msgspec
 
 from planner.plans.efficiency import EFFICIENCIES, Reach
@@ -36,6 +38,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
             f"one replica of {self.layout} decides: the hopeful plan is right if it carries {self.hopeful_rate:.3g} requests/s "
             f"within the targets; by the cautious one it {cautious}"
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the hopeful plan as plain values, and what decides between the two."""
+        return {**self.hopeful.as_json(), "deciding": self.deciding}
 
 
 def outlook_of(question: Question, cautious: Plan) -> Outlook | None:

@@ -2,7 +2,7 @@
 
 import math
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,7 +42,7 @@ _CHECKPOINTS: Final = {
     "fp4": "FP4 needs a checkpoint that was quantised (NVFP4): name it with --weights",
 }
 _MARGIN: Final = 0.15
-"""Least margin of a cautious plan: what the fits are off where there are many figures."""
+"""Least margin of a cautious plan: the error of the fits where there are many figures."""
 _MARGIN_UNKNOWN: Final = 0.3
 """Margin where nobody published a figure of this engine on this GPU: an assumption."""
 _HEADROOM: Final = 0.9
@@ -81,13 +81,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     adapter_rank: int = 16
     kv_events_port: int | None = None
     kv_offload_gib: int = 0
-    """Main memory of a replica for KV blocks that left the GPUs, in GiB; 0: none. What it finds again is not planned with."""
+    """Main memory of a replica for KV blocks that left the GPUs, in GiB; 0: none. Its cache hits are not part of the
+    plan.
+    """
     kv_offload: KvOffload = "native"
     spare: int = 0
     tokens_per_gpu: float | None = None
     """Measured tokens per second and GPU, prompt and completion together, instead of the roofline's."""
     margin: float | None = None
-    """Part by which every step is taken to be longer; None: what the efficiency's fit is off, none for the hopeful one."""
+    """Part by which every step is taken to be longer; None: the error of the efficiency's fit, and none for the hopeful
+    one.
+    """
     weights: str | None = None
     """Repository or folder to serve, where it is not the model's usual one."""
     given_kv_bytes: int | None = None
@@ -101,7 +105,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     pp: int = 1
     memory: Memory
     limits: Limits | None
-    """Of one stage's batch; a replica has one batch for each stage under way."""
+    """Limits of one stage's batch; a replica has one batch for each stage under way."""
     rate: float
     """Requests per second that one replica carries within the targets."""
     full_rate: float
@@ -165,9 +169,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
     warnings: tuple[str, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, with what a reader would otherwise have to work out."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(Decimal,))
+        plain["model"]["parameters"] = self.model.parameters
+        plain["model"]["active_parameters"] = self.model.active_parameters
+        plain["launch"]["command"] = self.launch.command
+        return plain
+
 
 def plan(question: Question) -> Plan:
-    """Plans the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
+    """Plan the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
     Raises PlanRefused.
     """
     precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
@@ -281,8 +293,9 @@ def _context(question: Question) -> int:
 
 
 def _divisions(question: Question) -> list[tuple[int, int]]:
-    """Degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept twice, each
-    with the stages that were asked for. Where GPUs talk over PCIe, stages are tried too: they exchange far less.
+    """Return the degrees of tensor parallelism that stay within a node and divide the KV heads, so that no head is kept
+    twice, each with the stages that were asked for. Where GPUs talk over PCIe, stages are tried too: they exchange far
+    less.
     """
     model, most = question.model, question.gpu.per_node
     fitting = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)] or [1]
@@ -296,7 +309,7 @@ def _divisions(question: Question) -> list[tuple[int, int]]:
 
 
 def _nodes(question: Question) -> list[tuple[int, int]]:
-    """Whole nodes as stages, for what no node holds."""
+    """Return whole nodes as stages, for what no node holds."""
     tp = max(tp for tp, _ in _divisions(question))
     return [(tp, stages) for stages in (2, 4) if tp == question.gpu.per_node]
 
@@ -328,7 +341,7 @@ def times_of(question: Question, tp: int, pp: int, precision: Precision, kv_prec
 
 
 def _margin(question: Question) -> float:
-    """Part by which steps are taken to be longer than the roofline says."""
+    """Return the part by which steps are taken to be longer than the roofline says."""
     if question.margin is not None:
         return question.margin
     if question.efficiency.hopeful or question.tokens_per_gpu is not None:
@@ -420,8 +433,8 @@ def _rates(
 
 
 def _weights(question: Question, times: StepTimes, chosen: Candidate) -> Weights:
-    """Replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest of a full
-    replica's time.
+    """Return the replica-seconds per million tokens: prompt tokens bear what they add to a step, output tokens the rest
+    of a full replica's time.
 
     Where the rest is less than a fifth, both are scaled alike: measured throughput may be above what the roofline says.
     """
@@ -464,7 +477,7 @@ def _cost(question: Question, chosen: Candidate, replicas: int) -> Cost | None:
 def _reasons(
     question: Question, chosen: Candidate, precision: Precision, kv_precision: KvPrecision, max_context: int
 ) -> dict[str, str]:
-    """Explanations of each choice, for people."""
+    """Return the explanations of each choice, for people."""
     model, gpu = question.model, question.gpu
     limits = chosen.limits
     shape = (

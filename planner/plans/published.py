@@ -22,7 +22,7 @@ _VLLM_SEQUENCES: Final = 256
 
 Lengths = tuple[tuple[int, int], ...]
 Table = dict[tuple[str, str, int, Precision], tuple[float, ...]]
-"""By model, GPU, number of GPUs and precision: one figure for each pair of lengths."""
+"""Figures by model, GPU, number of GPUs and precision, one for each pair of lengths."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ _VLLM_LATENCIES: Final[Table] = {
 
 
 def figures(efficiency: Efficiency) -> Iterator[Figure]:
-    """All figures that were published of the engine that this efficiency stands for, computed beside them."""
+    """Return all figures that were published of the engine that this efficiency stands for, computed beside them."""
     if efficiency.name == "ceiling":
         yield from _nim(efficiency)
         yield from _full("TensorRT-LLM 1.0", efficiency, _TRT_10, _TRT_10_LENGTHS)
@@ -141,7 +141,7 @@ def figures(efficiency: Efficiency) -> Iterator[Figure]:
 
 
 def fit_of(efficiency: Efficiency, gpu: str) -> Fit | None:
-    """Return how well the figures of one GPU are met; None where none was found."""
+    """Return the fit to the figures of one GPU; None where no figure was found."""
     errors = [each.error for each in figures(efficiency) if each.gpu == gpu]
     if not errors:
         return None
@@ -155,7 +155,9 @@ def _cache_tokens(model: ModelShape, gpu: Gpu, gpus: int, precision: Precision, 
 
 
 def _mixed_step_s(times: StepTimes, prompt: int, answer: int, batch: float) -> float:
-    """Seconds of a step of a replica on which `batch` sequences generate, and as many prompts come as answers end."""
+    """Return the seconds of a step of a replica on which `batch` sequences generate, and as many prompts come as
+    answers end.
+    """
     return times.step_s(
         prefill_tokens=batch * prompt / answer,
         pairs=batch / answer * pairs(prompt),
@@ -182,7 +184,7 @@ def _nim(efficiency: Efficiency) -> Iterator[Figure]:
 
 
 def _full(source: str, efficiency: Efficiency, table: Table, lengths: Lengths) -> Iterator[Figure]:
-    """Figures at full load, in output tokens/s for TensorRT-LLM and in requests/s for vLLM."""
+    """Return figures at full load, in output tokens/s for TensorRT-LLM and in requests/s for vLLM."""
     own = efficiency.name == "ceiling"
     for (name, card, gpus, precision), row in table.items():
         model, gpu = model_named(name), gpu_named(card)

@@ -28,7 +28,7 @@ TOLERANCE: Final = (
 
 
 def manifests(serving: Serving) -> list[dict[str, Any]]:
-    """All manifests, in the order in which they are applied. Raises PlanRefused."""
+    """Return all manifests, in the order in which they are applied. Raises PlanRefused."""
     checked(serving)
     return [
         _priority_class(serving),

@@ -41,14 +41,14 @@ def priority_class_name(serving: Serving) -> str:
 
 
 def startup_s(serving: Serving) -> int:
-    """Seconds allowed for start-up: four times a usual cold start, at least twenty minutes, as the first pod on a node
-    may have to fetch the image.
+    """Return the seconds allowed for start-up: four times a usual cold start, at least twenty minutes, as the first pod
+    on a node may have to fetch the image.
     """
     return max(1_200, math.ceil(4 * serving.cold_start_s))
 
 
 def drain_s(serving: Serving) -> int:
-    """Seconds that a pod's work may take after it is told to end."""
+    """Return the seconds that a pod's work may take after it is told to end."""
     return min(math.ceil(serving.drain_s), SPOT_DRAIN_S) if serving.place.spot else math.ceil(serving.drain_s)
 
 
@@ -198,7 +198,7 @@ def _drained(serving: Serving) -> list[str]:
 
 
 def _grouped(serving: Serving, part: Part) -> list[str]:
-    """Return how a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
+    """Return the arguments by which a pod of several nodes finds the others; the variables are the LeaderWorkerSet's."""
     if part == "alone":
         return []
     words = [

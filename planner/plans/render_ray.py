@@ -53,7 +53,7 @@ def ray_serve(serving: Serving) -> dict[str, Any]:
 
 
 def engine_arguments(words: tuple[str, ...]) -> dict[str, Any]:
-    """VLLM flags as a mapping of EngineArgs fields. Raises PlanRefused for a word that is no flag."""
+    """Return vLLM flags as a mapping of EngineArgs fields. Raises PlanRefused for a word that is no flag."""
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:

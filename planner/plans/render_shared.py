@@ -60,7 +60,7 @@ def sleeping(serving: Serving, port: int) -> Serving:
 
 
 def shared_manifests(shared: SharedServing) -> list[dict[str, Any]]:
-    """All manifests, in the order in which they are applied. Raises PlanRefused."""
+    """Return all manifests, in the order in which they are applied. Raises PlanRefused."""
     for serving in shared.pools:
         checked(serving)
     first = msgspec.structs.replace(shared.pools[0], name=shared.label, pool=shared.name)
@@ -122,7 +122,7 @@ def _engine(shared: SharedServing, serving: Serving, index: int) -> dict[str, An
 
 
 def _start_script(port: int, level: int) -> str:
-    """Succeeds once the engine answers and was put to sleep."""
+    """Return the start script, which succeeds once the engine answers and was put to sleep."""
     origin = f"http://127.0.0.1:{port}"
     return (
         "import urllib.request as u; "

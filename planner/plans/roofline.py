@@ -28,7 +28,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The step time of one replica as coefficients, in seconds. Cheap enough for every step of a simulation."""
 
     fixed_s: float
-    """For every step, however little it does."""
+    """Seconds that every step takes, however little it does."""
     weights_s: float
     """Reading the weights that every token needs."""
     experts_s: float
@@ -47,8 +47,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Reading one resident token's keys and values."""
 
     def step_s(self, *, prefill_tokens: float = 0, pairs: float = 0, batch: float = 0, kv_tokens: float = 0) -> float:
-        """Seconds of one step with `prefill_tokens` of prompts, which attend to `pairs` tokens in sum, and one token of
-        each of `batch` sequences, which have `kv_tokens` resident in sum.
+        """Return the seconds of one step with `prefill_tokens` of prompts, which attend to `pairs` tokens in sum, and
+        one token of each of `batch` sequences, which have `kv_tokens` resident in sum.
         """
         tokens = prefill_tokens + batch
         if tokens <= 0:
@@ -70,14 +70,14 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         return StepTimes(**longer, expert_share=self.expert_share)
 
     def prefill_s(self, tokens: float, context: float = 0) -> float:
-        """Seconds of a step that only prefills `tokens`, behind `context` tokens that are cached or were computed
-        before.
+        """Return the seconds of a step that only prefills `tokens`, behind `context` tokens that are cached or were
+        computed before.
         """
         return self.step_s(prefill_tokens=tokens, pairs=pairs(tokens, context), kv_tokens=context)
 
     def decode_step_s(self, batch: float, kv_tokens: float) -> float:
-        """Seconds of a step that only generates: one token for each of `batch` sequences with `kv_tokens` resident in
-        sum.
+        """Return the seconds of a step that only generates: one token for each of `batch` sequences with `kv_tokens`
+        resident in sum.
         """
         return self.step_s(batch=batch, kv_tokens=kv_tokens)
 

@@ -258,7 +258,7 @@ def _offload_gib(arguments: tuple[str, ...]) -> int:
 
 
 def as_yaml(documents: list[dict[str, Any]]) -> str:
-    """YAML with one document for each manifest. PyYAML quotes whatever would read as something else."""
+    """Return the YAML with one document for each manifest. PyYAML quotes whatever would read as something else."""
     return yaml.safe_dump_all(
         documents, sort_keys=False, explicit_start=len(documents) > 1, allow_unicode=True, width=120
     )

@@ -41,7 +41,7 @@ class SharedFit(msgspec.Struct, frozen=True, kw_only=True):
     tp: int
     level: Level
     utilisation: float
-    """vLLM's `--gpu-memory-utilization` for each of them: what is left beside engines that sleep."""
+    """vLLM's `--gpu-memory-utilization` for each of them: the share left beside engines that sleep."""
     main_memory_bytes: int
     """Bytes that the weights of all of them take in main memory at the moment of a switch; 0 at level 2."""
     lodgers: tuple[Lodger, ...]
@@ -59,9 +59,9 @@ def shared_fit(
     disk_bytes_per_s: float,
     reserve_bytes: int = RESERVE_BYTES,
 ) -> SharedFit:
-    """Sizes the models for `tp` GPUs that they share. `copy_bytes_per_s` is of one GPU to main memory and back; `reserve_bytes` stays in
-    each GPU of an engine that sleeps: its context, its communication buffers and captured graphs. Raises PlanRefused where one of them
-    does not fit.
+    """Size the models for `tp` GPUs that they share. `copy_bytes_per_s` is of one GPU to main memory and back;
+    `reserve_bytes` stays in each GPU of an engine that sleeps: its context, its communication buffers and captured
+    graphs. Raises PlanRefused where one of them does not fit.
     """
     if len({model.name for model in models}) < max(2, len(models)):
         raise PlanRefused("name at least two models, each once: one alone has its GPUs for itself")

@@ -88,13 +88,13 @@ def memory_of(
 
 
 def activation_bytes(model: ModelShape, tp: int, batched_tokens: int, sequences: int) -> int:
-    """Bytes that one GPU needs for a full step: some hidden states, one feed-forward block, and the logits."""
+    """Return the bytes that one GPU needs for a full step: some hidden states, one feed-forward block, and the logits."""
     inner = 2 * model.intermediate * model.active_experts / tp
     return math.ceil(batched_tokens * (6 * model.hidden + inner) * 2 + sequences * model.vocabulary * 4)
 
 
 def adapter_bytes(model: ModelShape, rank: int) -> int:
-    """Bytes of a LoRA adapter on every matrix of every layer, in bf16."""
+    """Return the bytes of a LoRA adapter on every matrix of every layer, in bf16."""
     attention = 2 * (model.hidden + model.head_dim * model.heads) + 2 * (model.hidden + model.head_dim * model.kv_heads)
     feed_forward = 3 * (model.hidden + model.intermediate)
     return 2 * rank * model.layers * (attention + feed_forward * model.experts)
@@ -168,8 +168,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_for(times: StepTimes, work: Work, kv_tokens: int, targets: Targets) -> Limits | None:
-    """Scheduler limits with as many sequences as the cache holds at full length and the target allows; None when not
-    even one does.
+    """Return the scheduler limits with as many sequences as the cache holds at full length and the target allows; None
+    when not even one does.
 
     A step holds as many tokens of prompts as can be computed without holding up streams for longer than a quarter of a
     second, or five tokens' time where that was promised.
@@ -236,7 +236,7 @@ def operate(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: 
 
 
 def _steady_step(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, rate: float) -> float | None:
-    """Seconds of the steady step, in which as much is done as arrives meanwhile; None when there is none."""
+    """Return the seconds of the steady step, in which as much is done as arrives meanwhile; None when there is none."""
     arriving, generating = rate * work.uncached, rate * work.output_tokens
     places = min(limits.sequences, kv_tokens / work.resident)
     # Beyond this there would be more sequences than places, or more tokens than a step takes.
@@ -261,8 +261,8 @@ def _steady_step(times: StepTimes, work: Work, limits: Limits, kv_tokens: int, r
 
 
 def _slow_step(times: StepTimes, work: Work, limits: Limits, rate: float, step_s: float) -> float:
-    """Mean step in seconds of the slowest request in a hundred: it has more neighbours, and more prompts during its
-    answer.
+    """Return the mean step in seconds of the slowest request in a hundred: it has more neighbours, and more prompts
+    during its answer.
     """
     running = rate * work.output_tokens * step_s
     batch = min(float(limits.sequences), max(1.0, running + _Z99 * math.sqrt(running)))
@@ -312,7 +312,7 @@ class _Wait(msgspec.Struct, frozen=True):
 
 
 def erlang_c(places: int, load: float) -> float:
-    """Erlang's C formula: probability that all `places` are taken when `load` of them are on average."""
+    """Return Erlang's C formula: probability that all `places` are taken when `load` of them are on average."""
     blocked = 1.0
     for used in range(1, places + 1):
         blocked = load * blocked / (used + load * blocked)

@@ -34,7 +34,9 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 def speculation_for(
     times: StepTimes, work: Work, *, running: float, rate: float, step_s: float, profile: Profile, draft: str | None
 ) -> Speculation:
-    """Decides on speculative decoding, by the profile and by what bounds a step at the planned load, and estimates its gains."""
+    """Decide on speculative decoding, by the profile and the bound of a step at the planned load, and estimate its
+    gains.
+    """
     alone = _gain(times, work, batch=1.0, prompts=0.0)
     planned = _gain(times, work, batch=max(1.0, running), prompts=rate * work.uncached * step_s)
     checked_s = times.answer_s * max(1.0, running) * (GUESSES + 1)
@@ -52,8 +54,8 @@ def speculation_for(
 
 
 def _gain(times: StepTimes, work: Work, *, batch: float, prompts: float) -> float:
-    """Speed-up of decoding: expected tokens per step, (1 - a^(k + 1)) / (1 - a) with acceptance a and k guesses, times
-    the plain step's time by the checking step's.
+    """Return the speed-up of decoding: expected tokens per step, (1 - a^(k + 1)) / (1 - a) with acceptance a and k
+    guesses, times the plain step's time by the checking step's.
     """
     resident = batch * work.resident
     plain_s = times.step_s(prefill_tokens=prompts, batch=batch, kv_tokens=resident)

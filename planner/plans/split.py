@@ -5,7 +5,8 @@ holds the other up; but both keep the weights, and whoever stands before them ha
 """
 
 import json
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
 import msgspec
 
@@ -34,7 +35,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool divided by what is done."""
+    """A pool divided into prefill and decode."""
 
     tp: int
     prefill: Side
@@ -54,6 +55,13 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pays(self) -> bool:
         return self.gpus < self.together_gpus
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, with each side's whole command line."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(Decimal,))
+        for name, side in (("prefill", self.prefill), ("decode", self.decode)):
+            plain[name]["launch"]["command"] = side.launch.command
+        return {**plain, "pays": self.pays}
 
     @property
     def verdict(self) -> str:
@@ -91,6 +99,14 @@ def split_of(question: Question, together: Plan) -> Split:
     if not found:
         raise PlanRefused("prefill and decode apart: " + "; ".join(f"TP={tp}: {why}" for tp, why in told.items()))
     return min(found, key=lambda each: (each.gpus, each.tp))
+
+
+def split_where_possible(question: Question, together: Plan) -> Split | None:
+    """Return what `split_of` does; None where it refuses."""
+    try:
+        return split_of(question, together)
+    except PlanRefused:
+        return None
 
 
 def _divided(question: Question, together: Plan, tp: int) -> Split:

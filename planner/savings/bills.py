@@ -102,15 +102,15 @@ def best_fixed(bills: Sequence[FleetBill]) -> FleetBill | None:
 
 
 def needed_utilisation(pool: PoolSection, work_s: float, baseline_nanousd: int, target: Decimal) -> Fraction | None:
-    """Part of its hours that a replica must be busy for the pool's requests to cost so much less than the baseline;
-    above 1 no load does. None without a baseline.
+    """Return the part of its hours that a replica must be busy for the pool's requests to cost so much less than the
+    baseline; above 1 no load does. None without a baseline.
     """
     allowed = Fraction(baseline_nanousd) * (1 - Fraction(target))
     return rate_of(pool) * Fraction(work_s).limit_denominator(10**6) * 1_000_000 / allowed if allowed > 0 else None
 
 
 def _useful(steps: Steps, scale: ScaleConfig) -> int:
-    """Replicas beyond which nothing is left to carry in the busiest minute; within the maximum."""
+    """Return the replicas beyond which nothing is left to carry in the busiest minute; within the maximum."""
     return min(MOST_FIXED, scale.max_replicas, max(scale.min_replicas, int(steps.busiest()) + 2))
 
 

@@ -11,14 +11,14 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.savings.demand import Demand
-from selfhosted.scale.policy import ScaleDecision
+from selfhosted.scale.policy import ScaleRule
 from selfhosted.scale.signals import Signals
 
 STEP_S: Final = 5.0
@@ -33,12 +33,6 @@ _BUSY_MEMORY: Final = 0.5
 _SAMPLES: Final = 720
 _US: Final = 1_000_000
 _GOLDEN: Final = 0.6180339887498949
-
-
-class Scaler(Protocol):
-    """Decides how many replicas there should be, from the same signals as in production."""
-
-    def decide(self, signals: Signals) -> ScaleDecision: ...
 
 
 class FluidSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +93,7 @@ class Steps:
         self.step_output: list[int] = _summed(demand.output_tokens)[edges].tolist()
 
     def busiest(self) -> float:
-        """Replicas that the busiest minute keeps busy."""
+        """Return the replicas that the busiest minute keeps busy."""
         wide = max(1, round(_MINUTE_S / STEP_S))
         at = np.array(self.step_work)
         last = np.minimum(np.arange(self.count) + wide, self.count)
@@ -119,7 +113,7 @@ class FluidFleet:
         self,
         steps: Steps,
         spec: FluidSpec,
-        scaler: Scaler | None = None,
+        scaler: ScaleRule | None = None,
         progress: Callable[[float], None] = lambda _part: None,
     ) -> None:
         self._steps = steps
@@ -167,7 +161,7 @@ class FluidFleet:
             self._early = 0.0
 
     def _live(self, step: int, at_s: float) -> float:
-        """One step: arrivals, work, the bill, a decision. Returns the work that arrived."""
+        """Run one step: arrivals, work, the bill, a decision. Returns the work that arrived."""
         steps, outcome = self._steps, self.outcome
         requests = steps.edges[step + 1] - steps.edges[step]
         arrived = steps.step_work[step + 1] - steps.step_work[step]
@@ -185,7 +179,7 @@ class FluidFleet:
         return arrived
 
     def _take(self, step: int) -> tuple[float, int, int]:
-        """Take what the pool has room for. Returns the work taken, the requests and the late ones among them."""
+        """Take the work that the pool has room for. Returns the work taken, the requests and the late ones among them."""
         demand, spec, free = self._steps.demand, self._spec, self._free
         part = slice(self._steps.edges[step], self._steps.edges[step + 1])
         columns = (demand.at_s, demand.work_s, demand.elsewhere_nanousd, self._steps.places)
@@ -205,7 +199,7 @@ class FluidFleet:
                 self._early += work
         return taken, here, late
 
-    def _decide(self, scaler: Scaler, step: int, at_s: float, done: float) -> None:
+    def _decide(self, scaler: ScaleRule, step: int, at_s: float, done: float) -> None:
         steps = self._steps
         first, last = steps.edges[step], steps.edges[step + 1]
         prompt, output, work = (

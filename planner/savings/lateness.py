@@ -102,7 +102,7 @@ class LatenessModel:
         )
 
     def later(self, one: Lateness, other: Lateness) -> Share:
-        """Return by how much a greater share is late in the one fleet than in the other, window by window."""
+        """Return the difference of two fleets' shares of late requests, window by window."""
         return share_of(
             self.sample, [mine.late - its.late for mine, its in zip(one.windows, other.windows, strict=True)]
         )
@@ -149,8 +149,8 @@ def _during(ready: Sequence[tuple[float, int]], start_s: float, end_s: float) ->
 def at_the_books_speed(
     trace: Trace, spec: FleetSpec, steps: StepTimes, *, input_s: float, cached_s: float, output_s: float
 ) -> tuple[StepTimes, float]:
-    """Return the step times of an engine that, when full, takes as long for the trace's requests as these seconds a token say,
-    which are what the bills are made by; and by how much the given ones had to be multiplied for that.
+    """Return the step times of an engine that, when full, takes these seconds a token for the trace's requests, as the
+    bills assume; and the factor by which the given step times were multiplied for it.
     """
     full = full_engine(trace, spec.engine, steps)
     fresh = full.prompt_tokens - full.cached_tokens

@@ -40,7 +40,7 @@ class Requests:
         self._widest = 1 + trace.highest_block
 
     def between(self, first: int, last: int) -> list[TraceRequest]:
-        """Those from one number to another."""
+        """Return the items from one number up to another."""
         places = self._here[first:last]
         sources, copies = self._workload.place[places].tolist(), self._workload.copy[places].tolist()
         times, bound = self._demand.at_s[first:last].tolist(), self._bound[first:last].tolist()
@@ -152,7 +152,7 @@ def most_for(fleets: int) -> int:
 def with_lateness(
     bills: Sequence[FleetBill], model: LatenessModel, progress: Callable[[str, float], None]
 ) -> list[FleetBill]:
-    """Return the bills, each with what its fleet's windows say."""
+    """Return the bills, each with the lateness of its fleet's windows."""
     found = []
     for bill in bills:
         outcome, name = bill.outcome, f"{bill.name}, first tokens"

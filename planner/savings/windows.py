@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Windows that stand for so many."""
+    """Windows that stand for a larger number of windows."""
 
     windows: tuple[Window, ...]
     of: int
@@ -82,7 +82,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def sample_of(at_s: NDArray[np.float64], duration_s: float, *, most: int, seed: int) -> Sample:
-    """Draws the windows of requests that arrive at these times, so that about `most` requests are simulated.
+    """Draw the windows of requests that arrive at these times, so that about `most` requests are simulated.
 
     Where not even two of the shortest windows and the busiest fit into that, those are drawn all the same.
     """

@@ -105,7 +105,7 @@ def planned(
     pool: PoolSection,
     first_token_s: float,
 ) -> PlannedWorkload:
-    """Plans each request: with the pool, without it, and at the baseline model. `first_token_s` is the deadline; whose
+    """Plan each request: with the pool, without it, and at the baseline model. `first_token_s` is the deadline; whose
     prompt alone takes longer to read here goes elsewhere.
     """
     work_s = work_of(workload, pool)
@@ -142,7 +142,7 @@ def planned(
 
 
 def work_of(workload: Workload, pool: PoolSection) -> NDArray[np.float64]:
-    """Seconds that one replica of the pool takes for each request, by the weights of the books."""
+    """Return the seconds that one replica of the pool takes for each request, by the weights of the books."""
     weights = pool.seconds_per_million
     fresh = (workload.input_tokens - workload.cached_tokens) * float(weights.input)
     cached = workload.cached_tokens * float(weights.cached_input)
@@ -168,7 +168,7 @@ def costs_nanousd(price: Price, workload: Workload) -> Whole:
 
 
 def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
-    """Costs by target and request, and a last row of nothing for no target."""
+    """Return the costs by target and request, and a last row of nothing for no target."""
     rows = []
     for name in names:
         price = catalog.targets[name].price
@@ -177,7 +177,9 @@ def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
 
 
 def _decided(workload: Workload, routes: "Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
-    """For each request: whether the pool may serve it, the capable model elsewhere, and any model elsewhere (-1: none)."""
+    """Return, for each request, whether the pool may serve it, the capable model elsewhere, and any model elsewhere
+    (-1: none).
+    """
     keys, inverse = np.unique(alike(workload, routes), axis=0, return_inverse=True)
     inverse = inverse.reshape(len(workload.at_s))
     found = np.array(
@@ -187,7 +189,7 @@ def _decided(workload: Workload, routes: "Routes") -> tuple[NDArray[np.bool_], W
 
 
 def alike(workload: Workload, routes: "Routes") -> Whole:
-    """For each request its level, and its lengths in steps: requests of the same three are planned alike."""
+    """Return, for each request, its level and its lengths in steps: requests of the same three are planned alike."""
     levels = np.searchsorted(routes.levels, workload.complexity, side="left")
     step = np.log(_LENGTH_STEP)
     sizes = np.ceil(np.log(workload.input_tokens) / step).astype(np.int64)
@@ -197,7 +199,7 @@ def alike(workload: Workload, routes: "Routes") -> Whole:
 
 
 def lengths(size: int, answer: int) -> tuple[int, int]:
-    """Tokens of the prompt and of the answer that these steps stand for."""
+    """Return the tokens of the prompt and of the answer that these steps stand for."""
     return round(_LENGTH_STEP**size), round(_LENGTH_STEP**answer)
 
 
@@ -296,8 +298,8 @@ def _some_deployment(target: Target) -> tuple[Deployment, ...]:
 
 
 def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float = 1.0) -> Workload:
-    """Return the traffic of so many times the users, in days made of its first hour, so many times as fast. Raises
-    SimulationRefused where that are too many requests.
+    """Return the traffic of a multiple of the users, in days made of its first hour, at a multiple of its speed. Raises
+    SimulationRefused for too many requests.
     """
     rng = np.random.default_rng(0)
     found = _spread_over_days(workload, days, rng) if days else workload
@@ -311,7 +313,7 @@ def repeated(workload: Workload, *, users: int = 1, days: int = 0, speed: float 
 
 
 def _spread_over_days(workload: Workload, days: int, rng: np.random.Generator) -> Workload:
-    """Each hour is the first one, thinned out to that hour's part of an office day."""
+    """Make each hour of the first one, thinned out to that hour's part of an office day."""
     first = np.flatnonzero(workload.at_s < _HOUR_S)
     _refuse_many(round(len(first) * days * sum(DAY_PROFILE)))
     kept = [first[rng.random(len(first)) < DAY_PROFILE[hour % 24]] for hour in range(24 * days)]

@@ -24,7 +24,7 @@ class Chooser(Protocol):
     """The choice of replicas in one gateway."""
 
     def choose(self, job: Job, ask: ReplicaRequest, snapshot: PoolSnapshot, now: float) -> str | None:
-        """Chooses the replica for a request, and counts it as sent there; None when none is ready."""
+        """Choose the replica for a request, and count it as sent there; None when none is ready."""
         ...
 
     def full(self, snapshot: PoolSnapshot, now: float) -> bool: ...
@@ -34,7 +34,7 @@ class Chooser(Protocol):
         ...
 
     def tokens(self, snapshot: PoolSnapshot) -> int:
-        """Tokens of requests that the fleet can carry now, which is how large a queue before it is."""
+        """Return the tokens of requests that the fleet can carry now, the size of a queue before it."""
         ...
 
     def first_token(self, job: Job, at: float) -> None: ...
@@ -46,11 +46,11 @@ class Chooser(Protocol):
         ...
 
     def sibling_sent(self, job: Job, ask: ReplicaRequest, at: float) -> None:
-        """Hears that another gateway of the host sent the request to `job.replica`."""
+        """Hear that another gateway of the host sent the request to `job.replica`."""
         ...
 
     def sibling_told(self, job: Job, what: Happening, at: float) -> None:
-        """Hears that the request of another gateway of the host had its first token, or ended."""
+        """Hear that the request of another gateway of the host had its first token, or ended."""
         ...
 
 
@@ -142,7 +142,7 @@ class _BaselineChooser:
 
 
 class RandomOne(_BaselineChooser):
-    """Chooses a random replica."""
+    """The choice of a random replica."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -228,7 +228,7 @@ class CacheAwareRouter(_BaselineChooser):
         return min(workers, key=lambda name: workers[name].tokens)
 
     def _matched(self, job: Job, workers: Mapping[str, _Worker]) -> tuple[int, str | None]:
-        """Length in tokens of the longest prefix sent to any worker, and one worker that was sent all of it."""
+        """Return the length in tokens of the longest prefix sent to any worker, and one worker that was sent all of it."""
         depth, holder = 0, None
         for block in job.blocks:
             found = next((name for name in self._holders.get(block, ()) if name in workers), None)

@@ -211,7 +211,7 @@ class Engine:
             self._begin(at)
 
     def stats(self, now: float) -> EngineStats:
-        """Statistics as the engine's metrics page would show them."""
+        """Return the statistics as the engine's metrics page would show them."""
         self._settle_alike(now)
         return EngineStats(
             at=now,
@@ -237,7 +237,7 @@ class Engine:
         return self._hits(job.blocks, job.prompt_tokens) * self.spec.shared_tokens
 
     def expected_ttft_s(self, job: Job, now: float) -> float:
-        """Seconds to the job's first token if nothing else arrived, which only the engine itself can know."""
+        """Return the seconds to the job's first token if nothing else arrived, which only the engine itself can know."""
         self._settle_alike(now)
         cached = self.cached(job)
         own = job.prompt_tokens - cached
@@ -255,7 +255,7 @@ class Engine:
         return in_flight + max(wait_s, 0.0) + count * whole_s
 
     def prefill_s(self, job: Job) -> float:
-        """Seconds to prefill the part of the prompt that is not cached here, alone."""
+        """Return the seconds to prefill the part of the prompt that is not cached here, alone."""
         cached = self.cached(job)
         own = job.prompt_tokens - cached
         return self._steps.step_s(prefill_tokens=own, pairs=own * cached + own * (own + 1) / 2)
@@ -317,7 +317,7 @@ class Engine:
         return count
 
     def _admit(self, reserved: int) -> _Sequence | None:
-        """Admits the head of the queue; None when its whole prompt has no room beside what this step needs."""
+        """Admit the head of the queue; None when its whole prompt has no room beside the needs of this step."""
         sequence = self._head()
         if sequence is None:
             return None
@@ -437,7 +437,7 @@ class Engine:
         return count
 
     def _settle_alike(self, now: float) -> None:
-        """Accounts for the alike steps that have ended; the others go on."""
+        """Settle the equal steps that have ended; the others go on."""
         if self._chunks or not self._count:
             return
         done = self._done_alike(now)
@@ -464,7 +464,7 @@ class Engine:
         self.output_tokens += count * self._decoding
 
     def _boundary(self, now: float) -> float:
-        """Time at which the step in flight ends."""
+        """Return the time at which the step in flight ends."""
         if self.ends == NEVER:
             return now
         return self.ends if self._chunks else self._began + self._first_s
@@ -528,7 +528,7 @@ class Engine:
     # Estimates for the oracle
 
     def _prefill_ahead(self) -> tuple[float, float]:
-        """Prompt tokens to compute before a request that comes now, and the pairs that they attend to."""
+        """Return the prompt tokens to compute before a request that comes now, and the pairs that they attend to."""
         tokens, look_back = 0.0, 0.0
         for sequence in self._prefilling:
             rest, context = sequence.todo - sequence.computed, sequence.computed
@@ -543,7 +543,7 @@ class Engine:
         return max(0.0, tokens - in_flight), look_back
 
     def _room_wait(self, job: Job, cached: int, each_s: float) -> float:
-        """Seconds until enough sequences have ended that the waiting prompts, and then this one, have room."""
+        """Return the seconds until enough sequences have ended that the waiting prompts, and then this one, have room."""
         lacking = self._blocks_of(job.prompt_tokens - cached) - self.kv.available
         for sequence in (*self._waiting, *(each for _, each in self._ranked)):
             lacking += self._blocks_of(sequence.todo)

@@ -318,7 +318,7 @@ class FleetSimulation:
                 node.engine.advance(now)
 
     def _work_in_order(self, gate: Gate, now: float) -> None:
-        """As `_work`, step by step in the order of time: each end may let somebody in at any engine."""
+        """Work as `_work` does, but step by step in the order of time: each end may let somebody in at any engine."""
         while self._nodes:
             engine = min([node.engine for node in self._nodes.values()], key=_ends)
             at = engine.ends
@@ -578,7 +578,9 @@ class FleetSimulation:
         )
 
     def _dispensable(self, supply: list[Node]) -> list[Node]:
-        """Replicas in the order of their removal: those that have not started, then those with the least to finish."""
+        """Return the replicas in the order of their removal: those that have not started, then those with the least to
+        finish.
+        """
         return sorted(
             supply,
             key=lambda node: (node.state == "ready", node.engine.running + node.engine.waiting, -node.ordered_at),

@@ -9,7 +9,7 @@ from planner.simulate.engine import Job
 from proxy.admit.queues.capacity import Record, divided, record_of, since
 from proxy.admit.queues.fair_queue import FreeCapacity
 from proxy.admit.queues.pool_sizes import sized
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues import Handle, Place, Queue, QueueObserver
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.errors import Refused
@@ -28,7 +28,7 @@ class _SimulatedPlace(Place):
 
     __slots__ = ("_process", "job")
 
-    def __init__(self, process: "_Process", job: Job, work: Work, now: float) -> None:
+    def __init__(self, process: "_Process", job: Job, work: QueueItem, now: float) -> None:
         super().__init__(process.queue, work, now)
         self.due_at = math.inf
         self.job = job
@@ -77,7 +77,7 @@ class SimulatedQueue:
         """Return whether the request, of so many tokens, may be sent at once; otherwise it waits."""
         self.now = now
         process = self._processes[gateway]
-        work = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
+        work = QueueItem(team_id="", weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
         place = self._places[job] = _SimulatedPlace(process, job, work, now)
         if process.queue.begin(place):
             return True
@@ -106,14 +106,14 @@ class SimulatedQueue:
         self._limit(process, whole // len(self._processes) if first else min(process.limit, whole), whole)
 
     def divide(self, now: float) -> None:
-        """Every process asks for its part, and gives back at once what it has too much of."""
+        """Let every process ask for its part, and give back at once its surplus."""
         self.now = now
         for process in self._processes:
             while self._ask(process):
                 pass
 
     def _ask(self, process: _Process) -> bool:
-        """Asks for a process's part. True when it shrank below what was held, so that others can have the rest."""
+        """Ask for a process's part. Return True when it shrank below the held part, so that others can have the rest."""
         use, whole = process.queue.use(), process.config.tokens_in_flight
         held = max(process.limit, use.in_flight)
         began_ms = since(use.large, round(use.waited_s * 1000), process.record.since_ms, round(self.now * 1000))
@@ -134,6 +134,6 @@ class SimulatedQueue:
 
 
 def _no_alarm(delay_s: float, callback: object) -> Handle:
-    """Nobody's time runs out."""
+    """Do nothing: nobody's time runs out."""
     del delay_s, callback
     return _Never()

@@ -54,7 +54,9 @@ class KvCache:
         return len(blocks)
 
     def cost(self, total: int, blocks: Sequence[int]) -> int:
-        """Engine blocks that become unavailable when a sequence of `total` takes these matched blocks and the rest."""
+        """Return the engine blocks that become unavailable when a sequence of `total` takes these matched blocks and
+        the rest.
+        """
         idle = sum(1 for block in blocks if block not in self._references)
         return total - (len(blocks) - idle) * self._shared_size
 
@@ -89,7 +91,7 @@ class KvCache:
         return True
 
     def release(self, private: int, shared: Sequence[int]) -> None:
-        """Releases everything that a sequence held; its last blocks are evicted before its first."""
+        """Release everything that a sequence held; its last blocks are evicted before its first."""
         self._private -= private
         for block in reversed(shared):
             count = self._references[block] - 1

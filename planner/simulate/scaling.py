@@ -66,12 +66,12 @@ class FullEngine(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     prompt_tokens: int
     cached_tokens: int
-    """Those of the prompt tokens that were found in its cache."""
+    """Prompt tokens that were found in its cache."""
     output_tokens: int
 
 
 def full_engine(trace: Trace, spec: EngineSpec, steps: StepTimes) -> FullEngine:
-    """One engine on the trace's first requests, all at once. Raises SimulationRefused where none fits it."""
+    """Run one engine on the trace's first requests, all at once. Raises SimulationRefused where none fits it."""
     jobs = [
         Job(arrived_at=0.0, prompt_tokens=each.prompt_tokens, output_tokens=each.output_tokens, blocks=each.blocks)
         for each in trace.requests[:_SATURATING]
@@ -99,6 +99,6 @@ def full_engine(trace: Trace, spec: EngineSpec, steps: StepTimes) -> FullEngine:
 
 
 def most_work_per_s(trace: Trace, spec: EngineSpec, steps: StepTimes) -> float:
-    """Work per second of one engine that never waits for work, measured on the trace's own requests."""
+    """Return the work per second of one engine that never waits for work, measured on the trace's own requests."""
     full = full_engine(trace, spec, steps)
     return (full.prompt_tokens + OUTPUT_WEIGHT * full.output_tokens) / full.seconds

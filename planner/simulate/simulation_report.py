@@ -142,6 +142,12 @@ def report_of(
     )
 
 
+def title_of(trace: Trace, machine: Machine) -> str:
+    """Return the trace, its rate and the machine in one line."""
+    rate = len(trace.requests) / max(1.0, trace.duration_s)
+    return f"{trace.name}, {rate:.1f} requests/s, {machine.model} on {machine.gpus} x {machine.gpu} a replica"
+
+
 def spread_of(values: Sequence[float]) -> Spread:
     """Return the mean, percentiles and maximum of some durations."""
     if not values:
@@ -161,7 +167,7 @@ def _dollars(hours: float) -> Decimal:
 
 
 def _overflow_usd(measured: Measured, comparator: Comparator | None) -> Decimal:
-    """Dollars for the requests that went to the paid API, where nothing is assumed to be cached."""
+    """Return the dollars for the requests that went to the paid API, where nothing is assumed to be cached."""
     if comparator is None:
         return Decimal(0)
     prompts = measured.overflow_prompt_tokens * comparator.input_usd
@@ -187,7 +193,7 @@ HEADINGS: Final = (
 
 
 def row_of(report: Report) -> list[str]:
-    """Table cells of a report, below HEADINGS."""
+    """Return table cells of a report, below HEADINGS."""
     times = [report.ttft_s.p50, report.ttft_s.p90, report.ttft_s.p99]
     steps = [report.tpot_s.p50, report.tpot_s.p90, report.tpot_s.p99]
     replicas = str(report.replicas)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -81,6 +81,17 @@ class Trace(msgspec.Struct, frozen=True):
     @property
     def output_tokens(self) -> int:
         return sum(request.output_tokens for request in self.requests)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, without the requests."""
+        return {
+            "name": self.name,
+            "format": self.format,
+            "requests": len(self.requests),
+            "duration_s": self.duration_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
 
 
 class _MooncakeLine(msgspec.Struct):
@@ -192,7 +203,7 @@ def _azure(path: Path, file: BinaryIO) -> Iterator[TraceRequest]:
 
 
 def _unshared(index: int, prompt_tokens: int) -> tuple[int, ...]:
-    """Blocks of a request that no other shares, for traces without prefixes: none are assumed."""
+    """Return blocks of a request that no other shares, for traces without prefixes: none are assumed."""
     first = index << 20
     return tuple(range(first, first + -(-prompt_tokens // BLOCK_TOKENS)))
 
@@ -208,6 +219,14 @@ def _second(where: str, value: float) -> float:
     if not (math.isfinite(value) and 0 <= value <= _LAST_S):
         raise TraceUnreadable(f"{where}: timestamp must be a number of milliseconds, not negative")
     return value
+
+
+def prepared(path: Path, *, limit: int | None, speed: float, users: int, days: int, seed: int, spaced: bool) -> Trace:
+    """Read a trace and make of it what is replayed: `spread` where `spaced`, `multiplied`, `tiled` and `sped_up`."""
+    rng = random.Random(seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
+    found = read_trace(path, limit=MAX_ROWS if limit is None else limit)
+    found = multiplied(spread(found) if spaced else found, users, rng)
+    return sped_up(tiled(found, days, rng) if days else found, speed)
 
 
 def sped_up(trace: Trace, speed: float) -> Trace:
@@ -239,7 +258,7 @@ def multiplied(trace: Trace, times: int, rng: random.Random) -> Trace:
 
 
 def spread(trace: Trace) -> Trace:
-    """Spreads requests of one timestamp evenly until the next one: Mooncake's clock ticks every three seconds."""
+    """Spread requests of one timestamp evenly until the next one: Mooncake's clock ticks every three seconds."""
     times = sorted({each.at_s for each in trace.requests})
     gaps = {at: after - at for at, after in pairwise(times)}
     many = Counter(each.at_s for each in trace.requests)
@@ -253,14 +272,14 @@ def spread(trace: Trace) -> Trace:
 
 
 def family(request: TraceRequest) -> int:
-    """Id of a conversation: its second block, as the first is often a system prompt that all share."""
+    """Return the id of a conversation: its second block, as the first is often a system prompt that all share."""
     blocks = request.blocks
     return blocks[1] if len(blocks) > 1 else blocks[0] if blocks else 0
 
 
 def shared_beginnings(trace: Trace) -> frozenset[int]:
-    """Blocks after which prompts go on in many ways: those of system prompts and tools, which are no conversation's own.
-    Looked for in the first requests, which is enough for what many share.
+    """Return blocks after which prompts go on in many ways: those of system prompts and tools, which are no
+    conversation's own. Looked for in the first requests, which is enough for what many share.
     """
     follow: dict[int, set[int]] = {}
     for request in trace.requests[:_LOOKED_AT]:
@@ -270,8 +289,8 @@ def shared_beginnings(trace: Trace) -> frozenset[int]:
 
 
 def root(request: TraceRequest, shared: frozenset[int]) -> int:
-    """Id of a conversation as gateways have it, who know its instructions and first message: the first block behind
-    the last of `shared_beginnings`, its second one at least.
+    """Return the id of a conversation as gateways have it, who know its instructions and first message: the first block
+    behind the last of `shared_beginnings`, its second one at least.
     """
     blocks = request.blocks
     own = max((at + 1 for at, block in enumerate(blocks[:_DEEPEST]) if block in shared), default=1)
@@ -279,7 +298,7 @@ def root(request: TraceRequest, shared: frozenset[int]) -> int:
 
 
 def tiled(trace: Trace, days: int, rng: random.Random) -> Trace:
-    """Whole days, each hour of which is the trace thinned out to that hour's part of the day's profile.
+    """Return whole days, each hour of which is the trace thinned out to that hour's part of the day's profile.
 
     No two hours share a prefix. Conversations are kept or left out as a whole, so that hit rates survive.
     """

@@ -45,7 +45,7 @@ class AnthropicBatches:
         return text_of(made, "id", deployment, _WHOSE)
 
     async def find(self, deployment: Deployment, name: str, since_s: float, calls: int) -> list[str]:  # noqa: ARG002  Batches have no name.
-        """Batches with so many requests that were made since then, ours among them if it was made at all."""
+        """Return batches with that many requests created since then, ours among them if it was created at all."""
         found: list[str] = []
         after: str | None = None
         for _ in range(MOST_PAGES):

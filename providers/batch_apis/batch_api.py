@@ -86,7 +86,7 @@ class BatchApi(Protocol):
         ...
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
-        """Delete what it left there: prompts and answers. What is gone already is no error."""
+        """Delete the batch's prompts and answers there. That one is gone already is no error."""
         ...
 
 

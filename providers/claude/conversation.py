@@ -208,7 +208,7 @@ def _source(address: Any, where: str) -> dict[str, str]:
 
 
 def _signed(part: Block, _where: str) -> Block | None:
-    """Thinking, where its maker's signature is in it: without it would be refused."""
+    """Return the thinking that has its maker's signature: without one it would be refused."""
     if not (part.get("signature") or part.get("data")):
         return None
     return {name: value for name, value in part.items() if name != _MARK}
@@ -241,7 +241,7 @@ def _result(message: Mapping[str, Any], where: str) -> Block:
 
 
 def _of_assistant(message: Mapping[str, Any], where: str) -> list[Block]:
-    """Thinking comes first, calls last."""
+    """Order an assistant's blocks: thinking first, calls last."""
     blocks: list[Block] = []
     thinking = message.get("thinking_blocks")
     if isinstance(thinking, list):

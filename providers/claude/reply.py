@@ -68,8 +68,8 @@ _decode_event: Final = msgspec.json.Decoder(_StreamEvent).decode
 
 
 class ClaudeReader:
-    """Reads one reply. `names`: those of tools that were written in other letters. `passes`: the caller's own dialect is
-    Anthropic's, so that each event goes on as it came, too.
+    """A reader of one reply. `names`: those of tools that were written in other letters. `passes`: the caller's own
+    dialect is Anthropic's, so that each event goes on as it came, too.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ def chat_of_message(message: bytes, deployment: Deployment) -> bytes:
 
 
 def chat_usage(usage: WireUsage) -> dict[str, Any]:
-    """Chat's usage object: what was read from and written to a cache is within the prompt's tokens."""
+    """Return chat's usage object: tokens read from and written to a cache are within the prompt's tokens."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     told = {name: value for name in _USAGE_NAMES if (value := getattr(usage, name)) is not None}
     if type(prompt) is int and type(completion) is int:
@@ -245,7 +245,7 @@ def _finish(reason: Any, sequence: Any) -> dict[str, Any]:
 
 
 def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the message. What tools of Anthropic's own wrote has no place in chat."""
+    """Return the message, without the results of Anthropic's own tools, which have no place in chat."""
     texts = [block.text for block in blocks if block.type == "text" and isinstance(block.text, str)]
     said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
     calls = [block for block in blocks if block.type == "tool_use"]

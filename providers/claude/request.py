@@ -53,7 +53,7 @@ Fields = dict[str, Any]
 
 
 class ClaudeBody(msgspec.Struct, frozen=True):
-    """A body, the dialect's headers, and what the names of tools were that had to be written in other letters."""
+    """A body, the dialect's headers, and the original names of tools that had to be renamed."""
 
     body: bytes
     headers: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class ClaudeBody(msgspec.Struct, frozen=True):
 
 
 def effort_of_budget(tokens: int) -> str:
-    """Return the effort that so many tokens to think with come to: the highest one that is given no more."""
+    """Return the effort that a thinking budget stands for: the highest one whose budget is no larger."""
     if tokens <= 0:
         return "none"
     return next((effort for effort in reversed(_EFFORT_OF_BUDGET) if _BUDGETS[effort] <= tokens), "low")
@@ -125,7 +125,9 @@ def _longest(call: UpstreamCall) -> int | str | None:
 
 
 def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
-    """Leave out what the model refuses and what only nudges an answer; says another one's way of thinking in its own."""
+    """Leave out fields that the model refuses and that only nudge an answer; write another model's thinking setting as
+    its own.
+    """
     for name in _SAMPLING if not claude.samples else ():
         # Newer models take what comes anyway, and nothing else.
         if name in fields and not (name == "temperature" and fields[name] == 1):
@@ -158,7 +160,7 @@ def _closest_effort(effort: Any, claude: Claude) -> str | None:
 
 
 def _budget(tokens: int, longest: Any) -> Fields | None:
-    """Thinking with so many tokens, within the longest answer; None where that leaves too few."""
+    """Return the setting for thinking with that many tokens, within the longest answer; None where that leaves too few."""
     if isinstance(longest, int) and tokens >= longest:
         tokens = longest - 1
     return {"type": "enabled", "budget_tokens": tokens} if tokens >= _LEAST_BUDGET else None
@@ -282,7 +284,7 @@ def _name(given: Any, names: dict[str, str]) -> str:
 
 
 def _rename_calls(messages: list[Fields], names: Mapping[str, str]) -> None:
-    """Earlier calls go by the names that the tools have now."""
+    """Rename earlier calls to the names that the tools have now."""
     if not names:
         return
     given = {name: taken for taken, name in names.items()}

@@ -58,7 +58,7 @@ def address_of(url: str) -> Address:
 
 
 def trusted() -> ssl.SSLContext:
-    """TLS with the system's trust, host names checked, and HTTP/1.1 alone on offer."""
+    """Return a TLS context with the system's trust, host names checked, and HTTP/1.1 alone on offer."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -13,8 +13,8 @@ from providers.connections.gathering import Gathering
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
-"""Bytes that came and were not read at which no more are taken from the socket. As many that bring nothing of the body (fields
-behind it, extensions of its chunks) end the connection.
+"""Unread bytes at which no more are taken from the socket. As many bytes beside the body (fields behind it, extensions
+of its chunks) end the connection.
 """
 MAX_TRAILERS: Final = 128
 _FREE_CHUNKS: Final = 20_000
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
     def limit_silence(self, idle_s: float) -> None:
-        """From now on the reply may not be silent for longer."""
+        """Limit the silence of the reply to so many seconds from now on."""
         self._idle_s = idle_s
         self._last_read_at = now = self._loop.time()
         if now + idle_s < self._timer_at:
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         return self._at_eof and not self._chunks
 
     def _change(self) -> asyncio.Future[None]:
-        """Is done when something has come, or ended."""
+        """Wait until something has come, or ended."""
         self._waiter = waiter = self._loop.create_future()
         return waiter
 

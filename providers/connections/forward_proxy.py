@@ -20,8 +20,8 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?= |\r)")
 
 
 class ForwardProxy(msgspec.Struct, frozen=True):
-    """A proxy for https, and what is called past it, as `HTTPS_PROXY` and `NO_PROXY` have it. Never show it: it may hold a
-    password.
+    """A proxy for https, and the hosts that are called without it, as in `HTTPS_PROXY` and `NO_PROXY`. Never show it:
+    it may hold a password.
     """
 
     host: str
@@ -35,7 +35,7 @@ class ForwardProxy(msgspec.Struct, frozen=True):
         return f"ForwardProxy({self.host!r}, {self.port})"
 
     def serves(self, origin: Origin) -> bool:
-        """Return True when the origin is called through it. What is called in the clear, such as an engine of one's own, never is."""
+        """Return True when the origin is called through the proxy. An http origin, such as an own engine, never is."""
         return origin.tls and not any(_is_about(each, origin) for each in self.past)
 
 

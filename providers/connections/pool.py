@@ -19,7 +19,9 @@ _ENDS_A_LINE: Final = re.compile(r"[\r\n\0]")
 
 
 class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds on connections, the seconds for which an idle one is kept, and for which one gathers what it takes next."""
+    """The bounds on connections, the seconds for which an idle one is kept, and for which a connection gathers its next
+    read.
+    """
 
     max_connections: int = 8_192
     max_connections_per_origin: int = 4_096
@@ -28,7 +30,7 @@ class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fields(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Header fields as bytes. Raises ValueError for one that would end its line."""
+    """Return header fields as bytes. Raises ValueError for one that would end its line."""
     text = ""
     for name, value in headers:
         if not value.isprintable() and _ENDS_A_LINE.search(value):
@@ -51,7 +53,7 @@ class _Kept:
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     def wake(self) -> bool:
-        """Let the one that has waited longest look again."""
+        """Wake the call that has waited longest, to look again."""
         while self.waiting:
             waiter = self.waiting.popleft()
             if not waiter.done():

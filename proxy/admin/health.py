@@ -1,4 +1,4 @@
-"""Whether a worker should get traffic, and what that hangs on."""
+"""The readiness of a worker for traffic, and the checks behind it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -16,18 +16,20 @@ _JOURNAL_OLD_S: Final = 60.0
 
 
 class Journals(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host's processes, dead ones included, booked and the database does not have yet."""
+    """The entries that this host's processes, dead ones included, booked and the database does not have yet."""
 
     processes: int
-    """Processes of which anything waits."""
+    """The number of processes with a waiting entry."""
     waiting: int
     """Entries that wait."""
     oldest_s: float
-    """How long the oldest has waited; 0 if none waits."""
+    """Seconds for which the oldest has waited; 0 if none waits."""
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Readiness for traffic, the checks behind it, what waits in the journal, and the classifier in use."""
+    """The readiness for traffic, the checks behind it, the waiting entries of the journals, and the classifier in
+    use.
+    """
 
     status: str
     checks: dict[str, bool]
@@ -41,29 +43,28 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's readiness is read from."""
+    """The sources of a worker's readiness."""
 
-    line: RequestPipeline
+    pipeline: RequestPipeline
     journal: Callable[[], JournalState]
     backlog: Callable[[], Awaitable[list[Waiting]]]
-    """What waits in the journals of this host."""
+    """The entries that wait in the journals of this host."""
     control_plane: Callable[[], bool]
     """True while the control plane is there."""
     database: Callable[[], Awaitable[bool]]
     """True when the database answers."""
     fallback_reason: Callable[[], str | None]
-    """Why the heuristic classifies; None while the trained model does."""
+    """The reason for which the heuristic classifies; None while the trained model does."""
     now_us: Callable[[], int] = wall_us
 
     async def look(self) -> Readiness:
-        """The readiness now. 503 while the process drains or its journal accepts no entries.
-
-        Neither the database nor the control plane is a reason to leave: known keys are served with what is known, and
-        the journal holds the books. Nor is the heuristic: it serves, with less accuracy.
+        """Return the readiness now. 503 while the process drains or its journal accepts no entries. Neither the
+        database nor the control plane is a reason to leave: known keys are served from memory, and the journal holds
+        the books. Nor is the heuristic: it serves, with less accuracy.
         """
         journals = _sum(await self.backlog(), self.now_us())
         checks = {
-            "accepting": not self.line.draining,
+            "accepting": not self.pipeline.draining,
             "ledger": self.journal().accepting,
             "journals": journals.oldest_s < _JOURNAL_OLD_S,
             "database": await self.database(),

@@ -1,4 +1,4 @@
-"""What a data-plane worker tells of itself when it is asked: for pages, APIs and whoever operates the gateway."""
+"""A data-plane worker's report on itself: for pages, APIs and operators."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ class RedisState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue of one worker."""
+    """A queue of one worker."""
 
     name: str
     targets: tuple[str, ...]
@@ -31,7 +31,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker as it is now."""
+    """A worker's state now."""
 
     boot_id: str
     draining: bool
@@ -45,7 +45,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     redis: RedisState | None
     """None without a Redis."""
     breakers: dict[str, BreakerSnapshot]
-    """Those that have anything to show, by deployment id."""
+    """The breakers that have anything to show, by deployment id."""
     queues: tuple[QueueReport, ...]
     journal: JournalState
     settle_failures: int
@@ -55,34 +55,34 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(
-    ledger: Ledger, line: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
+    ledger: Ledger, pipeline: RequestPipeline, gate: Gate, breakers: Breakers, scored_by_rule: int
 ) -> WorkerReport:
-    """The report of this process."""
+    """Return the report of this process."""
     return WorkerReport(
         boot_id=ledger.boot_id,
         journal=ledger.state(),
         settle_failures=ledger.settle_failures,
-        draining=line.draining,
-        in_flight=line.in_flight,
-        max_in_flight=line.config.max_in_flight,
+        draining=pipeline.draining,
+        in_flight=pipeline.in_flight,
+        max_in_flight=pipeline.config.max_in_flight,
         is_refusing=gate.guard.guarding,
         limits_mode=gate.limiter.mode,
         live=gate.sharers(),
         redis=None if gate.link is None else redis_state(gate.link),
         breakers=breakers.telling(),
-        queues=_queues(line, gate),
+        queues=_queues(pipeline, gate),
         scored_by_rule=scored_by_rule,
     )
 
 
 def redis_state(link: RedisLink) -> RedisState:
-    """The state of a link, without what its address keeps secret."""
+    """Return the state of a link, without the secret in its address."""
     return RedisState(place=link.place, healthy=link.healthy, live=link.live, problem=link.problem)
 
 
-def _queues(line: RequestPipeline, gate: Gate) -> tuple[QueueReport, ...]:
+def _queues(pipeline: RequestPipeline, gate: Gate) -> tuple[QueueReport, ...]:
     targets: dict[str, list[str]] = {name: [] for name in gate.queues.names}
-    for target in line.config.catalog.targets:
+    for target in pipeline.config.catalog.targets:
         queue = gate.queues.queue_of(target)
         if queue is not None:
             targets[queue].append(target)

@@ -15,7 +15,7 @@ from proxy.http.exchange import Exchange
 from proxy.http.reply import Reply
 from proxy.http.request_id import REQUEST_ID_HEADER
 from proxy.parse.chat_request import AUTO, DEFAULT_OUTPUT_TOKENS, is_replaceable
-from proxy.parse.headers import says_batch
+from proxy.parse.headers import is_batch
 from proxy.parse.parsed_request import ParsedRequest
 from proxy.parse.wires.wire import Wire
 
@@ -62,7 +62,7 @@ class AdmissionControl:
         """Refuse a request of an overloaded process, and return True; return False where it may go on."""
         guard = self._load_shedding
         # The tier is looked for only while some are refused.
-        if guard is None or not guard.guarding or guard.admits(batch=says_batch(exchange.headers)):
+        if guard is None or not guard.guarding or guard.admits(batch=is_batch(exchange.headers)):
             return False
         self._record_shed()
         guard.refuse(
@@ -70,8 +70,9 @@ class AdmissionControl:
         )
         return True
 
-    async def take(self, caller: Caller, parsed: ParsedRequest) -> Admission:
-        """Take the request's estimated tokens from its rate limits; settling refunds what was not used.
+    async def take(self, caller: Caller, parsed: ParsedRequest, reply: Reply) -> Admission:
+        """Take the request's estimated tokens from its rate limits, and add the `x-ratelimit-*` headers to its reply; settling
+        refunds unused ones.
 
         Raises RateLimited.
         """
@@ -79,12 +80,14 @@ class AdmissionControl:
         unbounded = request.max_output_tokens is None and request.operation == "chat"
         guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
         answer = (request.max_output_tokens or 0) * request.n + guessed
-        return await self._limiter.admit(
+        admission = await self._limiter.admit(
             caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
         )
+        reply.lines += admission.lines
+        return admission
 
     def look_at_budgets(self, caller: Caller, request: ChatRequest) -> BudgetLook:
-        """Return whether a budget downgrades or bounds the request. Raises BudgetExceeded."""
+        """Check the budgets, and return their effect on the request. Raises BudgetExceeded."""
         if self._budgets is None:
             return BudgetLook()
         known = self._budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)

@@ -1,11 +1,12 @@
 """The overload guard: sheds requests when the process has more work than its core can do.
 
 A single-threaded process that takes more than it can do serves nobody in time: everything waits for everything else.
-What waits shows as lateness of the event loop, or outside: uvloop accepts connections one by one, so those over what
-the process can do wait in the system's queue, where nobody is told anything. A short wait says nothing, so the guard
-begins only when it stays long. Then the door is opened wide, so that everybody is told, and it lets in as many at once as keep the loop a little late, which is busy and not more: a window that grows
-while the loop is in time and shrinks while it is not, as TCP's does. A window, because nothing is let in while nothing
-gets done, however rarely a loop that is very late can look at its clock.
+Waiting shows as lateness of the event loop, or outside it: uvloop accepts connections one by one, so those beyond the
+process's capacity wait in the kernel's queue, where nobody can answer them. A short wait means nothing, so the guard
+starts only when it stays long. Then connections are accepted at full speed, so that every caller gets an answer, and as
+many requests are let in at once as keep the loop a little late, which is busy and not more: a window that grows while
+the loop is in time and shrinks while it is not, as TCP's does. A window, because nothing is let in while nothing gets
+done, however rarely a loop that is very late can look at its clock.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _REMEMBERED: Final = 64
 
 
 class InFlightWindow:
-    """An adaptive limit of requests in flight, controlled by the event loop's lateness and the accept queue's wait."""
+    """A limit of requests in flight that adapts to the event loop's lateness and the accept queue's wait."""
 
     __slots__ = (
         "_batch_limit",
@@ -69,10 +70,8 @@ class InFlightWindow:
         self._busy_at = 0.0
 
     def observe(self, lag_s: float, in_flight: int, now: float, *, refused: bool, wait_s: float = 0.0) -> None:
-        """Takes one measurement: `lag_s` is the loop's lateness, or its turn length while guarding.
-
-        `wait_s` is new connections' wait for acceptance; `refused` says whether any request was refused since the last
-        one.
+        """Add one measurement: `lag_s` is the loop's lateness, or its turn length while guarding. `wait_s` is new
+        connections' wait for acceptance; `refused` is True when any request was refused since the last one.
         """
         late = lag_s > self.max_lag_s or wait_s > _WAIT_S
         if refused or late:
@@ -90,7 +89,7 @@ class InFlightWindow:
         self._seen_at = now
 
     def holds(self, in_flight: int, *, batch: bool) -> bool:
-        """Returns True when one more request may be admitted."""
+        """Return True when one more request may be admitted."""
         return in_flight < _LEAST_WINDOW or in_flight < (self._batch_limit if batch else self._limit)
 
     def _detect_overload(self, in_flight: int, now: float, *, late: bool) -> None:
@@ -107,10 +106,10 @@ class InFlightWindow:
 
 
 def _steered(limit: float, lateness: float, in_flight: int, elapsed_s: float) -> float:
-    """The next limit. `lateness` is relative to the target: above 1 the limit shrinks, otherwise it grows."""
+    """Return the next limit. `lateness` is relative to the target: above 1 the limit shrinks, otherwise it grows."""
     if lateness > 1.0:
         return min(limit, in_flight) * max(_MOST_SHRINKING, 1.0 - _SHRINKING * (lateness - 1.0))
-    # From where it is: what is in flight now is what the loop carries, whatever was thought before.
+    # Grow from the present number: the loop carries the requests in flight now, whatever the old limit.
     return max(limit, in_flight) * (1.0 + _GROWTH_PER_S * elapsed_s) + 1.0
 
 
@@ -118,16 +117,16 @@ class AcceptBacklog(Protocol):
     """The accept queue of the listening socket."""
 
     def wait_s(self, now: float) -> float:
-        """The seconds that a new connection waits until it is accepted."""
+        """Return the seconds that a new connection waits until it is accepted."""
         ...
 
     def open(self, *, wide: bool) -> None:
-        """Accepts many connections per loop turn, so that refusals can be sent (`wide`), or only some."""
+        """Accept many connections per loop turn, so that refusals can be sent (`wide`), or only some."""
         ...
 
 
 class OverloadGuard:
-    """Admits or refuses new requests of one process, at the cost of a few comparisons each."""
+    """The guard of one process: it admits or refuses new requests at the cost of a few comparisons each."""
 
     def __init__(
         self,
@@ -170,11 +169,11 @@ class OverloadGuard:
         self._window.max_lag_s = max_lag_s
 
     def watch(self, door: AcceptBacklog) -> None:
-        """Includes an accept queue in the measurements."""
+        """Include an accept queue in the measurements."""
         self._doors.append(door)
 
     def admits(self, *, batch: bool) -> bool:
-        """Returns True when a new request may proceed; a refusal is counted."""
+        """Return True when a new request may proceed; a refusal is counted."""
         if not self._window.guarding:
             return True
         admitted = self._window.holds(self._in_flight(), batch=batch)
@@ -185,7 +184,7 @@ class OverloadGuard:
         return admitted
 
     def refusal(self) -> Overloaded:
-        """Builds the refusal. Its retry time grows with the share of refusals and is jittered."""
+        """Build the refusal. Its retry time grows with the share of refusals and is jittered."""
         mean_s = _RETRY_AFTER_S + self._refused_share * _RETRY_AFTER_MORE_S
         return Overloaded(
             "This gateway process has more work than it can do at once; try again after the time that `retry-after` says.",
@@ -193,16 +192,14 @@ class OverloadGuard:
         )
 
     def refuse(self, exchange: Exchange, told: ErrorReply, request_id_header: tuple[bytes, bytes]) -> None:
-        """Sends the refusal without parsing anything of the request. The body may still be on its way."""
+        """Send the refusal without parsing anything of the request. The body may still be on its way."""
         exchange.respond(
             told.status, [(b"content-type", b"application/json"), request_id_header, *told.headers], told.body
         )
 
     def measured(self, lag_s: float, own_s: float, now: float) -> None:
-        """Takes one measurement: `lag_s` of lateness, of which `own_s` was spent computing. The smaller counts, as
-        shedding does not help against busy neighbours.
-
-        While guarding, both are those of one loop turn.
+        """Add one measurement: `lag_s` of lateness, of which `own_s` was spent computing. The smaller counts, as
+        shedding does not help against busy neighbours. While guarding, both are those of one loop turn.
         """
         refused, self._refused = self._refused, False
         wait_s = max((door.wait_s(now) for door in self._doors), default=0.0)
@@ -211,7 +208,7 @@ class OverloadGuard:
             door.open(wide=self._window.guarding)
 
     async def follow(self) -> None:
-        """Measures for ever. Reports the worst lateness about once a second."""
+        """Measure for ever. Reports the worst lateness about once a second."""
         worst_s = 0.0
         told_at = self._clock()
         while True:
@@ -229,7 +226,7 @@ class OverloadGuard:
                 worst_s, told_at = 0.0, now
 
     async def _measure_turn(self) -> tuple[float, float]:
-        """Returns a loop turn's mean length and its computing time, in seconds. Measured over several turns, as timers
+        """Return a loop turn's mean length and its computing time, in seconds. Measured over several turns, as timers
         are too coarse.
         """
         began, own_began = self._clock(), self._own_time()

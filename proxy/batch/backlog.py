@@ -1,7 +1,8 @@
-"""The backlog of batches as demand with a deadline: how much faster it has to be worked off than it is. Pure but for its keeper.
+"""The backlog of batches as demand with a deadline: the tokens a second that are missing to be in time. Pure but for
+its keeper.
 
 Own engines are sized so that idle time alone would do the work in half of the time left (`scheduler.EASY`). Batches
-without a deadline ask for nothing: they take what is there.
+without a deadline ask for nothing: they take idle time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,22 +13,22 @@ import msgspec
 from proxy.batch.scheduler import EASY
 
 _LEAST_LEFT_S: Final = 300.0
-"""The least time left that is reckoned with: no engine is there earlier."""
+"""The least time left, in seconds, that is reckoned with: no engine is there earlier."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of a batch that waits for an answer."""
 
     model: str | None
-    """The name that all lines have; None where they differ."""
+    """The model that all lines name; None where they differ."""
     tokens: int
-    """Estimated tokens that wait for an answer here."""
+    """The estimated tokens that wait for an answer here."""
     left_s: float | None
     """Seconds until it is due; None without a deadline."""
 
 
 def lacking(due: Iterable[Due], tokens_per_s: float | None) -> dict[str | None, float]:
-    """By model, the tokens a second that are needed beyond the speed at which batches are answered now."""
+    """Return by model the tokens a second that are needed beyond the speed at which batches are answered now."""
     needed: dict[str | None, float] = {}
     tokens: dict[str | None, int] = {}
     for each in sorted((each for each in due if each.left_s is not None), key=lambda each: each.left_s or 0.0):
@@ -49,7 +50,7 @@ class Backlog:
         self._lacking: Mapping[str | None, float] = {}
 
     def note(self, found: Mapping[str | None, float]) -> None:
-        """Take note of what `lacking` returned."""
+        """Store the result of `lacking`."""
         self._lacking = found
 
     def tokens_per_s(self, targets: Collection[str], known: Collection[str], pools: int) -> float:

@@ -18,14 +18,17 @@ WINDOW_US: Final[Mapping[Window, int | None]] = {
     "background": None,
 }
 """The time that a batch may take; None promises nothing."""
+Endpoint = Literal["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/completions"]
+"""An endpoint that a caller's batch may name; the first is usual. Batches of messages have an API of their own."""
+MESSAGES_ENDPOINT: Final = "/v1/messages"
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "/v1/chat/completions": "chat",
     "/v1/embeddings": "embeddings",
     "/v1/responses": "chat",
     "/v1/completions": "chat",
-    "/v1/messages": "chat",
+    MESSAGES_ENDPOINT: "chat",
 }
-"""The operation of each endpoint that a batch may name."""
+"""The operation of each endpoint that lines of a batch may ask; it is that of the wire at this path."""
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 NOT_ENDED: Final = ("validating", "in_progress", "finalizing", "cancelling")
 
@@ -41,7 +44,7 @@ class LineState(IntEnum):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as its caller asks for it."""
+    """A batch as its caller requests it."""
 
     organisation_id: str
     team_id: str
@@ -124,7 +127,7 @@ class NewLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that this process has begun. Its generation tells this beginning from every other one."""
+    """A line that this process has begun. Its generation distinguishes this beginning from every other one."""
 
     batch_id: str
     number: int
@@ -155,7 +158,7 @@ class LineResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A line with its answer, as the files of a batch tell it. Without an answer `body` is None."""
+    """A line with its answer, as the files of a batch show it. Without an answer `body` is None."""
 
     number: int
     custom_id: str

@@ -1,4 +1,4 @@
-"""The `batch` section of the configuration: what the batch tier accepts, keeps and does at once."""
+"""The `batch` section of the configuration: the bounds of files, batches and concurrent work."""
 
 from pathlib import Path
 from typing import Annotated, Final, Self

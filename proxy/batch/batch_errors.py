@@ -1,78 +1,52 @@
 """Failures of the batch tier, each with the status and code that callers see."""
 
-from typing import Final
-
-from proxy.errors import Fault, Refused
-
-_INVALID: Final = "invalid_request_error"
-_SERVER: Final = "server_error"
+from cost.errors import BudgetExceeded
+from proxy.errors import Refused, code_of
 
 
 class StoreUnusable(Exception):
     """The store of files that is configured cannot be used as this gateway is installed; it does not start."""
 
 
-class FileNotFound(Refused):
+class FileNotFound(Refused, status=404, code="file_not_found"):
     """No such file, or another team's: the two must look the same."""
 
-    fault = Fault(404, _INVALID, "file_not_found")
 
-
-class FileInUse(Refused):
+class FileInUse(Refused, status=409, code="file_in_use"):
     """The file cannot be deleted while a batch reads it."""
 
-    fault = Fault(409, _INVALID, "file_in_use")
 
-
-class FileTooLarge(Refused):
+class FileTooLarge(Refused, status=413, code="file_too_large"):
     """The file, or all files of the team together, would be larger than the limit."""
 
-    fault = Fault(413, _INVALID, "file_too_large")
 
-
-class StorageUnavailable(Refused):
+class StorageUnavailable(Refused, status=503, code="storage_unavailable"):
     """The file cannot be written or read now: the disk is full, or does not answer. Nothing half-made stays."""
 
-    fault = Fault(503, _SERVER, "storage_unavailable")
 
-
-class RangeNotSatisfiable(Refused):
+class RangeNotSatisfiable(Refused, status=416, code="range_not_satisfiable"):
     """The range that was asked for is not in the file."""
 
-    fault = Fault(416, _INVALID, "range_not_satisfiable")
 
-
-class BatchNotFound(Refused):
+class BatchNotFound(Refused, status=404, code="batch_not_found"):
     """No such batch, or another team's: the two must look the same."""
 
-    fault = Fault(404, _INVALID, "batch_not_found")
 
-
-class BatchEnded(Refused):
+class BatchEnded(Refused, status=409, code="batch_ended"):
     """The batch has ended already, or is about to, so it cannot be cancelled."""
 
-    fault = Fault(409, _INVALID, "batch_ended")
 
-
-class BatchTooDear(Refused):
+class BatchTooDear(Refused, status=402, code=code_of(BudgetExceeded)):
     """A hard budget has no room for the whole batch."""
 
-    fault = Fault(402, "insufficient_quota", "budget_exceeded")
 
-
-class TooMuchQueued(Refused):
+class TooMuchQueued(Refused, status=429, code="token_limit_exceeded", error_type="tokens"):
     """The team's batches have too many tokens waiting."""
 
-    fault = Fault(429, "tokens", "token_limit_exceeded")
 
-
-class BatchOff(Refused):
+class BatchOff(Refused, status=404, code="batch_off"):
     """The batch tier is turned off here."""
 
-    fault = Fault(404, _INVALID, "batch_off")
 
-
-class BatchUnavailable(Refused):
+class BatchUnavailable(Refused, status=503, code="batch_unavailable"):
     """The database of the batch tier does not answer."""
-
-    fault = Fault(503, _SERVER, "batch_unavailable")

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.batch.batch import Batch
-from proxy.batch.observers import BatchObserver, Event, LineCount, ProviderBatchCount, ProviderBatchObserver
+from proxy.batch.observers import BatchObserver, Event, LineCount, ProviderBatchCount
 from proxy.batch.scheduler import Slack
 
 
-class BatchMetrics(BatchObserver, ProviderBatchObserver):
-    """Counters of lines and batches, and gauges of what is in progress. No label names a team or a batch."""
+class BatchMetrics(BatchObserver):
+    """Counters of lines and batches, and gauges of the batches in progress. No label names a team or a batch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lines = Counter(
@@ -48,16 +48,16 @@ class BatchMetrics(BatchObserver, ProviderBatchObserver):
         )
 
     def observe_estimate(self, off: float) -> None:
-        """Take note of an estimate that can be judged."""
+        """Observe the relative error of an estimate that has come true or not."""
         self._off.observe(off)
 
     def count_lines(self, what: LineCount, number: int = 1) -> None:
-        """Count lines by what became of them."""
+        """Count lines by outcome."""
         if number:
             self._lines.labels(what).inc(number)
 
-    def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None:
-        """Count lines at providers by what became of them."""
+    def count_handed(self, what: ProviderBatchCount, number: int) -> None:
+        """Count lines at providers by outcome."""
         if number:
             self._handed.labels(what).inc(number)
 
@@ -66,7 +66,7 @@ class BatchMetrics(BatchObserver, ProviderBatchObserver):
         self._ended.labels(event.removeprefix("batch.")).inc()
 
     def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None:
-        """Show what is in progress."""
+        """Set the gauges of the batches in progress."""
         self._live.set(len(batches))
         self._left.set(sum(batch.left for batch in batches))
         self._tokens.set(sum(batch.tokens_left for batch in batches))

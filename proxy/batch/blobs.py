@@ -1,4 +1,4 @@
-"""The one door to stored bytes: written whole or not at all, read in pieces, never executed.
+"""Stored bytes: written whole or not at all, read in pieces, never executed.
 
 `LocalBlobs` keeps them in a folder, `s3_blobs` in an S3-compatible store.
 """
@@ -25,7 +25,7 @@ _FULL: Final = (
 
 
 class BlobWriter(Protocol):
-    """A blob that is being written. It exists for nobody before it is complete."""
+    """A blob that is being written. It cannot be read before it is complete."""
 
     @property
     def size(self) -> int: ...
@@ -55,7 +55,7 @@ class Blobs(Protocol):
         ...
 
     async def names(self) -> list[tuple[str, float]]:
-        """All blobs, and what is left of broken uploads, with their age in seconds."""
+        """Return all blobs, and the remains of broken uploads, with their age in seconds."""
         ...
 
 
@@ -86,7 +86,7 @@ class LocalBlobs:
                 yield _LocalWriter(file)
                 await asyncio.to_thread(_finish, file, part, final)
             finally:
-                # What is left unwritten after a failure may fail again, and nobody needs it.
+                # Closing may fail again with the unwritten rest, which is not needed.
                 with contextlib.suppress(OSError):
                     file.close()
                 part.unlink(missing_ok=True)
@@ -121,7 +121,7 @@ class LocalBlobs:
             await asyncio.to_thread(self._path(name).unlink, missing_ok=True)
 
     async def names(self) -> list[tuple[str, float]]:
-        """All names in the folder, with their age in seconds."""
+        """Return all names in the folder, with their age in seconds."""
         return await asyncio.to_thread(self._names)
 
     def _names(self) -> list[tuple[str, float]]:
@@ -157,7 +157,7 @@ def _finish(file: BinaryIO, part: Path, final: Path) -> None:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Map errors of the disk."""
+    """Map errors of the disk to the tier's."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
-"""The bound of a batch's cost, and whether the budgets have room for all of it.
+"""The bound of a batch's cost, compared with the room in its caller's budgets.
 
-Money itself is held line by line, as for every request, so no budget is ever overrun. What is decided here is whether to
+Money itself is held line by line, as for every request, so no budget is ever overrun. The decision here is whether to
 begin: a batch whose bound no budget has room for is refused whole, before its first line has cost anything.
 """
 
@@ -14,6 +14,7 @@ from sqlmodel import col
 from accounts.caller import Caller
 from cost.budgets.budget import Budget
 from cost.budgets.grants import GrantNeed, GrantRequest, GrantStore
+from cost.errors import BudgetExceeded, UnpricedUnderBudget
 from cost.prices import usd
 from cost.times import wall_us
 from providers.catalog import Catalog
@@ -21,25 +22,26 @@ from providers.target import Capability
 from proxy.batch.store import BatchStore
 from proxy.batch.tables import BatchRow
 from proxy.batch.validation import Bound, LineSize, Problem, Validated
+from proxy.errors import code_of
 from proxy.plan.route_plan import Facts, Policy, costliest_nanousd, names_behind
 
 _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
 _PLAIN: Final[frozenset[Capability]] = frozenset()
 _NAMES: Final = 64
-"""Names of one batch whose wildcards are kept in mind."""
+"""The names of one batch whose wildcards are cached."""
 
 
 class CostBounds:
-    """Bounds of batches, and budgets beside them."""
+    """The bounds of batches, and the budgets that they are compared with."""
 
     def __init__(self, batches: BatchStore, grants: GrantStore, rules: Callable[[], tuple[Policy, Catalog]]) -> None:
-        """`rules` are those that requests are planned by now."""
+        """`rules` returns the policy and the catalog that requests are planned by now."""
         self._batches = batches
         self._grants = grants
         self._rules = rules
 
     def bound_for(self, caller: Caller) -> Bound:
-        """Bounds a line by the dearest target that may serve it."""
+        """Return the function that bounds a line's cost by the dearest target that may serve it."""
         policy, known = self._rules()
 
         @lru_cache(maxsize=_NAMES)
@@ -65,8 +67,8 @@ class CostBounds:
         return bound
 
     async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Hold money of the caller's hard budgets under a name that outlives this process; False where one has too little, or
-        where the amount is not known. `free` gives back what is held.
+        """Hold money of the caller's hard budgets under a name that outlives this process. Return False where one has
+        too little, or where the amount is not known. `free` gives it back.
         """
         now_us = wall_us()
         ids = [
@@ -77,21 +79,21 @@ class CostBounds:
         if not ids or amount_nanousd is None:
             return not ids
         want = GrantRequest(amount_nanousd=amount_nanousd, budget_ids=tuple(ids))
-        given = await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
+        given = await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
         if any(grant.lacking for grant in given.values()):
             await self.free(name)
             return False
-        # What was granted ahead is for a process that asks again and again.
-        await self._grants.regrant(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
+        # The part granted ahead is given back: it is meant for a process that asks again and again.
+        await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
         return True
 
     async def free(self, name: str) -> None:
-        """Give back what is held under a name."""
+        """Give back the money held under a name."""
         await self._grants.forget_boot(name)
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
-        """Return why the whole batch does not fit; None where every hard budget of its caller has room. `batch_id` is its own,
-        where it has one already.
+        """Return the reason for which the whole batch does not fit; None where every hard budget of its caller has
+        room. `batch_id` is its own, where it has one already.
         """
         for status in await self._grants.standings(wall_us()):
             if not status.budget.hard or not _applies(status.budget, caller):
@@ -100,7 +102,7 @@ class CostBounds:
             bound = validated.bound_nanousd
             if bound is None:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."
-                return Problem(code="unpriced_under_budget", message=told)
+                return Problem(code=code_of(UnpricedUnderBudget), message=told)
             promised = await self._batches.reserved(_of_scope(status.budget), col(BatchRow.batch_id) != batch_id)
             left = status.budget.limit_nanousd - status.spent_nanousd - status.held_nanousd - promised
             if bound > left:
@@ -109,7 +111,7 @@ class CostBounds:
                     "what is running and what other batches may cost. Lower `max_tokens`, split the file, or wait until the "
                     "budget resets."
                 )
-                return Problem(code="budget_exceeded", message=told)
+                return Problem(code=code_of(BudgetExceeded), message=told)
         return None
 
 

@@ -17,21 +17,25 @@ from proxy.batch.store import BatchStore, Worked
 MOST_LINES: Final = 5_000
 """The most lines of one group for a provider."""
 LOOKED_AT: Final = 2_000
-"""Lines of a batch that one round looks at."""
+"""The most lines of a batch that one round looks at."""
 CANCEL_S: Final = 600.0
-"""Seconds before its lines are taken back at which a batch is cancelled: a provider takes up to ten minutes to tell what it answered."""
+"""Seconds before its lines are taken back at which a batch is cancelled: a provider takes up to ten minutes to report
+its answers.
+"""
 _TRIED_S: Final = 1_200.0
-"""The turnaround that is supposed of a deployment while none of its batches has come to its end: then a few lines are tried."""
+"""The assumed turnaround of a deployment, in seconds, while none of its batches has ended: then a few lines are
+tried.
+"""
 _LEAST_KNOWN_S: Final = 2.0
 _SPANS_S: Final = (300.0, 10_800.0, 43_200.0)
-"""Over how long the speed is a mean, by how far ahead is asked."""
+"""The spans, in seconds, over which the speed is averaged, by the length of the forecast."""
 Basis = Literal["done", "measured speed", "deadline", "unknown"]
 """The ground of an estimate: the batch has ended, a measured speed, only the promise, or nothing."""
 _LEAST_US: Final = 1_000_000
 
 
 class _Mean(msgspec.Struct):
-    """Tokens and seconds, the older the less."""
+    """An average of tokens a second with exponential decay."""
 
     span_s: float
     tokens: float = 0.0
@@ -48,7 +52,7 @@ class _Mean(msgspec.Struct):
 
 
 class Speed:
-    """Tokens a second of all processes together, from what batches have left at each look."""
+    """The tokens a second of all processes together, from the tokens that batches have left at each look."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -58,7 +62,7 @@ class Speed:
         self._seen_at: float | None = None
 
     def look(self, tokens_left: dict[str, int]) -> None:
-        """Take note of what each batch in progress has left."""
+        """Add the tokens that each batch in progress has left."""
         now = self._clock()
         if self._seen_at is not None and now <= self._seen_at:
             return
@@ -72,26 +76,28 @@ class Speed:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The speed of the last minutes; None while too little was seen."""
+        """Return the speed of the last minutes; None while too little was seen."""
         return self.ahead(0.0)
 
     def ahead(self, left_s: float) -> float | None:
-        """Return the speed to expect of the next so many seconds: that of about the last so many, so that an hour in which there was
-        little room does not count for all hours of a day. None while too little was seen.
+        """Return the expected speed of the next `left_s` seconds: that of about the last so many, so that an hour in
+        which there was little room does not count for all hours of a day. None while too little was seen.
         """
         mean = next((each for each in self._means if each.span_s >= left_s), self._means[-1])
         return mean.per_s if self._known_s >= _LEAST_KNOWN_S and mean.tokens > 0 else None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The moment in microseconds since 1970; None where nothing is known and nothing was promised."""
+    """The expected end in microseconds since 1970; None where nothing is known and nothing was promised."""
 
     at_us: int | None
     basis: Basis
 
 
 def tokens_per_s(worked: Sequence[Worked]) -> float | None:
-    """Tokens a second over the time in which at least one batch was worked on; None while too little was done."""
+    """Return the tokens a second over the time in which at least one batch was worked on; None while too little was
+    done.
+    """
     busy_us, until_us = 0, 0
     for each in sorted(worked, key=lambda each: each.start_us):
         busy_us += max(0, each.end_us - max(each.start_us, until_us))
@@ -101,9 +107,8 @@ def tokens_per_s(worked: Sequence[Worked]) -> float | None:
 
 
 def estimate(batch: Batch, tokens_ahead: int, speed: float | None, now_us: int) -> Estimate:
-    """Return when the batch will be done. `tokens_ahead` are its own and those that are due no later.
-
-    Never later than its deadline: what is left then expires.
+    """Return the expected end of the batch. `tokens_ahead` are its own and those that are due no later. Never later
+    than its deadline: the lines left then expire.
     """
     ended_us = batch.completed_us or batch.failed_us or batch.expired_us or batch.cancelled_us
     if ended_us is not None:
@@ -117,7 +122,7 @@ def estimate(batch: Batch, tokens_ahead: int, speed: float | None, now_us: int) 
 
 
 async def estimated(store: BatchStore, batch: Batch, tokens: int | None = None) -> Estimate:
-    """Return when the batch will be done, as of now. `tokens` are its own where it was not validated yet."""
+    """Return the expected end of the batch, as of now. `tokens` are its own where it was not validated yet."""
     own = batch.tokens_left if tokens is None else tokens
     if batch.status == "validating" and tokens is None:
         return estimate(batch, 0, None, store.now_us())
@@ -126,23 +131,23 @@ async def estimated(store: BatchStore, batch: Batch, tokens: int | None = None) 
 
 
 class OptionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that each way takes for the work of one batch and all that is due before it."""
+    """The seconds that each option takes for the work of one batch and all that is due before it."""
 
     own_s: float
     flex_s: float
     provider_s: float
     calls_s: float
     turn_back_s: float
-    """Seconds before it is due at which what a provider's batch has not answered is taken back."""
+    """Seconds before the deadline at which lines without an answer are taken back from a provider."""
 
 
 def option_times(left_s: float | None, needed_s: float | None, handed_s: float, turnaround_s: float) -> OptionTimes:
-    """Return how long the ways take for work that needs `needed_s` at the measured speed, None while unknown; `handed_s` is how
-    long that part of it needs which is at providers, or is to go there now.
-
-    Idle time and flex are counted on for at most half of what is left, as the scheduler does. A provider's batch takes its
-    `turnaround_s`, and after it what was handed over has to be answered by other ways in half of what is left then; own engines
-    go on with the rest meanwhile. While no speed is known own engines are taken to be in time, so that it is measured.
+    """Return the seconds that each option takes for work that needs `needed_s` at the measured speed, None while
+    unknown; `handed_s` are the seconds that the part of it needs which is at providers, or is to go there now. Idle
+    time and flex are counted on for at most half of the time left, as the scheduler does. A provider's batch takes
+    its `turnaround_s`, and after it its unanswered lines have to be answered by other options in half of the time
+    left then; own engines go on with the rest meanwhile. While no speed is known own engines are taken to be in time,
+    so that it is measured.
     """
     if needed_s is None:
         turn_back_s = 0.0 if left_s is None else max(0.0, left_s) * EASY
@@ -160,7 +165,9 @@ def option_times(left_s: float | None, needed_s: float | None, handed_s: float, 
 
 
 def needed_s(slack: Slack, left_s: float | None) -> float | None:
-    """Seconds that a batch's work, and all that is due before it, takes at the measured speed; None where it is not known."""
+    """Return the seconds that a batch's work, and all that is due before it, takes at the measured speed; None where
+    it is not known.
+    """
     if left_s is None or slack.slack_s is None:
         return None
     return left_s - slack.slack_s
@@ -175,7 +182,9 @@ def at_providers_s(batch: Batch, out: Out, speed: float | None) -> float:
 
 
 def turnaround_s(told: float | None) -> float:
-    """Return the seconds that a batch of a deployment takes, with those until it is cancelled; `told` is the longest of late."""
+    """Return the seconds that a batch of a deployment takes, with those until it is cancelled; `told` is the longest
+    of its latest.
+    """
     return (_TRIED_S if told is None else told) + CANCEL_S
 
 

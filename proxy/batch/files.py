@@ -1,6 +1,7 @@
 """Files of teams: their rows beside their bytes, so that neither is seen without the other.
 
-The bytes come first and the row last; what a crash leaves between the two has no row, and is swept away after a day.
+The bytes come first and the row last; bytes that a crash leaves between the two have no row, and are deleted after a
+day.
 """
 
 import asyncio
@@ -30,18 +31,20 @@ _READ_BY: Final = ("validating", "in_progress", "finalizing", "cancelling")
 _ORPHAN_S: Final = 86_400.0
 _SWEPT: Final = 500
 _RESERVED: Final = "reserved"
-"""The purpose of a row that stands for a file that is being written; nobody finds it."""
+"""The purpose of a row that stands for a file that is being written; no look-up finds it."""
 _RESERVED_US: Final = 3_600_000_000
-"""The time for which room is reserved for a file that does not grow: a process that dies gives it back so."""
+"""The time for which room is reserved for a file that does not grow: the room of a process that died comes back so."""
 _FRAMING_BYTES: Final = 4_096
 """The bytes that a form may hold beside its file."""
 _LEAST_AHEAD: Final = 256 * 1024
-"""Bytes that are reserved ahead of those that have come: so many, or as many again, as each step takes a transaction."""
+"""The least bytes that are reserved ahead of those that have come; as many again, if that is more, as each step takes
+a transaction.
+"""
 _log: Final = logging.getLogger("weighbridge.batch")
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner whose files and batches are meant. Every query has both ids in its condition."""
+    """The owner of files and batches. Every query has both ids in its condition."""
 
     organisation_id: str
     team_id: str
@@ -105,7 +108,9 @@ class NewFile:
         await self._writer.write(data)
 
     async def reserve(self, least: int, most: int) -> None:
-        """Sees to it that the file may come to `least` bytes, or up to `most` where there is room. Raises FileTooLarge."""
+        """Reserve room so that the file may come to `least` bytes, or up to `most` where there is room. Raises
+        FileTooLarge.
+        """
         self._reserved = await self._reserve(self, least, most)
 
 
@@ -134,15 +139,14 @@ class FileStore:
         return self._max_file_bytes
 
     def now_us(self) -> int:
-        """Microseconds since 1970, for times that callers see."""
+        """Return microseconds since 1970, for times that callers see."""
         return self._time.here_us()
 
     @contextlib.asynccontextmanager
     async def adding(self, owner: Owner, declared: int = 0) -> AsyncIterator[NewFile]:
         """Return a new file to write. It is there once the block has ended, and nothing of it when the block failed.
-
-        Where about how large it becomes is `declared`, room for all of it is reserved before it is written, so that of many that come
-        at once as many are taken as have room. Raises FileTooLarge or StorageUnavailable.
+        Where its approximate size is `declared`, room for all of it is reserved before it is written, so that of many
+        that come at once as many are taken as have room. Raises FileTooLarge or StorageUnavailable.
         """
         file_id = f"file-{secrets.token_hex(16)}"
         try:
@@ -157,7 +161,9 @@ class FileStore:
             raise
 
     async def _store(self, new: NewFile, size: int) -> None:
-        """Put the row in place of what was reserved. Raises FileTooLarge where that was so long ago that others took the room."""
+        """Replace the reservation by the file's row. Raises FileTooLarge where it had expired and others took the
+        room.
+        """
         async with self._room_of(new.owner, new.file_id) as (connection, left):
             if size <= left:
                 await connection.execute(insert(StoredFile).values(**self._row(new, size)))
@@ -166,7 +172,7 @@ class FileStore:
         raise _no_room()
 
     async def _reserve(self, new: NewFile, least: int, most: int) -> int:
-        """Return how much the file may come to before it must ask again. Raises FileTooLarge."""
+        """Return the size that the file may come to before it must ask again. Raises FileTooLarge."""
         async with self._room_of(new.owner, new.file_id) as (connection, left):
             if least > left:
                 raise _no_room()
@@ -176,7 +182,9 @@ class FileStore:
         return reserved
 
     async def _give_back(self, owner: Owner, file_id: str) -> None:
-        """Give back what was reserved for a file that does not come. Where the database is away it is free after an hour."""
+        """Give back the reservation of a file that does not come. Where the database is away it is free after an
+        hour.
+        """
         try:
             async with self._room_of(owner, file_id):
                 pass
@@ -185,8 +193,8 @@ class FileStore:
 
     @contextlib.asynccontextmanager
     async def _room_of(self, owner: Owner, file_id: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
-        """Return a transaction in which nobody else changes what the team stores, and the bytes that are left for a file whose
-        reservation, if it has one, is taken away.
+        """Return a transaction in which no other one changes the team's stored bytes, and the bytes that are left for
+        a file whose reservation, if it has one, is taken away.
         """
         async with self._engine.begin() as connection:
             await one_at_a_time(connection, "stored_file", owner.organisation_id, owner.team_id)
@@ -196,7 +204,7 @@ class FileStore:
             yield connection, self._max_stored_bytes - int(stored or 0)
 
     async def find(self, owner: Owner, file_id: str) -> FileRecord:
-        """One file. Raises FileNotFound, also for another team's."""
+        """Return a file. Raises FileNotFound, also for another team's."""
         query = select(*_COLUMNS).where(self._of(owner), col(StoredFile.file_id) == file_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
@@ -236,13 +244,13 @@ class FileStore:
         await self.blobs.remove(file_id)
 
     async def put_in(self, connection: AsyncConnection, owner: Owner, record: FileRecord) -> None:
-        """Store the row of a file whose bytes are there, within the caller's transaction. Twice is once."""
+        """Store the row of a file whose bytes are there, within the caller's transaction. Idempotent."""
         made = sqlite_insert if self._engine.dialect.name == "sqlite" else postgresql_insert
         values = {**msgspec.structs.asdict(record), **msgspec.structs.asdict(owner)}
         await connection.execute(made(StoredFile).values(**values).on_conflict_do_nothing())
 
     async def sweep(self) -> int:
-        """Delete expired files that no batch reads, and bytes that have no row; returns how many."""
+        """Delete expired files that no batch reads, and bytes that have no row; return their number."""
         reads = exists().where(
             col(BatchRow.input_file_id) == col(StoredFile.file_id), col(BatchRow.status).in_(_READ_BY)
         )
@@ -286,7 +294,7 @@ class FileStore:
         return and_(self._held_by(owner), col(StoredFile.purpose) != _RESERVED)
 
     def _held_by(self, owner: Owner) -> ColumnElement[bool]:
-        """Return the same, and what is reserved for files that are being written."""
+        """Return the same, and the reservations of files that are being written."""
         return and_(
             col(StoredFile.organisation_id) == owner.organisation_id,
             col(StoredFile.team_id) == owner.team_id,

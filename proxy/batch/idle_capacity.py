@@ -12,18 +12,21 @@ from selfhosted.replica import PoolReading, PoolRoom
 _TYPICAL_TOKENS: Final = 1_000
 BESIDE: Final = 1.8
 """The tokens of batches that a token of interactive work displaces. More than its own: the busier engines are with
-what somebody waits for, the more first tokens a line beside it delays, and the less idle time is lost by leaving it out.
+interactive work, the more first tokens a line beside it delays, and the less idle time is lost by leaving the line
+out.
 """
 _PLACES_KEPT: Final = 0.1
-"""The part of the requests that may run at once that batches leave free: who finds no place waits until a whole answer ends."""
+"""The part of the requests that may run at once that batches leave free: a caller that finds no place waits until a
+whole answer ends.
+"""
 
 
 def left_beside(
     capacity_tokens: int, own_tokens: int, others_tokens: int, *, places: int | None, requests: int
 ) -> float:
-    """Return the share, from 0 to 1, that batches may still have of engines: of their tokens, and of their places where those are known.
-
-    `own_tokens` are what batches have there, `others_tokens` what is mostly interactive, `requests` all that run.
+    """Return the share, from 0 to 1, that batches may still have of engines: of their tokens, and of their places
+    where those are known. `own_tokens` are the batches' there, `others_tokens` are mostly interactive, `requests` is
+    the number of all that run.
     """
     tokens = 1.0 - (own_tokens + BESIDE * others_tokens) / capacity_tokens
     left = tokens if places is None else min(tokens, 1.0 - _PLACES_KEPT - requests / places)
@@ -31,7 +34,7 @@ def left_beside(
 
 
 class QueueLooks(Protocol):
-    """The queues, as far as their fullness goes."""
+    """The queues, as sources of their fullness."""
 
     def queue_of(self, target_id: str) -> str | None: ...
 
@@ -39,27 +42,28 @@ class QueueLooks(Protocol):
 
 
 class PoolLooks(Protocol):
-    """The pools, as far as their fullness goes."""
+    """The pools, as sources of their fullness."""
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """Return the room of the target's pool for a prompt of so many tokens; None when it is not known."""
+        """Return the room of the target's pool for a prompt of `tokens`; None when it is not known."""
         ...
 
     def reading(self, target: Target) -> PoolReading | None:
-        """Return what the replicas of the target's pool still have to read; None when it is not known."""
+        """Return the prompts that the replicas of the target's pool still have to read; None when they are not known."""
         ...
 
     def places(self, target: Target) -> int | None:
-        """Return the requests that the replicas of the target's pool run at once; None when it is not known."""
+        """Return the number of requests that the replicas of the target's pool run at once; None when it is not
+        known.
+        """
         ...
 
 
 class IdleCapacity:
-    """The idle share of a model's targets.
-
-    Behind a queue it is what all processes together leave of its capacity, less for what other processes run, which is mostly
-    interactive, and nothing while work waits there. Of a pool without a queue it is what its engines say, and nothing where they do
-    not say. What is bought has no idle engines to fill, and no interactive work beside it suffers.
+    """The idle share of a model's targets. Behind a queue it is the capacity that all processes together leave, less
+    for the work of other processes, which is mostly interactive, and nothing while work waits there. A pool without a
+    queue has the idle share that its engines report, and none without a report. Paid targets count as idle: no
+    interactive work beside them suffers.
     """
 
     def __init__(
@@ -69,19 +73,23 @@ class IdleCapacity:
         pools: PoolLooks | None,
         others: Callable[[str], Sequence[QueueSnapshot] | None] = lambda _name: (),
     ) -> None:
-        """`others` tells how a queue stood lately in the processes that serve callers; None while they have not said."""
+        """`others` returns the latest snapshots of a queue in the processes that serve callers; None while they have
+        not reported.
+        """
         self._catalog = catalog
         self._queues = queues
         self._pools = pools
         self._others = others
 
     def idle(self, model: str | None) -> float:
-        """Return the idle share, from 0 to 1, of what serves a model; of anything, for `auto`, an alias or several models."""
+        """Return the idle share, from 0 to 1, of a model's targets; of any target, for `auto`, an alias or several
+        models.
+        """
         return max((self._idle(target) for target in self._targets(model)), default=0.0)
 
     def reading(self, model: str | None) -> PoolReading | None:
-        """Return what own engines that serve a model still have to read; None where something serves it that is bought, or that
-        nothing is known of.
+        """Return the prompts that own engines for a model still have to read; None where a paid target, or one in an
+        unknown state, serves it.
         """
         clear, wait_s = 0, math.inf
         for target in self._targets(model):
@@ -117,7 +125,7 @@ class IdleCapacity:
         )
 
     def _places(self, target: Target, queue: QueueSnapshot) -> int | None:
-        """Return the requests that may run at once: what the queue lets in, or what runs of it in its engines."""
+        """Return the number of requests that may run at once: the queue's limit, or the places of its engines."""
         if queue.whole_capacity_requests is not None or target.pool is None or self._pools is None:
             return queue.whole_capacity_requests
         return self._pools.places(target)

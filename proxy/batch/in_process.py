@@ -1,30 +1,31 @@
-"""Requests that come from this gateway itself: a caller that is known, a body that is there, and a reply that is kept."""
+"""Requests that come from this gateway itself: a known caller, a whole body, and a reply that is kept."""
 
 from typing import Final
 
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.context import RequestContext
+from proxy.errors import Overloaded, code_of
 from proxy.http.in_memory import InMemoryExchange
 
 _PRIORITIES: Final = {-1: b"low", 0: b"normal", 1: b"high"}
 _RETRY_AFTER: Final = b"retry-after-ms"
-OVERLOADED: Final = Answered(status=503, body=b"{}", code="overloaded", retry_after_s=1.0)
-"""The reply to what is not even begun, because callers outside need this process more."""
+OVERLOADED: Final = LineReply(status=Overloaded.fault.status, body=b"{}", code=code_of(Overloaded), retry_after_s=1.0)
+"""The reply to a request that is not begun, because outside callers need this process more."""
 
 
-def exchange_of(asked: Asked) -> InMemoryExchange:
+def exchange_of(asked: LineRequest) -> InMemoryExchange:
     """Return a request whose caller never hangs up."""
     headers = [(b"x-tier", asked.tier.encode()), (b"x-priority", _PRIORITIES[asked.priority])]
     return InMemoryExchange(asked.body, headers)
 
 
-def answered(context: RequestContext, exchange: InMemoryExchange) -> Answered:
-    """Return the reply, with what its attempts used and cost."""
+def answered(context: RequestContext, exchange: InMemoryExchange) -> LineReply:
+    """Return the reply, with the usage and the cost of its attempts."""
     answering = context.answering
     usage = None if answering is None or answering.settled is None else answering.settled.usage
     costs = [each.settled.cost_nanousd for each in context.attempts if each.settled is not None]
     told = dict(exchange.reply_headers).get(_RETRY_AFTER, b"")
-    return Answered(
+    return LineReply(
         status=exchange.status,
         body=b"".join(exchange.reply_pieces),
         code=context.error_code or "",

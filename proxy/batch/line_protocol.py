@@ -1,4 +1,6 @@
-"""The tier's questions to the request line: an answer to one line, as if its caller had sent it, or its cost by each way."""
+"""The tier's interface to the pipeline: an answer to one line, as if its caller had sent it, or its cost by each
+option.
+"""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -11,7 +13,7 @@ from providers.target import Deployment, Tier
 from providers.wire import Priority
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class LineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a known caller. `body` is its JSON."""
 
     request_id: str
@@ -23,8 +25,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = "batch"
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply, and what all attempts came to. Tokens are those of the answer that was given."""
+class LineReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply, and the cost of all attempts. Tokens are those of the answer that was given."""
 
     status: int
     body: bytes
@@ -36,54 +38,58 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cost_nanousd: int | None = 0
-    """None where an attempt's cost is not known."""
+    """The cost; None where that of an attempt is not known."""
     saved_nanousd: int = 0
-    """The price at the same targets had somebody waited for it, less what it did cost."""
+    """The price at the same targets for interactive use, less the cost."""
 
 
 class Answering(Protocol):
-    """The request line, as the tier sees it. It classifies, plans, sends, books and answers like for any request."""
+    """The pipeline, as the tier sees it. It classifies, plans, sends, books and answers as for any request."""
 
-    async def answer(self, asked: Asked) -> Answered:
-        """Answers one request. Never raises but a cancellation."""
+    async def answer(self, asked: LineRequest) -> LineReply:
+        """Answer one request. Raises nothing but a cancellation."""
         ...
 
 
 OptionName = Literal["own", "flex", "provider", "calls"]
-"""The ways by which a line may be answered: our own engines, a provider's slower service tier, its batch API, plain calls."""
+"""The options by which a line may be answered: our own engines, a provider's slower service tier, its batch API,
+plain calls.
+"""
 
 
 class ProviderBatchLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line as a provider's batch API takes it."""
+    """A line in the form that a provider's batch API takes."""
 
     target_id: str
     deployment: Deployment
     path: str
-    """The API's, such as `chat/completions`."""
+    """The API's path, such as `chat/completions`."""
     body: bytes
     reserve: Entry
-    """Its reservation. It is booked under a request id and a process that are known once the line is claimed."""
+    """The line's reservation. It is booked under a request id and a process that are known once the line is claimed."""
     most_nanousd: int | None
     """The most that it may cost, for budgets to hold."""
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected cost of a line by each way that there is for it, in nano-dollars; None where it is not known."""
+    """The expected cost of a line by each option that there is for it, in nano-dollars; None where it is not known."""
 
     costs: Mapping[OptionName, int | None]
     handing: ProviderBatchLine | None = None
-    """With the way `provider` alone."""
+    """The line for the provider; only with the option `provider`."""
 
 
 class ProviderBatchLines(Protocol):
-    """The request line, as far as lines concern it that a provider's batch API answers."""
+    """The pipeline, as the runner of provider batches sees it."""
 
-    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
-        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for one that cannot be asked."""
+    async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
+        """Return the cost of one request by each option, as it would be planned now. Raises a Refused for a request
+        that cannot be asked.
+        """
         ...
 
-    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
-        """Return the answer of a line from what the provider said, with the entry that closes its reservation, at the price of a
-        batch. Raises a Refused or an UpstreamError where none can be made of it.
+    async def answered(self, asked: LineRequest, reserve: Entry, body: bytes) -> tuple[LineReply, Entry]:
+        """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
+        price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """
         ...

@@ -1,9 +1,9 @@
-"""One line: its request id, what its answer means, and when it is begun again. Pure."""
+"""A line's request id, the meaning of its answer, and the time of its next try. Pure."""
 
 from hashlib import blake2b
 
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
-from proxy.batch.line_protocol import Answered
+from proxy.batch.line_protocol import LineReply
 from proxy.shared.retryable import Meaning, meaning, wait_of_s
 
 
@@ -17,7 +17,7 @@ def request_id(batch: Batch, line: ClaimedLine) -> str:
     return f"req_{batch.created_us // 1_000:012x}{blake2b(named, digest_size=8).hexdigest()}"
 
 
-def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineResult:
+def result_of(line: ClaimedLine, request_id: str, answered: LineReply) -> LineResult:
     """Return the reply as the line's result."""
     return LineResult(
         line=line,
@@ -34,14 +34,13 @@ def result_of(line: ClaimedLine, request_id: str, answered: Answered) -> LineRes
     )
 
 
-def meaning_of(answered: Answered, line: ClaimedLine, tries: int) -> Meaning:
-    """Return what a reply means for its line. A failure counts, and `tries` of them are the line's answer."""
+def meaning_of(answered: LineReply, line: ClaimedLine, tries: int) -> Meaning:
+    """Return the meaning of a reply for its line. A failure counts, and the last of `tries` is the line's answer."""
     return meaning(answered.status, answered.code, line.failures, tries)
 
 
-def wait_s(answered: Answered, line: ClaimedLine, jitter: float) -> float:
-    """Seconds until the line is begun again: as long as the reply says, otherwise doubling with each failure.
-
-    `jitter`, from 0 to 1, spreads lines that failed together.
+def wait_s(answered: LineReply, line: ClaimedLine, jitter: float) -> float:
+    """Return the seconds until the line is begun again: as long as the reply says, otherwise doubling with each
+    failure. `jitter`, from 0 to 1, spreads lines that failed together.
     """
     return wait_of_s(answered.retry_after_s, line.failures, jitter)

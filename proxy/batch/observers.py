@@ -12,7 +12,7 @@ ProviderBatchCount = Literal["handed", "answered", "returned", "unneeded", "esti
 
 
 class BatchObserver:
-    """Receives counts and states of the tier; this base class ignores them."""
+    """A receiver of the tier's counts and states; this base class ignores them."""
 
     def count_lines(self, what: LineCount, number: int = 1) -> None: ...
 
@@ -22,9 +22,3 @@ class BatchObserver:
         """Receive the error of a first estimate, as a part of the time that the batch took."""
 
     def set_live(self, batches: list[Batch], found: Mapping[str, Slack], tokens_per_s: float | None) -> None: ...
-
-
-class ProviderBatchObserver:
-    """Receives counts of lines that were handed over; this base class ignores them."""
-
-    def count_handed(self, what: ProviderBatchCount, number: int = 1) -> None: ...

@@ -1,6 +1,6 @@
 """The output and error files of a batch: every line of the input in exactly one of them, in the input's order.
 
-Both are written from what the database has, under ids that follow from the batch's: whoever is interrupted, or does it a
+Both are written from the database, under ids that follow from the batch's: a process that is interrupted, or does it a
 second time, writes the same bytes under the same names.
 """
 
@@ -53,7 +53,7 @@ def is_output(outcome: Outcome) -> bool:
 
 
 def output_line(batch: Batch, outcome: Outcome) -> bytes:
-    """One line of either file, in OpenAI's shape."""
+    """Return one line of either file, in OpenAI's shape."""
     response, error = None, None
     if outcome.state == LineState.ANSWERED:
         body = msgspec.Raw(outcome.body or b"null")

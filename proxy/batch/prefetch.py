@@ -1,7 +1,7 @@
 """Lines that a process has claimed and not begun yet: a claim is a transaction, so many lines are claimed by one.
 
-How many follows from how fast they are begun: a group that was gone at once doubles, one that lay about halves. Near the end of a
-batch no more are claimed ahead than leave something for other processes.
+The size of a group follows the speed at which lines are begun: a group that was gone at once doubles, one that lay
+about halves. Near the end of a batch a claim leaves lines for other processes.
 """
 
 from collections import deque
@@ -13,22 +13,30 @@ import msgspec
 from proxy.batch.batch import ClaimedLine
 
 MOST_AHEAD: Final = 256
-"""Lines that one process keeps ahead, of all batches together. More in one group is hardly faster, and is what a crash repeats."""
+"""The most lines that one process keeps ahead, of all batches together. More in one group is hardly faster, and a
+crash repeats the whole group.
+"""
 _GONE_SOON_S: Final = 1.0
 _LAY_ABOUT_S: Final = 4.0
 _SHARED: Final = 8
-"""One group takes at most this part of what a batch has left, so that its last lines are shared between processes."""
+"""The fraction (one in so many) of a batch's remaining lines that one group takes at most, so that its last lines are
+shared between processes.
+"""
 
 
 def next_group(group: int, lasted_s: float) -> int:
-    """Return the lines that the next claim takes, after a group of `group` lines that lasted so many seconds until the last was begun."""
+    """Return the number of lines that the next claim takes, after a group of `group` lines that lasted `lasted_s`
+    seconds until the last was begun.
+    """
     if lasted_s < _GONE_SOON_S:
         return min(MOST_AHEAD, group * 2)
     return max(1, group // 2) if lasted_s > _LAY_ABOUT_S else group
 
 
 def to_claim(missing: int, group: int, left: int, kept: int) -> int:
-    """Lines to claim, where `missing` are begun at once, `left` of the batch have no answer, and `kept` lie about already."""
+    """Return the number of lines to claim, where `missing` are begun at once, `left` of the batch have no answer, and
+    `kept` are claimed already.
+    """
     if missing < 1:
         return 0
     return max(missing, min(group, left // _SHARED, missing + MOST_AHEAD - kept))
@@ -51,7 +59,7 @@ class Prefetch:
         return sum(len(each.lines) for each in self._kept.values())
 
     def wanted(self, batch_id: str, more: int, left: int) -> int:
-        """Return the lines to claim before `more` lines of a batch are begun."""
+        """Return the number of lines to claim before `more` lines of a batch are begun."""
         kept = self._kept.get(batch_id)
         if kept is None:
             return to_claim(more, more, left, len(self))
@@ -70,7 +78,9 @@ class Prefetch:
         return [] if kept is None else [kept.lines.popleft() for _ in range(min(more, len(kept.lines)))]
 
     def stale(self, live: Collection[str], longest_s: float) -> list[ClaimedLine]:
-        """Take out what shall wait for anybody again: lines of batches that are not live, and what has lain about for so long."""
+        """Take out the lines that wait in vain: those of batches that are not `live`, and those older than
+        `longest_s` seconds.
+        """
         found: list[ClaimedLine] = []
         for batch_id in list(self._kept):
             kept = self._kept[batch_id]

@@ -1,8 +1,8 @@
 """Batches at providers in the database, with their lines and with their entries in the ledger.
 
-Lines that were handed over are held by their batch at the provider rather than by a process, until the moment at which they are
-taken back. What changes a line and what is booked for it are one transaction, so nothing is lost or booked twice whichever process
-dies when.
+Lines that were handed over are held by their batch at the provider rather than by a process, until the moment at which
+they are taken back. A change of a line and its booking are one transaction, so nothing is lost or booked twice
+whichever process dies when.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ from proxy.shared.database_clock import DatabaseTime
 
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
 _LATEST: Final = 5
-"""Batches of a deployment whose turnaround is looked at."""
+"""The latest batches of a deployment whose turnaround is taken."""
 
 
 class ProviderBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +48,11 @@ class Out(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one batch that is, or was, at providers."""
 
     lines: int
-    """Lines that wait there now."""
+    """The lines that wait there now."""
     tokens: int
-    """Estimated tokens of those."""
+    """The estimated tokens of those."""
     answered_tokens: int
-    """Estimated tokens of all lines that were answered there."""
+    """The estimated tokens of all lines that were answered there."""
 
 
 NOTHING_OUT: Final = Out(lines=0, tokens=0, answered_tokens=0)
@@ -77,7 +77,7 @@ class ProviderBatchStore:
     # ProviderBatchLine over.
 
     async def peek(self, batch_id: str, after: int, limit: int) -> list[ClaimedLine]:
-        """Return the next lines of a batch by place that wait and have not failed, none of which is begun by this."""
+        """Return the next lines of a batch by place that wait and have not failed, without beginning them."""
         query = (
             select(*_CLAIMED)
             .where(
@@ -102,8 +102,9 @@ class ProviderBatchStore:
         holder: str,
         lease_us: int,
     ) -> list[ClaimedLine]:
-        """Begins lines in the name of a new batch at a provider, and books their reservations; returns those that were still to
-        be had. `new` has what `ProviderBatchRow` is told by its maker. With no line left nothing is kept.
+        """Begin lines in the name of a new batch at a provider, and book their reservations; return those that were
+        still free. `new` has the columns of `ProviderBatchRow` that its maker sets. With no line left no batch is
+        kept.
         """
         handed_id, batch_id = new["handed_id"], new["batch_id"]
         open_batch = select(col(BatchRow.batch_id)).where(
@@ -148,7 +149,9 @@ class ProviderBatchStore:
         return lines
 
     async def made(self, handed_id: str, upstream_id: str, look_us: int) -> bool:
-        """Return the provider has it under this id. False where it has come to its end meanwhile: then it is only to be forgotten there."""
+        """Record the provider's id of a batch. Return False where the batch has ended meanwhile: then it is only to
+        be deleted there.
+        """
         ours = col(ProviderBatchRow.handed_id) == handed_id
         is_open = col(ProviderBatchRow.state).in_(("making", "running"))
         values = {"upstream_id": upstream_id, "look_us": look_us, "held_until_us": 0}
@@ -160,13 +163,13 @@ class ProviderBatchStore:
             return False
 
     async def look_later(self, handed_id: str, look_us: int) -> None:
-        """Nothing has changed."""
+        """Set the time of the next look; nothing else has changed."""
         await self._change(handed_id, {"look_us": look_us, "held_until_us": 0})
 
     # Seeing to it.
 
     async def take_due(self, due_us: int, holder: str, lease_us: int) -> ProviderBatchRecord | None:
-        """Take one that was to be looked at by a moment and that nobody sees to, the one that waits longest; None without one."""
+        """Take the batch that is due longest before `due_us` and that no process holds; None without one."""
         due = and_(
             col(ProviderBatchRow.state) != "ended",
             col(ProviderBatchRow.look_us) <= due_us,
@@ -194,7 +197,7 @@ class ProviderBatchStore:
         return None if row is None else ProviderBatchRecord(**row)
 
     async def hold(self, handed_id: str, holder: str, lease_us: int) -> bool:
-        """Extend the lease of one that is seen to; False where it is another process's by now."""
+        """Extend the lease of a batch. Return False where another process holds it by now."""
         mine = and_(col(ProviderBatchRow.handed_id) == handed_id, col(ProviderBatchRow.holder) == holder)
         change = update(ProviderBatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
         async with self._engine.begin() as connection:
@@ -208,13 +211,13 @@ class ProviderBatchStore:
             return {row["number"]: ClaimedLine(**row) for row in rows}
 
     async def open_reserves(self, handed_id: str) -> dict[str, Entry]:
-        """Its reservations that nothing closes yet, by request id."""
+        """Return its reservations that are still open, by request id."""
         return {entry.request_id: entry for entry in await self._ledger.open_reserves([handed_id])}
 
     async def collect(
         self, handed: ProviderBatchRecord, results: Sequence[LineResult], entries: Sequence[Entry], estimated: int = 0
     ) -> Collected:
-        """Write answers and what is booked for them. An answer whose line is another's by now is booked all the same;
+        """Write answers and their bookings. An answer whose line is another's by now is booked all the same;
         `estimated` of the entries belong to answers that are of no use.
         """
         async with self._engine.begin() as connection:
@@ -238,7 +241,7 @@ class ProviderBatchStore:
         return Collected(answered=len(written), unneeded=unneeded)
 
     async def take_back(self, handed: ProviderBatchRecord) -> int:
-        """Lets its lines wait for other ways, while it may still answer some; returns how many."""
+        """Let its lines wait for other options, while it may still answer some; return their number."""
         async with self._engine.begin() as connection:
             await connection.execute(_locked(handed.handed_id))
             released = await self._batches.release_within(connection, handed.batch_id, handed.handed_id, failed=True)
@@ -255,10 +258,9 @@ class ProviderBatchStore:
         failed: bool,
         leaves: bool,
     ) -> int:
-        """End it: what closes its open reservations is booked, and lines without an answer wait again.
-
-        Returns how many do; with `failed` it counts as a failure of each, and they are not handed over again. `leaves`: the
-        provider may still have something of it, and is asked to forget it from now on.
+        """End a batch: the entries that close its open reservations are booked, and lines without an answer wait
+        again; return their number. With `failed` it counts as a failure of each, and they are not handed over again.
+        `leaves`: the provider may still have a part of it, and is asked to delete it from now on.
         """
         async with self._engine.begin() as connection:
             await connection.execute(_locked(handed.handed_id))
@@ -278,13 +280,13 @@ class ProviderBatchStore:
         return released
 
     async def forgotten(self, handed_id: str) -> None:
-        """Nothing of it is left at the provider, or nobody tries any more."""
+        """Record that nothing of it is left at the provider, or that no more tries follow."""
         await self._change(handed_id, {"state": "ended", "held_until_us": 0})
 
-    # What is known of all.
+    # Queries over all batches.
 
     async def out(self) -> dict[str, Out]:
-        """By batch in progress, what of it is at providers or was answered there."""
+        """Return the part of each batch in progress that is at providers or was answered there, by id."""
         query = (
             select(
                 col(ProviderBatchRow.batch_id),
@@ -306,7 +308,7 @@ class ProviderBatchStore:
         }
 
     async def turnaround_s(self, deployment_id: str) -> float | None:
-        """Return the longest that the latest batches of a deployment took, in seconds; None where none has come to its end."""
+        """Return the longest turnaround of the latest batches of a deployment, in seconds; None where none has ended."""
         took = (col(ProviderBatchRow.ended_us) - col(ProviderBatchRow.created_us)).label("took")
         ours = and_(col(ProviderBatchRow.deployment_id) == deployment_id, _judged())
         latest = select(took).where(ours).order_by(col(ProviderBatchRow.ended_us).desc()).limit(_LATEST).subquery()
@@ -334,7 +336,9 @@ class ProviderBatchStore:
 
 
 def _judged() -> ColumnElement[bool]:
-    """Those whose time tells something: what answered all of it, and what was too slow for it."""
+    """Return the condition for batches with a meaningful turnaround: those answered in full, and those that were too
+    slow for it.
+    """
     return or_(col(ProviderBatchRow.outcome) == "completed", col(ProviderBatchRow.outcome) == "late")
 
 

@@ -1,8 +1,10 @@
-"""ProviderBatchLine over: lines that a provider's batch API answers, from the decision to their answers. Any number of processes may do it.
+"""The provider batch runner: hands lines over to providers' batch APIs, from the decision to their answers. Any
+number of processes may do it.
 
-It observes what is in progress, decides by the cheapest way that still makes it, and hands lines over in groups; each group is
-then looked at until the provider has answered it, or until its lines are needed elsewhere. What is known of a group is in the
-database before the provider hears of it, so another process can go on with it whenever this one dies.
+It looks at the batches in progress, chooses the cheapest option that is in time for each line, and hands lines over in
+groups; each group is then polled until the provider has answered it, or until its lines are needed elsewhere. A group
+is recorded in the database before the provider hears of it, so another process can go on with it whenever this one
+dies.
 """
 
 import asyncio
@@ -40,9 +42,9 @@ from proxy.batch.estimate import (
     turnaround_s,
 )
 from proxy.batch.execution_options import ExecutionOption, cheapest_option
-from proxy.batch.line_protocol import Asked, ProviderBatchLine, ProviderBatchLines
+from proxy.batch.line_protocol import LineRequest, ProviderBatchLine, ProviderBatchLines
 from proxy.batch.lines import request_id, result_of
-from proxy.batch.observers import ProviderBatchObserver
+from proxy.batch.observers import ProviderBatchCount
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out, ProviderBatchRecord, ProviderBatchStore
 from proxy.batch.scheduler import Slack, left_s_of
 from proxy.batch.store import BatchStore
@@ -54,27 +56,27 @@ _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest group, by the bytes of its bodies."""
 _LOOK_AGAIN_S: Final = 300.0
-"""After so long, lines that another way was cheaper for are looked at again."""
+"""Seconds after which lines that another option was cheaper for are looked at again."""
 _REFUSED_S: Final = 600.0
-"""The seconds for which a deployment is left alone that refused a batch for another reason than its pace."""
+"""Seconds for which a deployment is left alone that refused a batch for another reason than its pace."""
 _PACED_S: Final = 60.0
-"""The same for a provider's pace, where it does not say for how long."""
+"""Seconds for which one is left alone for its provider's pace, where the refusal names none."""
 _MOST_PACED_S: Final = 3_600.0
 _SETTLED_S: Final = 60.0
-"""The seconds after its beginning from which on a batch that cannot be found was never made."""
+"""Seconds after its beginning from which on a batch that cannot be found was never made."""
 _LOST_S: Final = 100_000.0
-"""The seconds after its beginning from which on nothing more is to be heard of a batch: more than a day."""
+"""Seconds after its beginning after which a batch is given up: more than a day."""
 _FORGET_S: Final = 604_800.0
-"""The seconds for which a provider is asked to delete its part of a batch: a week."""
+"""Seconds for which a provider is asked to delete its part of a batch: a week."""
 _FORGET_LATER: Final = 0.125
-"""The part of a batch's age after which it is asked again, so that it is asked ever more seldom."""
+"""The part of a batch's age after which the deletion is asked for again, so that it is asked ever more seldom."""
 _RESULTS_AT_A_TIME: Final = 200
 _ALL: Final = 2**31 - 1
 _OK: Final = 200
 
 
 def set_aside_s(error: UpstreamError) -> float:
-    """Return the seconds for which nothing is handed over after a refusal: as long as it says, within bounds."""
+    """Return the seconds for which nothing is handed over after a refusal: the refusal's own, within bounds."""
     is_pace = error.owner == "pace"
     if error.retry_after_s is None:
         return _PACED_S if is_pace else _REFUSED_S
@@ -82,14 +84,14 @@ def set_aside_s(error: UpstreamError) -> float:
 
 
 class Allowed(Protocol):
-    """Money for what is handed over."""
+    """The budgets that hold money for lines that are handed over."""
 
     async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Hold it under a name; False where a hard budget has too little."""
+        """Hold money under a name. Return False where a hard budget has too little."""
         ...
 
     async def free(self, name: str) -> None:
-        """Give back what is held under a name."""
+        """Give back the money held under a name."""
         ...
 
 
@@ -120,13 +122,13 @@ class _Looked(msgspec.Struct):
 
     since: float
     at: int = -1
-    """The last line of this time's look."""
+    """The place of the last line of this round."""
     decided: int = -1
-    """The last line of any look: up to it whatever waits goes another way."""
+    """The place of the last line of any round: all waiting lines up to it take another option."""
 
 
 class ProviderBatchRunner:
-    """One process's part in it."""
+    """The runner of provider batches in one process."""
 
     def __init__(
         self,
@@ -145,10 +147,10 @@ class ProviderBatchRunner:
         holder: str,
         clock: Callable[[], float],
         rest_s: Callable[[], float] = lambda: 0.0,
-        observer: ProviderBatchObserver | None = None,
+        count: Callable[[ProviderBatchCount, int], None] = lambda _what, _number: None,
     ) -> None:
-        """`deployments` has those with a batch API, by id; `slacks` are those that the runner found last, by batch, `speed` its
-        tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
+        """`deployments` returns those with a batch API, by id; `slacks` the runner's latest slack by batch, `speed`
+        its tokens a second, and `rest_s` the seconds that it rests while there is nothing to do.
         """
         self._section = section
         self._batches = batches
@@ -164,17 +166,17 @@ class ProviderBatchRunner:
         self._holder = holder
         self._clock = clock
         self._rest_s = rest_s
-        self._observer = observer or ProviderBatchObserver()
+        self._count = count
         # Two processes that look at the same one at once do no harm.
         self._lease_us = int(2 * section.lease_s * 1_000_000)
         self._looked: dict[str, _Looked] = {}
         self._refused_until: dict[str, float] = {}
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
-        """Works for ever."""
+        """Hand over and poll batches, for ever."""
         while True:
             try:
-                await self.tend()
+                await self.poll()
                 if not is_draining():
                     await self.hand_over()
             except _DATABASE_FAILS as error:
@@ -184,7 +186,7 @@ class ProviderBatchRunner:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Rests as long as the runner does; once that has work, it is soon noticed here."""
+        """Rest as long as the runner does; new work of the runner is soon noticed here."""
         began, poll_s = self._clock(), self._section.poll_s
         while True:
             await asyncio.sleep(poll_s)
@@ -194,7 +196,7 @@ class ProviderBatchRunner:
     # Deciding.
 
     async def hand_over(self) -> None:
-        """One round: of each batch, some lines that a provider's batch API is the cheapest way for."""
+        """Do one round: of each batch, hand over some lines for which a provider's batch API is the cheapest option."""
         deployments = self._deployments()
         if not deployments:
             return
@@ -210,9 +212,9 @@ class ProviderBatchRunner:
                 await self._look_through(batch, slack, turnarounds, out.get(batch.batch_id, NOTHING_OUT))
 
     def bound(self, batch: Batch) -> int | None:
-        """Return the last place whose line may go another way, for what is decided line by line; None for all lines.
-
-        Nothing waits here for a decision once time presses, nor in the second half of a window while no speed is known.
+        """Return the place up to which lines may take another option, for lines that are decided one by one; None for
+        all lines. No line waits here for a decision once time presses, nor in the second half of a window while no
+        speed is known.
         """
         left_s, slack = left_s_of(batch, self._batches.now_us()), self._slacks().get(batch.batch_id)
         if not self._deployments():
@@ -271,7 +273,7 @@ class ProviderBatchRunner:
         by_name: Mapping[str, OptionTimes],
         left_s: float | None,
     ) -> ProviderBatchLine | None:
-        """Return the line as a provider takes it, where that is the cheapest way that still makes it."""
+        """Return the line as a provider takes it, where that is the cheapest option that is in time."""
         # Planning is a millisecond of work, and many lines of it must not keep the loop from others.
         await asyncio.sleep(0)
         try:
@@ -298,7 +300,7 @@ class ProviderBatchRunner:
     # Acting.
 
     async def _begin(self, batch: Batch, caller: Caller, group: _Group) -> None:
-        """Hands a group over: money first, then the database, then the provider."""
+        """Hand a group over: money first, then the database, then the provider."""
         handed_id = f"{HANDED}{secrets.token_hex(12)}"
         mosts = [each.handing.most_nanousd for each in group.chosen]
         most = None if None in mosts else sum(each or 0 for each in mosts)
@@ -329,7 +331,7 @@ class ProviderBatchRunner:
         if not lines:
             await self._money.free(handed_id)
             return
-        self._observer.count_handed("handed", len(lines))
+        self._count("handed", len(lines))
         calls = [BatchCall(custom_id=custom_id(handed_id, line), body=handings[line.number].body) for line in lines]
         await self._send(handed_id, batch, first, calls)
 
@@ -383,10 +385,10 @@ class ProviderBatchRunner:
             except _DATABASE_FAILS as error:
                 _log.warning("batch: a lease could not be renewed: %s", type(error).__name__)
 
-    # Seeing to what is handed over.
+    # Polling batches at providers.
 
-    async def tend(self) -> None:
-        """Look at everything that is due to be looked at by now."""
+    async def poll(self) -> None:
+        """Poll every batch that is due."""
         due_us = self._batches.now_us()
         while True:
             handed = await self._store.take_due(due_us, self._holder, self._lease_us)
@@ -395,7 +397,7 @@ class ProviderBatchRunner:
             deployment = self._deployments().get(handed.deployment_id)
             try:
                 if deployment is None:
-                    await self._wait_or_lose(handed)
+                    await self._wait_or_give_up(handed)
                 elif handed.state == "making":
                     await self._find(handed, deployment)
                 elif handed.state == "forgetting":
@@ -404,26 +406,26 @@ class ProviderBatchRunner:
                     await self._look(handed, deployment)
             except UpstreamError as error:
                 _log.warning("batch: %s says nothing of a batch: %s", handed.deployment_id, error.public)
-                await self._wait_or_lose(handed)
+                await self._wait_or_give_up(handed)
 
     async def _find(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
-        """Return a batch of which nobody wrote down whether the provider took it."""
+        """Find a batch at the provider whose making was not confirmed."""
         api = self._apis[deployment.batch_api or ""]
         found = await api.find(deployment, handed.handed_id, handed.created_us / 1_000_000, handed.lines)
         if not api.names_batches:
-            found = await self._ours_among(handed, deployment, api, found)
+            found = await self._matching_ids(handed, deployment, api, found)
         if found and found[0]:
             await self._store.made(handed.handed_id, found[0], 0)
         elif not found and self._age_s(handed) > _SETTLED_S:
             # It was never made: nothing was paid for, and its lines are as they were.
             await self._end(handed, "lost", failed=False)
         else:
-            await self._wait_or_lose(handed)
+            await self._wait_or_give_up(handed)
 
-    async def _ours_among(
+    async def _matching_ids(
         self, handed: ProviderBatchRecord, deployment: Deployment, api: BatchApi, found: Sequence[str]
     ) -> list[str]:
-        """Return the one of these that is ours. While one still runs that may be, it is an empty name."""
+        """Return the ids that are of this batch. An empty name stands for one that still runs and may be."""
         known = await self._store.known_ids(deployment.deployment_id)
         open_ones = False
         for batch_id in found:
@@ -449,10 +451,10 @@ class ProviderBatchRunner:
             return
         if late_s > -CANCEL_S or batch.status != "in_progress":
             await api.cancel(deployment, handed.upstream_id)
-        await self._wait_or_lose(handed)
+        await self._wait_or_give_up(handed)
 
     async def _forget(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
-        """Has the provider delete what it has of a batch that has come to its end: prompts and answers belong to callers."""
+        """Ask the provider to delete its part of a batch that has ended: prompts and answers belong to callers."""
         api = self._apis[deployment.batch_api or ""]
         upstream_id = handed.upstream_id
         if not upstream_id:
@@ -467,14 +469,14 @@ class ProviderBatchRunner:
             found = None
         if found is not None and not found.outcome:
             await api.cancel(deployment, upstream_id)
-            await self._wait_or_lose(handed)
+            await self._wait_or_give_up(handed)
             return
         if found is not None:
             await api.forget(deployment, found)
         await self._store.forgotten(handed.handed_id)
 
     async def _wait_to_forget(self, handed: ProviderBatchRecord) -> None:
-        """Asks again later, ever more seldom; after a week somebody has to see to it."""
+        """Ask for the deletion again later, ever more seldom; after a week an operator has to see to it."""
         age_s = self._age_s(handed)
         if age_s > _FORGET_S:
             _log.error(
@@ -487,13 +489,15 @@ class ProviderBatchRunner:
         later_us = int(age_s * _FORGET_LATER * 1_000_000)
         await self._store.look_later(handed.handed_id, max(self._next_look_us(), self._batches.now_us() + later_us))
 
-    async def _wait_or_lose(self, handed: ProviderBatchRecord) -> None:
-        """Look again later. Lines that are needed go other ways meanwhile, and what is never heard of again is booked."""
+    async def _wait_or_give_up(self, handed: ProviderBatchRecord) -> None:
+        """Look again later. Lines that are needed take other options meanwhile, and the calls of a lost batch are
+        booked.
+        """
         if handed.state == "forgetting":
             await self._wait_to_forget(handed)
             return
         if self._batches.now_us() >= handed.give_up_us and handed.lines_left:
-            self._observer.count_handed("returned", await self._store.take_back(handed))
+            self._count("returned", await self._store.take_back(handed))
         if self._age_s(handed) > _LOST_S:
             await self._end(handed, "lost", failed=True, unknown=handed.lines)
             return
@@ -520,7 +524,7 @@ class ProviderBatchRunner:
             ended = "late"
         elif found.outcome == "failed":
             self._refused_until[deployment.deployment_id] = self._clock() + _REFUSED_S
-        # What it says that it answered and did not give was paid for as well.
+        # Answers that the provider counts but did not deliver were paid for as well.
         await self._end(handed, ended, failed=True, unknown=max(0, found.answered - read))
 
     async def _write(
@@ -531,7 +535,7 @@ class ProviderBatchRunner:
         reserves: Mapping[str, Entry],
         some: Sequence[CallOutcome],
     ) -> None:
-        """Write some answers with their bookings. What nothing can be made of is booked at the most that it may cost."""
+        """Write some answers with their bookings. An unreadable answer is booked at the most that it may cost."""
         numbers = {each.custom_id: parsed for each in some if (parsed := number_of(handed.handed_id, each.custom_id))}
         lines = await self._store.lines_of(handed.batch_id, {number for number, _ in numbers.values()})
         results: list[LineResult] = []
@@ -554,9 +558,9 @@ class ProviderBatchRunner:
             else:
                 results.append(result)
         collected = await self._store.collect(handed, results, entries, estimated)
-        self._observer.count_handed("answered", collected.answered)
-        self._observer.count_handed("unneeded", collected.unneeded)
-        self._observer.count_handed("estimated", estimated)
+        self._count("answered", collected.answered)
+        self._count("unneeded", collected.unneeded)
+        self._count("estimated", estimated)
         await self._store.hold(handed.handed_id, self._holder, self._lease_us)
 
     async def _result(
@@ -573,9 +577,9 @@ class ProviderBatchRunner:
             return None, orphan_settlement(reserve)
         return result_of(line, reserve.request_id, answered), entry
 
-    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> Asked:
-        """Return the line as the request line is asked about it. Raises Refused."""
-        return Asked(
+    async def _asked(self, batch: Batch, caller: Caller, line: ClaimedLine, named: str) -> LineRequest:
+        """Return the line as a request to the pipeline. Raises Refused."""
+        return LineRequest(
             request_id=named,
             caller=caller,
             endpoint=batch.endpoint,
@@ -586,8 +590,8 @@ class ProviderBatchRunner:
     async def _end(
         self, handed: ProviderBatchRecord, outcome: str, *, failed: bool, unknown: int = 0, leaves: bool | None = None
     ) -> None:
-        """Close it. Of the calls that nothing was heard of, `unknown` may have been paid for, and the others were not made. With
-        `leaves` something of it is at the provider; None: where it was made there.
+        """Close a batch. Of the calls without a report, `unknown` may have been paid for, and the others were not
+        made. With `leaves` a part of it is at the provider; None: where it was made there.
         """
         reserves = list((await self._store.open_reserves(handed.handed_id)).values())
         estimated = min(unknown, len(reserves))
@@ -596,8 +600,8 @@ class ProviderBatchRunner:
         leaves = handed.upstream_id != "" if leaves is None else leaves
         released = await self._store.end(handed, outcome, entries, estimated=estimated, failed=failed, leaves=leaves)
         await self._money.free(handed.handed_id)
-        self._observer.count_handed("returned", released)
-        self._observer.count_handed("estimated", estimated)
+        self._count("returned", released)
+        self._count("estimated", estimated)
         if estimated:
             _log.error(
                 "batch: %d calls at %s may have been charged for without an answer; they are booked at the most that they may "
@@ -619,7 +623,7 @@ def custom_id(handed_id: str, line: ClaimedLine) -> str:
 
 
 def number_of(handed_id: str, name: str) -> tuple[int, int] | None:
-    """Return the line's number and generation of such a name; None for one that is not ours."""
+    """Return the line's number and generation in such a name; None for one that is not ours."""
     prefix, _, rest = name.partition("-")
     number, _, generation = rest.partition("-")
     if prefix != handed_id or not number.isdecimal() or not generation.isdecimal():

@@ -1,7 +1,8 @@
-"""The runner: validates batches, answers their lines, and writes their files. Any number of processes may run one.
+"""The batch runner: validates batches, answers their lines, and writes their files. Any number of processes may run
+one.
 
-It observes what is in progress, decides by slack, and claims lines; nothing that it knows is needed by another process
-to go on when it dies.
+It looks at the batches in progress, decides by slack, and claims lines; another process needs nothing of its memory to
+go on when it dies.
 """
 
 import asyncio
@@ -17,14 +18,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from accounts.caller import Caller
+from accounts.errors import UnknownKey
 from proxy.batch.backlog import Backlog, Due, lacking
 from proxy.batch.batch import Batch, ClaimedLine, LineResult
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
+from proxy.batch.batch_errors import FileNotFound, StorageUnavailable, TooMuchQueued
 from proxy.batch.estimate import Speed, estimated
 from proxy.batch.execution_options import in_flex, takes_flex
 from proxy.batch.files import FileStore, Owner
-from proxy.batch.line_protocol import Answered, Answering, Asked
+from proxy.batch.line_protocol import Answering, LineReply, LineRequest
 from proxy.batch.lines import meaning_of, request_id, result_of, wait_s
 from proxy.batch.observers import BatchObserver, Event
 from proxy.batch.output import write_files
@@ -33,7 +35,7 @@ from proxy.batch.provider_batch_store import NOTHING_OUT, Out
 from proxy.batch.scheduler import Slack, Standing, Turns, left_s_of, shares, slacks
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
-from proxy.errors import NotAuthenticated, Refused, error_reply
+from proxy.errors import NotAuthenticated, Refused, code_of, error_reply
 from selfhosted.replica import PoolReading
 
 _log: Final = logging.getLogger("weighbridge.batch")
@@ -42,7 +44,7 @@ _DUTY_S: Final = 1.0
 _CALLER_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 0.02
 _LONGEST_REST_S: Final = 15.0
-"""The longest pause between looks for batches of other processes, once there was none for long."""
+"""The longest pause, in seconds, between looks for batches of other processes, once there was none for long."""
 _AT_A_TIME: Final = 1_000
 """Lines that one transaction adds, or answers that one deletes."""
 _RESULTS_AT_A_TIME: Final = 200
@@ -50,26 +52,20 @@ _DAY_US: Final = 86_400_000_000
 _OK: Final = 200
 
 Told = Callable[[AsyncConnection, Batch, Event], Awaitable[None]]
-"""Tells of a batch's end, within the transaction that ends it."""
+"""The function that reports a batch's end, within the transaction that ends it."""
 
 
 class Room(Protocol):
-    """The capacity that interactive work leaves."""
+    """The source of the capacity that interactive work leaves."""
 
     def idle(self, model: str | None) -> float:
-        """Return the idle share, from 0 to 1, of what serves a model; of anything, where lines name several."""
+        """Return the idle share, from 0 to 1, of a model's targets; of any target, where lines name several."""
         ...
 
     def reading(self, model: str | None) -> PoolReading | None:
-        """Return what own engines that serve a model still have to read; None where something else may serve it, too."""
-        ...
-
-
-class Callers(Protocol):
-    """The callers of batches, as of now."""
-
-    async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None of one that does not."""
+        """Return the prompts that own engines for a model still have to read; None where another target may serve it,
+        too.
+        """
         ...
 
 
@@ -94,15 +90,15 @@ class Money(Protocol):
     """The cost of batches, and the room of budgets for it."""
 
     def bound_for(self, caller: Caller) -> Bound:
-        """Bounds the cost of a caller's lines."""
+        """Return the function that bounds the cost of a caller's lines."""
         ...
 
     async def problem(self, caller: Caller, validated: Validated, batch_id: str = "") -> Problem | None:
-        """Return why no budget has room for the whole batch; None where all have."""
+        """Return the reason for which no budget has room for the whole batch; None where all have."""
         ...
 
 
-class _NotMine(Exception):
+class _LeaseLost(Exception):
     """Another process has taken the batch over."""
 
 
@@ -112,7 +108,7 @@ class _Running(msgspec.Struct, eq=False):
 
 
 class BatchRunner:
-    """One process's runner."""
+    """The batch runner of one process."""
 
     def __init__(
         self,
@@ -121,7 +117,7 @@ class BatchRunner:
         batches: BatchStore,
         files: FileStore,
         answering: Answering,
-        callers: Callers,
+        caller_of: Callable[[str], Awaitable[Caller | None]],
         room: Room,
         money: Money,
         told: Told,
@@ -134,11 +130,12 @@ class BatchRunner:
         bound: LineBound = _everything,
         backlog: Backlog | None = None,
     ) -> None:
+        """`caller_of` returns the caller of a key that still works, None of one that does not."""
         self._section = section
         self._batches = batches
         self._files = files
         self._answering = answering
-        self._callers = callers
+        self._caller_of = caller_of
         self._room = room
         self._money = money
         self._told = told
@@ -151,7 +148,7 @@ class BatchRunner:
         self._bound = bound
         self._backlog = backlog or Backlog()
         self._nothing_up_to: dict[str, int | None] = {}
-        """By batch, the bound up to which the last claim found nothing."""
+        """The bound, by batch, up to which the last claim found nothing."""
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
         self._ahead = Prefetch(clock)
@@ -162,11 +159,11 @@ class BatchRunner:
         self._job: asyncio.Task[None] | None = None
         self._duty_at = 0.0
         self._has_answered_all = False
-        """Nothing runs here any more, so that a batch may have come to its end."""
+        """True once nothing runs here any more, so that a batch may have ended."""
         self._news = 0
-        """Batches that were made by this process."""
+        """The number of batches that were made by this process."""
         self._idle_looks = 0
-        """Looks in a row that found no batch that had not ended."""
+        """The number of looks in a row that found no open batch."""
         batches.news = self._hear_of_news
         self._turns = Turns(clock)
         self._is_draining: Callable[[], bool] = lambda: False
@@ -175,7 +172,7 @@ class BatchRunner:
         """The slack of each batch in progress, as it was found last."""
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
-        """Works for ever. When it is cancelled, lines that run are given back."""
+        """Work on batches, for ever. When it is cancelled, lines that run are given back."""
         self._is_draining = is_draining
         others = [asyncio.create_task(self._write_results()), asyncio.create_task(self._keep_leases())]
         try:
@@ -192,8 +189,8 @@ class BatchRunner:
             await self._stop(others)
 
     async def step(self) -> None:
-        """One round: duties, one batch to validate or finalize, and lines for the room there is. Where there was no batch it is only
-        looked whether there is one.
+        """Do one round: duties, one batch to validate or finalize, and lines for the room there is. Where there was
+        no batch the round only checks whether there is one.
         """
         news = self._news
         if self._idle_looks and not await self._batches.has_open() and news == self._news:
@@ -217,7 +214,7 @@ class BatchRunner:
 
     @property
     def rest_s(self) -> float:
-        """Seconds until it is looked for batches again, if nothing happens: the longer the longer there is none."""
+        """Return the seconds until the next look for batches, if nothing happens: longer the longer there was none."""
         return min(max(_LONGEST_REST_S, self._section.poll_s), self._section.poll_s * 2.0 ** min(self._idle_looks, 16))
 
     def _hear_of_news(self) -> None:
@@ -247,13 +244,13 @@ class BatchRunner:
     # Lines.
 
     async def _fill(self) -> bool:
-        """Begins lines for the room there is. False where no batch is in progress."""
+        """Begin lines for the room there is. Return False where no batch is in progress."""
         live = await self._batches.live()
         names = {batch.batch_id for batch in live}
         self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
         await self._let_go(names)
         out = await self._handed()
-        # What providers answer says nothing of how fast the rest is.
+        # Answers of providers tell nothing about the speed of the rest.
         self.speed.look({each.batch_id: each.tokens_left + _out_of(out, each).answered_tokens for each in live})
         running: dict[str, int] = {}
         for batch_id, _ in self._running:
@@ -284,7 +281,7 @@ class BatchRunner:
         return bool(live)
 
     async def _claimed(self, batch: Batch, more: int) -> list[ClaimedLine]:
-        """Up to `more` lines of a batch that are this process's to begin."""
+        """Return up to `more` lines of a batch that are this process's to begin."""
         wanted = self._ahead.wanted(batch.batch_id, more, batch.left)
         if wanted > 0:
             up_to = self._bound(batch)
@@ -296,7 +293,9 @@ class BatchRunner:
         return self._ahead.begin(batch.batch_id, more)
 
     async def _let_go(self, live: Collection[str]) -> None:
-        """Give back what was claimed ahead of batches that have ended, and what others could have begun by now."""
+        """Give back lines that were claimed ahead from batches that have ended, and those that others could have
+        begun by now.
+        """
         # Kept until it is done: nobody else may begin them while their leases are renewed here.
         self._returning += self._ahead.stale(live, self._section.lease_s)
         await self._batches.give_back([(line, 0) for line in self._returning], self._holder)
@@ -311,7 +310,7 @@ class BatchRunner:
             priority=batch.priority,
             left_s=left_s_of(batch, self._batches.now_us()),
             tokens_left=max(0, batch.tokens_left - out.tokens),
-            # What waits for a provider shall not keep a share from other batches.
+            # Lines that wait for a provider must not keep a share from other batches.
             lines_left=running if self._waits(batch) else max(0, batch.left - out.lines),
             running=running,
             idle=self._room.idle(batch.model),
@@ -324,7 +323,7 @@ class BatchRunner:
         return found is not None and found == self._bound(batch)
 
     async def _answer(self, batch: Batch, line: ClaimedLine, slack: Slack) -> None:
-        """Answers one line. However that ends, the line is answered or waits again."""
+        """Answer one line. In every case the line is answered or waits again."""
         named = request_id(batch, line)
         try:
             answered = await self._ask(batch, line, named, slack)
@@ -344,7 +343,7 @@ class BatchRunner:
             self._running.pop((line.batch_id, line.number), None)
             self._wake.set()
 
-    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> Answered:
+    async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> LineReply:
         try:
             caller = await self._caller(batch.key_id)
             if caller is None:
@@ -354,13 +353,15 @@ class BatchRunner:
                 body = in_flex(body)
         except Refused as error:
             told = error_reply(error)
-            return Answered(status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s)
-        asked = Asked(
+            return LineReply(
+                status=told.status, body=told.body, code=told.code or "", retry_after_s=error.retry_after_s
+            )
+        asked = LineRequest(
             request_id=named,
             caller=caller,
             endpoint=batch.endpoint,
             body=body,
-            # What would be late otherwise goes before other batch work.
+            # Lines that would be late otherwise go before other batch work.
             priority=1 if slack.pressure >= 1 else batch.priority,
         )
         return await self._answering.answer(asked)
@@ -377,7 +378,7 @@ class BatchRunner:
     async def _caller(self, key_id: str) -> Caller | None:
         at, known = self._known.get(key_id, (0.0, None))
         if not at or self._clock() - at > _CALLER_S:
-            known = await self._callers.caller_of(key_id)
+            known = await self._caller_of(key_id)
             if len(self._known) > _AT_A_TIME:
                 self._known.clear()
             self._known[key_id] = (self._clock(), known)
@@ -427,7 +428,7 @@ class BatchRunner:
                 _log.warning("batch: leases could not be renewed: %s", type(error).__name__)
 
     async def _stop(self, others: list["asyncio.Task[None]"]) -> None:
-        """Give back what runs, and write what was answered."""
+        """Give back running lines, and write the answers."""
         tasks = [each.task for each in self._running.values()]
         if self._job is not None:
             tasks.append(self._job)
@@ -455,10 +456,10 @@ class BatchRunner:
                 await self._validate(batch)
             else:
                 await self._finalize(batch)
-        except _NotMine:
+        except _LeaseLost:
             _log.info("batch %s is another process's by now", batch.batch_id)
         except (StorageUnavailable, *_DATABASE_FAILS) as error:
-            # Its lease ends, and whoever comes next begins anew.
+            # Its lease ends, and the next process begins anew.
             _log.warning("batch %s waits: %s", batch.batch_id, type(error).__name__)
         except Exception:  # noqa: BLE001 - the tier must outlive any one batch
             _log.exception("working on batch %s failed; it is tried again", batch.batch_id)
@@ -469,7 +470,7 @@ class BatchRunner:
         caller = await self._caller(batch.key_id)
         if caller is None:
             await self._fail(
-                batch, [Problem(code="invalid_api_key", message="The key that made this batch was revoked.")]
+                batch, [Problem(code=code_of(UnknownKey), message="The key that made this batch was revoked.")]
             )
             return
         validated = await self._validated(batch, caller)
@@ -511,12 +512,12 @@ class BatchRunner:
                     held_at = self._clock()
                     await self._hold(batch)
         except FileNotFound:
-            problem = Problem(code="file_not_found", message="The input file is not there any more.")
+            problem = Problem(code=code_of(FileNotFound), message="The input file is not there any more.")
             return Validated(problems=[problem], lines=[], model=None)
         return await asyncio.to_thread(validation.end)
 
     async def _refusals(self, batch: Batch, caller: Caller, validated: Validated) -> list[Problem]:
-        """Return the objections to a sound file: too much waits already, or budgets have no room."""
+        """Return the objections to a sound file: too many tokens wait already, or budgets have no room."""
         owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
         waiting = await self._batches.waiting_tokens(owner)
         most = self._section.max_queued_tokens
@@ -525,7 +526,7 @@ class BatchRunner:
                 f"Your team's batches have {waiting} tokens waiting, and this one would add {validated.tokens}; at most {most} "
                 "may wait. Send it again when earlier batches are done, or split it."
             )
-            return [Problem(code="token_limit_exceeded", message=told)]
+            return [Problem(code=code_of(TooMuchQueued), message=told)]
         problem = await self._money.problem(caller, validated, batch.batch_id)
         return [] if problem is None else [problem]
 
@@ -570,10 +571,10 @@ class BatchRunner:
 
     async def _hold(self, batch: Batch) -> None:
         if not await self._batches.hold(batch.batch_id, self._holder, self._lease_us):
-            raise _NotMine
+            raise _LeaseLost
 
     async def forget(self) -> None:
-        """Delete what nobody needs any more: answers that files have, old batches, and files that have expired."""
+        """Delete rows that are not needed any more: answers that files have, old batches, and expired files."""
         for batch_id in await self._batches.with_results():
             while await self._batches.forget_results(batch_id, _AT_A_TIME):
                 pass
@@ -592,7 +593,7 @@ EVENTS: Final[Mapping[str, Event]] = {
 
 
 def event_id(batch_id: str, event: Event) -> str:
-    """Return the id of a batch's event: the same however often it is told."""
+    """Return the id of a batch's event: the same each time."""
     return f"evt_{blake2b(f'{batch_id}:{event}'.encode(), digest_size=12).hexdigest()}"
 
 

@@ -1,7 +1,7 @@
 """Stored bytes in an S3-compatible store. obstore, the extra `s3`, is imported when this module is.
 
-A blob is one object. Up to a part's size it is put in one request; beyond it in parts, which nobody sees until the last one is
-there. What is read is asked for range by range, so no request lasts as long as a slow reader.
+A blob is one object. Up to a part's size it is put in one request; beyond it in parts, which cannot be read until the
+last one is there. Reads ask range by range, so no request lasts as long as a slow reader.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class S3Blobs:
     def __init__(
         self, section: S3Section, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> None:
-        """Return the key is what the section refers to. Nothing is contacted yet."""
+        """Read the key that the section refers to. Nothing is contacted yet."""
         named: dict[str, Any] = {} if section.endpoint is None else {"endpoint": section.endpoint}
         if access_key_id is not None and secret_access_key is not None:
             named |= {"access_key_id": access_key_id, "secret_access_key": secret_access_key}
@@ -107,7 +107,7 @@ class S3Blobs:
             await obstore.delete_async(self._store, name)
 
     async def names(self) -> list[tuple[str, float]]:
-        """All objects under the prefix that may be ours, with their age in seconds."""
+        """Return all objects under the prefix that may be ours, with their age in seconds."""
         now = datetime.now(UTC)
         found: list[tuple[str, float]] = []
         with _translated(_UNREAD):
@@ -127,7 +127,7 @@ def _check(name: str) -> None:
 
 @contextlib.contextmanager
 def _translated(unavailable: str) -> Iterator[None]:
-    """Map errors of the store. Callers are not told its own words, which name the bucket."""
+    """Map errors of the store to the tier's. Callers are not told its own words, which name the bucket."""
     try:
         yield
     except (BaseError, OSError) as error:

@@ -1,9 +1,9 @@
 """The lines of each batch that run at once in one process, by slack. Pure.
 
-The slack of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is due
-earlier goes before, so it counts too. With much slack lines only fill what interactive work leaves idle. As it shrinks,
-the share that is taken without asking whether anything is idle grows, up to all there is. Shares are divided between
-teams by their weights, and within a team the earliest deadline comes first. At own engines lines are begun one by one.
+The slack of a batch is the time to its deadline, less the time that its work takes at the measured speed; work that is
+due earlier goes before, so it counts too. With much slack lines only fill idle capacity. As it shrinks, the share that
+is taken whether or not capacity is idle grows, up to all there is. Shares are divided between teams by their weights,
+and within a team the earliest deadline comes first. At own engines lines are begun one by one.
 """
 
 import heapq
@@ -17,26 +17,26 @@ from proxy.batch.batch import WINDOW_US, Batch
 from selfhosted.replica import PoolReading
 
 EASY: Final = 0.5
-"""Idle time, which may end, is counted on for this part of the time left where there is a choice of ways."""
+"""The part of the time left for which idle time, which may end, is counted on where there is a choice of options."""
 TIGHT: Final = 0.9
-"""And plain calls for this part."""
+"""The part of the time left for which plain calls are counted on."""
 _PRESSES: Final = 0.95
-"""Up to this share of the time left being needed, lines only fill what is idle."""
+"""The needed share of the time left up to which lines only fill idle capacity."""
 _PRESSES_ALL: Final = 1.0
-"""From this share on a batch takes everything that it may."""
+"""The needed share from which on a batch takes everything that it may."""
 UNKNOWN: Final = 0.1
-"""The part that is taken of a speed that was never measured, so that it can be."""
+"""The share that is taken while the speed is not measured, so that it can be."""
 SPARED: Final = 0.05
-"""The part of a window that is kept free at its end, for what could not be foreseen."""
+"""The part of a window that is kept free at its end, for the unforeseen."""
 _LONGEST_TURN_S: Final = 0.1
-"""The seconds that lines whose time is over wait for engines to have read their prompts."""
+"""The most seconds that lines whose time is over wait for engines to have read their prompts."""
 _LONGER_S: Final = 1.0
 """The additional seconds of those that hardly press."""
 _LOOK_SOON_S: Final = 0.02
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch in progress, as far as it matters for its share."""
+    """A batch in progress, with the figures that decide its share."""
 
     batch_id: str
     team_id: str
@@ -51,15 +51,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     """Lines that run in this process."""
     idle: float
-    """The share, from 0 to 1, of the capacity of the batch's targets that nothing uses, this batch's own lines counted as use.
+    """The share, from 0 to 1, of the capacity of the batch's targets that is idle, this batch's own lines counted as
+    use.
     """
     order: int = 0
-    """By the time it was made, for those that are alike otherwise."""
+    """The order of making, for batches that are alike otherwise."""
 
 
 class Slack(msgspec.Struct, frozen=True, kw_only=True):
     """The time that a batch has to spare, in seconds, and the share that it takes even where nothing is idle.
-
     `slack_s` is None without a deadline, or while no speed is known.
     """
 
@@ -70,7 +70,7 @@ class Slack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_easy(self) -> bool:
-        """True where there is time enough to go a way that may fail."""
+        """True where there is time enough for an option that may fail."""
         return self.pressure <= 0 and (self.needed is None or self.needed <= EASY)
 
 
@@ -78,7 +78,7 @@ _RELAXED: Final = Slack(slack_s=None, pressure=0.0)
 
 
 def left_s_of(batch: Batch, now_us: int) -> float | None:
-    """Seconds until a batch is due (`left_until_due_s`); None without a deadline."""
+    """Return the seconds until a batch is due (`left_until_due_s`); None without a deadline."""
     window_us = WINDOW_US[batch.completion_window]
     if window_us is None or batch.expires_us is None:
         return None
@@ -86,15 +86,15 @@ def left_s_of(batch: Batch, now_us: int) -> float | None:
 
 
 def left_until_due_s(left_s: float, window_s: float) -> float:
-    """Seconds until a batch is due, that is until shortly before its deadline. A batch that is steered towards the deadline
-    itself would end there, and not before.
+    """Return the seconds until a batch is due, that is until shortly before its deadline. A batch that is steered
+    towards the deadline itself would end there, and not before.
     """
     return left_s - SPARED * window_s
 
 
 def slacks(standings: Iterable[Standing], ahead: Callable[[float], float | None]) -> dict[str, Slack]:
-    """Return the slack of each batch by id. `ahead` tells the speed, in tokens a second, to expect of the next so many seconds; None
-    while it is not known.
+    """Return the slack of each batch by id. `ahead` returns the expected speed, in tokens a second, of the next so
+    many seconds; None while it is not known.
     """
     found: dict[str, Slack] = {}
     tokens = 0
@@ -133,10 +133,9 @@ def shares(standings: Sequence[Standing], found: Mapping[str, Slack], at_once: i
 
 
 class Turns:
-    """Turns at own engines: a line is begun for each that has read the prompts of all requests that it has.
-
-    An engine does not interrupt the reading of a prompt for somebody who comes meanwhile. So lines are not begun together, nor while
-    somebody waits for a first token: whoever comes then waits for the prompt of one line at most.
+    """Turns at own engines: a line is begun for each engine that has read the prompts of all its requests. An engine
+    does not interrupt the reading of a prompt for a later request. So lines are not begun together, nor while a
+    caller waits for a first token: a later caller then waits for the prompt of one line at most.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -147,7 +146,7 @@ class Turns:
         """Seconds until a line may be begun that waits for its turn; infinite where none does."""
 
     def begin_round(self) -> None:
-        """Lines are about to be begun. In one round each engine gives one turn."""
+        """Begin a round of beginning lines: in one round each engine gives one turn."""
         self._taken = 0
         self.look_in_s = math.inf
 
@@ -183,7 +182,7 @@ def _divide(
     most: int,
     key: Callable[[Standing], tuple[float, float, int]],
 ) -> dict[str, int]:
-    """Divides `most` lines among teams by weight, within a team in the order of `key`, none beyond what is wanted."""
+    """Divide `most` lines among teams by weight, within a team in the order of `key`, none beyond `wanted`."""
     given = dict.fromkeys(wanted, 0)
     by_team: dict[str, list[Standing]] = {}
     for each in sorted(standings, key=key):

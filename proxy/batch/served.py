@@ -12,22 +12,24 @@ from proxy.batch.batch import LineState
 from proxy.batch.tables import BatchLine
 
 LATEST: Final = 500
-"""Lines that are looked at, by the order in which lines are begun: a page asks again every two seconds."""
+"""The number of lines that are read, by the order in which they are begun: a page asks again every two seconds."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """One target's part in a batch's latest lines. `cost_nanousd` is None where one of them has no price."""
+    """A target's part in a batch's latest lines. `cost_nanousd` is None where one of them has no price."""
 
     target_id: str
     pool: str
-    """The pool of own engines; empty for what is bought."""
+    """The pool of own engines; empty for a paid target."""
     lines: int
     tokens: int
     cost_nanousd: int | None
 
 
 async def latest_served(engine: AsyncEngine, team_id: str, batch_id: str) -> list[Served]:
-    """By target, those with the most lines first. A line that failed at one and was answered by another counts at both."""
+    """Return the targets, those with the most lines first. A line that failed at one and was answered by another
+    counts at both.
+    """
     latest = (
         select(col(BatchLine.request_id))
         .where(col(BatchLine.batch_id) == batch_id, col(BatchLine.state) == LineState.ANSWERED)

@@ -1,10 +1,10 @@
 """Batches and lines in the database: claimed with a lease and a generation, answered once.
 
 A line is begun by one process at a time. Beginning it counts its generation up and names the process and the end of its
-lease, which the process renews. When the lease ends the line waits again, and whoever begins it next has a higher
-generation; what an older one brings later is not written, for a result and the line's state are one transaction that
-asks for the generation. The same statements serve SQLite and PostgreSQL: SQLite has one writer at a time, on PostgreSQL
-processes that claim at once skip what others are claiming.
+lease, which the process renews. When the lease ends the line waits again, and the next process to begin it has a higher
+generation; a later answer of an older one is not written, for a result and the line's state are one transaction that
+compares the generation. The same statements serve SQLite and PostgreSQL: SQLite has one writer at a time, on PostgreSQL
+processes that claim at once skip rows that others are claiming.
 """
 
 import secrets
@@ -51,12 +51,14 @@ from proxy.batch.tables import BatchLine, BatchResult, BatchRow
 from proxy.shared.database_clock import DatabaseTime
 
 _MAX_LIVE: Final = 1_000
-"""Batches that a process looks at, those that end first."""
+"""The most batches that a process looks at, those that end first."""
 _COLUMNS: Final = tuple(col(getattr(BatchRow, name)) for name in Batch.__struct_fields__)
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
 _OK: Final = 200
 _WORKED: Final = ("in_progress", "completed")
-"""The states whose tokens tell a speed: a cancelled or expired batch has dropped some without answering them."""
+"""The states of batches whose tokens tell a speed: a cancelled or expired batch has dropped some without answering
+them.
+"""
 _FRESH: Final[Mapping[str, int]] = dict.fromkeys(
     (
         "total", "completed", "failed", "repeated", "tokens", "tokens_left", "input_tokens", "cached_tokens", "output_tokens",
@@ -88,20 +90,20 @@ class BatchStore:
         self.engine = engine
         self._time = time
         self.news: Callable[[], None] = lambda: None
-        """Called when a batch was made here."""
+        """A callback for the moment when a batch was made here."""
 
     def now_us(self) -> int:
-        """Microseconds since 1970, for times that callers see."""
+        """Return microseconds since 1970, for times that callers see."""
         return self._time.here_us()
 
     def within(self, engine: AsyncEngine) -> "BatchStore":
-        """Return the same, inside of somebody's transaction."""
+        """Return the same store inside of the caller's transaction."""
         return BatchStore(engine, self._time)
 
-    # What callers ask for.
+    # Callers' requests.
 
     async def create(self, new: NewBatch) -> Batch:
-        """Return a batch that waits to be validated."""
+        """Create a batch that waits to be validated."""
         now_us = self.now_us()
         window_us = WINDOW_US[new.completion_window]
         batch_id = f"batch_{secrets.token_hex(16)}"
@@ -121,7 +123,7 @@ class BatchStore:
         return await self.get(batch_id)
 
     async def get(self, batch_id: str) -> Batch:
-        """Return a batch of anybody, for the tier itself. Raises BatchNotFound."""
+        """Return a batch of any team, for the tier itself. Raises BatchNotFound."""
         return await self._one(col(BatchRow.batch_id) == batch_id, batch_id)
 
     async def find(self, owner: Owner, batch_id: str) -> Batch:
@@ -157,9 +159,8 @@ class BatchStore:
         return await self._select(and_(*where), limit, col(BatchRow.created_us).desc())
 
     async def cancel(self, owner: Owner, batch_id: str) -> Batch:
-        """Begins no more lines of the batch; what runs comes to its end. Once is as good as twice.
-
-        Raises BatchNotFound, or BatchEnded for one that has ended or is about to.
+        """Begin no more lines of the batch; running ones are finished. Idempotent. Raises BatchNotFound, or
+        BatchEnded for one that has ended or is about to.
         """
         now_us = self.now_us()
         open_ = col(BatchRow.status).in_(("validating", "in_progress"))
@@ -199,7 +200,7 @@ class BatchStore:
             Outcome(**{name: row[name] for name in _OUTCOME_NAMES}, body=row["error_code"].encode()) for row in rows
         ]
 
-    # What runs.
+    # Work in progress.
 
     async def has_open(self) -> bool:
         """Return True while any batch has not ended."""
@@ -208,20 +209,20 @@ class BatchStore:
             return bool(await connection.scalar(query))
 
     async def live(self) -> list[Batch]:
-        """Batches in progress, those that end first at the front."""
+        """Return the batches in progress, those that end first at the front."""
         ends = case((col(BatchRow.expires_us).is_(None), 1), else_=0)
         return await self._select(
             col(BatchRow.status) == "in_progress", _MAX_LIVE, ends.asc(), col(BatchRow.expires_us).asc()
         )
 
     async def waiting_tokens(self, owner: Owner) -> int:
-        """Estimated tokens of a team's lines without an answer."""
+        """Return the estimated tokens of a team's lines without an answer."""
         query = select(func.sum(col(BatchRow.tokens_left))).where(_of(owner), col(BatchRow.status) == "in_progress")
         async with self.engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
 
     async def tokens_due_before(self, batch: Batch) -> int:
-        """Estimated tokens without an answer of the other batches that are due no later than this one."""
+        """Return the estimated tokens without an answer of the other batches that are due no later than this one."""
         due = col(BatchRow.expires_us)
         before = due.is_not(None) if batch.expires_us is None else due <= batch.expires_us
         query = select(func.sum(col(BatchRow.tokens_left))).where(
@@ -247,7 +248,7 @@ class BatchStore:
             return [Worked(**row) for row in (await connection.execute(query)).mappings()]
 
     async def note_estimate(self, batch_id: str, at_us: int) -> None:
-        """Keep the first estimate, so that it can be held against what came."""
+        """Keep the first estimate, so that it can be compared with the actual end."""
         first = and_(col(BatchRow.batch_id) == batch_id, col(BatchRow.estimated_us).is_(None))
         async with self.engine.begin() as connection:
             await connection.execute(update(BatchRow).where(first).values(estimated_us=at_us))
@@ -263,8 +264,8 @@ class BatchStore:
     async def claim(
         self, batch_id: str, limit: int, holder: str, lease_us: int, up_to: int | None = None
     ) -> list[ClaimedLine]:
-        """Begins up to `limit` waiting lines of a batch in progress, and returns them in the order of their places. `up_to` is
-        the last place to be begun; None for all.
+        """Begin up to `limit` waiting lines of a batch in progress, and return them in the order of their places.
+        `up_to` is the last place to be begun; None for all.
         """
         if limit < 1:
             return []
@@ -311,16 +312,15 @@ class BatchStore:
         return sorted((ClaimedLine(**row) for row in rows), key=attrgetter("place"))
 
     async def renew(self, holder: str, lease_us: int) -> int:
-        """Extend the leases of all lines that a process has begun; returns how many."""
+        """Extend the leases of all lines that a process has begun; return their number."""
         mine = and_(col(BatchLine.state) == LineState.RUNNING, col(BatchLine.holder) == holder)
         async with self.engine.begin() as connection:
             change = update(BatchLine).where(mine).values(held_until_us=self._time.now() + lease_us)
             return (await connection.execute(change)).rowcount
 
     async def answer(self, results: Sequence[LineResult]) -> list[LineResult]:
-        """Write results with their lines' state and what the batch came to, in one transaction.
-
-        Returns those that were written. The others' lines are another process's by now: their leases had ended.
+        """Write results with their lines' state and the batch's sums, in one transaction. Return those that were
+        written. The others' lines are another process's by now: their leases had ended.
         """
         if not results:
             return []
@@ -328,7 +328,9 @@ class BatchStore:
             return await self.answer_within(connection, results)
 
     async def answer_within(self, connection: AsyncConnection, results: Sequence[LineResult]) -> list[LineResult]:
-        """Return the same within the transaction of a caller whose own rows must commit or fail with these."""
+        """Write results within the transaction of a caller whose own rows must commit or fail with these; return
+        those that were written.
+        """
         by_batch: dict[str, list[LineResult]] = {}
         for each in results:
             by_batch.setdefault(each.line.batch_id, []).append(each)
@@ -342,7 +344,9 @@ class BatchStore:
         return written
 
     async def release_within(self, connection: AsyncConnection, batch_id: str, holder: str, *, failed: bool) -> int:
-        """Lets all lines of a batch wait again that `holder` has begun, within a caller's transaction; returns how many."""
+        """Let all lines of a batch wait again that `holder` has begun, within a caller's transaction; return their
+        number.
+        """
         mine = and_(
             col(BatchLine.batch_id) == batch_id,
             col(BatchLine.state) == LineState.RUNNING,
@@ -364,7 +368,7 @@ class BatchStore:
         return released
 
     async def give_back(self, lines: Sequence[tuple[ClaimedLine, int]], holder: str, *, failed: bool = False) -> None:
-        """Lets lines wait again, each for some microseconds more. With `failed` it counts as a failure of the line."""
+        """Let lines wait again, each for some microseconds more. With `failed` it counts as a failure of the line."""
         waits = [
             {"b_batch": line.batch_id, "b_number": line.number, "b_generation": line.generation, "b_wait": wait_us}
             for line, wait_us in lines
@@ -399,7 +403,7 @@ class BatchStore:
     # Duties that any process does, as often as it likes.
 
     async def free_abandoned(self) -> int:
-        """Lets lines wait again whose process has said nothing until the end of its lease; returns how many."""
+        """Let lines wait again whose process did not renew its lease; return their number."""
         over = and_(col(BatchLine.state) == LineState.RUNNING, col(BatchLine.held_until_us) < self._time.now())
         change = update(BatchLine).where(over).values(state=self._waiting_again(), holder="", held_until_us=0)
         async with self.engine.begin() as connection:
@@ -409,7 +413,7 @@ class BatchStore:
         return len(freed)
 
     async def end_due(self) -> list[str]:
-        """Begins no more lines of batches whose deadline has passed; returns these batches."""
+        """Begin no more lines of batches whose deadline has passed; return these batches."""
         due = and_(col(BatchRow.status) == "in_progress", col(BatchRow.expires_us) <= self._time.now())
         change = update(BatchRow).where(due).values(status="finalizing", ending="expired", finalizing_us=self.now_us())
         async with self.engine.begin() as connection:
@@ -419,7 +423,7 @@ class BatchStore:
         return ended
 
     async def finish_answered(self) -> int:
-        """Finalize batches all of whose lines are answered; returns how many."""
+        """Finalize batches all of whose lines are answered; return their number."""
         done = and_(
             col(BatchRow.status) == "in_progress",
             col(BatchRow.completed) + col(BatchRow.failed) >= col(BatchRow.total),
@@ -431,9 +435,8 @@ class BatchStore:
             return (await connection.execute(change)).rowcount
 
     async def take(self, statuses: Iterable[str], holder: str, lease_us: int) -> Batch | None:
-        """Take a batch to validate or to finalize that nobody works on, the oldest first; None without one.
-
-        One that is finalized, or cancelled, waits until its last line that runs has come to its end.
+        """Take a batch to validate or to finalize that no process works on, the oldest first; None without one. One
+        that is finalized, or cancelled, waits until its last running line has ended.
         """
         runs = exists().where(
             col(BatchLine.batch_id) == col(BatchRow.batch_id), col(BatchLine.state) == LineState.RUNNING
@@ -464,7 +467,9 @@ class BatchStore:
         return None if row is None else Batch(**row)
 
     async def hold(self, batch_id: str, holder: str, lease_us: int) -> bool:
-        """Extend the lease of a batch that is validated or finalized. False where it is another process's by now."""
+        """Extend the lease of a batch that is validated or finalized. Return False where it is another process's by
+        now.
+        """
         mine = and_(col(BatchRow.batch_id) == batch_id, col(BatchRow.holder) == holder)
         change = update(BatchRow).where(mine).values(held_until_us=self._time.now() + lease_us)
         async with self.engine.begin() as connection:
@@ -502,7 +507,9 @@ class BatchStore:
         bound_nanousd: int | None,
         reserved_nanousd: int,
     ) -> bool:
-        """Return a batch was sound: its lines may be begun. False where it is another process's by now, or was cancelled."""
+        """Mark a batch as sound: its lines may be begun. Return False where it is another process's by now, or was
+        cancelled.
+        """
         values = {
             "status": "in_progress",
             "in_progress_us": self.now_us(),
@@ -519,7 +526,7 @@ class BatchStore:
             return (await connection.execute(change)).rowcount == 1
 
     async def fail(self, connection: AsyncConnection, batch_id: str, holder: str, errors: str) -> bool:
-        """Return a batch is not sound, within the caller's transaction; none of its lines will be begun."""
+        """Mark a batch as not sound, within the caller's transaction; none of its lines will be begun."""
         values = {"status": "failed", "errors": errors, "failed_us": self.now_us(), "held_until_us": 0}
         changed = await connection.execute(update(BatchRow).where(_validated_by(batch_id, holder)).values(**values))
         return changed.rowcount == 1
@@ -555,7 +562,7 @@ class BatchStore:
         output_file_id: str | None,
         error_file_id: str | None,
     ) -> bool:
-        """Return the batch has come to its end, within the caller's transaction. False where another process was first."""
+        """Mark a batch as ended, within the caller's transaction. Return False where another process was first."""
         mine = and_(
             col(BatchRow.batch_id) == batch.batch_id,
             col(BatchRow.holder) == holder,
@@ -575,21 +582,23 @@ class BatchStore:
     # Forgetting.
 
     async def forget_results(self, batch_id: str, limit: int) -> int:
-        """Delete up to `limit` answers of a batch that has ended: its files have them. Returns how many."""
+        """Delete up to `limit` answers of a batch that has ended: its files have them. Return their number."""
         some = select(col(BatchResult.number)).where(col(BatchResult.batch_id) == batch_id).limit(limit)
         return await self._delete(
             delete(BatchResult).where(col(BatchResult.batch_id) == batch_id, col(BatchResult.number).in_(some))
         )
 
     async def with_results(self) -> list[str]:
-        """Batches that have ended and still have answers in the database."""
+        """Return the batches that have ended and still have answers in the database."""
         has = exists().where(col(BatchResult.batch_id) == col(BatchRow.batch_id))
         query = select(col(BatchRow.batch_id)).where(col(BatchRow.status).in_(tuple(ENDED)), has).limit(_MAX_LIVE)
         async with self.engine.connect() as connection:
             return list((await connection.execute(query)).scalars())
 
     async def forget_old(self, keep_us: int, limit: int) -> int:
-        """Delete batches that ended so long ago, with up to `limit` of their lines a call; returns what was deleted."""
+        """Delete batches that ended more than `keep_us` microseconds ago, with up to `limit` of their lines a call;
+        return the number of rows.
+        """
         last = func.coalesce(
             col(BatchRow.completed_us), col(BatchRow.failed_us), col(BatchRow.expired_us), col(BatchRow.cancelled_us)
         )
@@ -647,7 +656,7 @@ class BatchStore:
         await connection.execute(update(BatchLine).where(waiting).values(state=state))
 
     def _waiting_again(self) -> ColumnElement[int]:
-        """Return the state of a line that runs no more without an answer: what ends its batch has ended it too."""
+        """Return the state of a line that stops without an answer: waiting, or ended with its batch."""
         ending = select(col(BatchRow.ending)).where(col(BatchRow.batch_id) == col(BatchLine.batch_id)).scalar_subquery()
         return case(
             (ending == "cancelled", int(LineState.CANCELLED)),
@@ -714,7 +723,7 @@ def _repeated(batch_id: str, times: int) -> Any:
 
 
 def _booked(batch_id: str, results: Sequence[LineResult]) -> Any:
-    """Count answers and what they came to, and give back what was reserved for them."""
+    """Return an update that counts answers and their cost, and gives back their reservation."""
     completed = sum(each.status == _OK for each in results)
     return (
         update(BatchRow)

@@ -1,4 +1,6 @@
-"""The tables of the batch tier: files, batches, their lines, answers that no file holds yet, and what was handed over."""
+"""The tables of the batch tier: files, batches, their lines, answers that no file holds yet, and batches at
+providers.
+"""
 
 from typing import ClassVar
 
@@ -33,7 +35,7 @@ class StoredFile(SQLModel, table=True):
 
 
 class BatchRow(SQLModel, table=True):
-    """A batch: what was asked, how far it is, and what it came to. Times are microseconds since 1970."""
+    """A batch: its request, its progress and its sums. Times are microseconds since 1970."""
 
     __tablename__: ClassVar[str] = "batch"
     __table_args__ = (Index("ix_batch_team", "team_id", "created_us"), Index("ix_batch_status", "status"))
@@ -73,7 +75,7 @@ class BatchRow(SQLModel, table=True):
     completed: int = Field(sa_column=Column(Integer, nullable=False))
     failed: int = Field(sa_column=Column(Integer, nullable=False))
     repeated: int = Field(sa_column=Column(Integer, nullable=False))
-    """Times that a line was begun again, after a failure or because its process had died."""
+    """The number of times that a line was begun again, after a failure or because its process had died."""
     tokens: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     """Estimated tokens of all lines."""
     tokens_left: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -86,7 +88,7 @@ class BatchRow(SQLModel, table=True):
     unpriced: int = Field(sa_column=Column(Integer, nullable=False))
     """Answered lines whose cost is not known."""
     saved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
-    """The price of the answered lines had somebody waited for them, less what they did cost."""
+    """The price of the answered lines for interactive use, less their cost."""
     bound_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     """The most that all lines may cost together; None where a line has no price."""
     reserved_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -99,7 +101,7 @@ class BatchRow(SQLModel, table=True):
 
 
 class BatchLine(SQLModel, table=True):
-    """One request of a batch. The request itself is in the input file, at `start`."""
+    """A request of a batch. Its body is in the input file, at `start`."""
 
     __tablename__: ClassVar[str] = "batch_line"
     __table_args__ = (
@@ -111,7 +113,7 @@ class BatchLine(SQLModel, table=True):
     number: int = Field(sa_column=Column(Integer, primary_key=True))
     """The line of the input file, from 1."""
     place: int = Field(sa_column=Column(Integer, nullable=False))
-    """The order in which lines are begun: by model and by how they begin, so that prefixes are shared."""
+    """The order in which lines are begun: by model and by their beginning, so that prefixes are shared."""
     custom_id: str = Field(sa_column=Column(String(CUSTOM_ID_CHARS), nullable=False))
     start: int = Field(sa_column=Column(BigInteger, nullable=False))
     size: int = Field(sa_column=Column(Integer, nullable=False))
@@ -125,7 +127,7 @@ class BatchLine(SQLModel, table=True):
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The end of the holder's lease; while the line waits, the moment before which it is not begun."""
     failures: int = Field(sa_column=Column(Integer, nullable=False))
-    """Failures so far that may pass."""
+    """The number of failures so far that may pass."""
     status: int = Field(sa_column=Column(Integer, nullable=False))
     """The HTTP status of its answer; 0 without one."""
     error_code: str = Field(sa_column=Column(String(64), nullable=False))
@@ -158,11 +160,11 @@ class ProviderBatchRow(SQLModel, table=True):
     target_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     deployment_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     state: str = Field(sa_column=Column(String(16), nullable=False))
-    """`making` until the provider's id for it is known, `running`, `forgetting` from its end until the provider has deleted what it
-    has of it, `ended`.
+    """`making` until the provider's id for it is known, `running`, `forgetting` from its end until the provider has
+    deleted its part of it, `ended`.
     """
     outcome: str = Field(sa_column=Column(String(16), nullable=False))
-    """The outcome: as the provider says, or `late`, `refused` or `lost`; empty before."""
+    """The outcome: the provider's own, or `late`, `refused` or `lost`; empty before."""
     upstream_id: str = Field(sa_column=Column(String(MODEL_CHARS), nullable=False))
     """The provider's id for it; empty while it is not known."""
     lines: int = Field(sa_column=Column(Integer, nullable=False))
@@ -174,9 +176,9 @@ class ProviderBatchRow(SQLModel, table=True):
     """Estimated tokens of the lines that the provider has answered."""
     answered: int = Field(sa_column=Column(Integer, nullable=False))
     unneeded: int = Field(sa_column=Column(Integer, nullable=False))
-    """Answers that were paid for and came when their line was another's already."""
+    """Paid answers that came when their line was another's already."""
     estimated: int = Field(sa_column=Column(Integer, nullable=False))
-    """Calls whose cost nobody knows, and that are booked at the most that it may be."""
+    """Calls of unknown cost, which are booked at the most that it may be."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     give_up_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The moment at which its lines are taken back."""
@@ -184,5 +186,5 @@ class ProviderBatchRow(SQLModel, table=True):
     look_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The moment of the next look at it."""
     holder: str = Field(sa_column=Column(String(64), nullable=False))
-    """The process that sees to it."""
+    """The process that polls it."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))

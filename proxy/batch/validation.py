@@ -1,7 +1,7 @@
-"""Validation of an input file, line by line: what is wrong, where, and under which of OpenAI's codes. Pure.
+"""Validation of an input file, line by line: its faults, their places, and OpenAI's codes for them. Pure.
 
-A line is sound when it can be asked; whether its body has everything that its endpoint wants shows when it is, and is the
-answer of this line alone.
+A line is sound when it can be asked; a body that lacks a field of its endpoint fails when it is asked, and the error is
+the answer of this line alone.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from proxy.parse.chat_request import DEFAULT_OUTPUT_TOKENS
 MAX_PROBLEMS: Final = 100
 _BYTES_PER_TOKEN: Final = 4
 _BEGINNING: Final = 4_096
-"""Bytes of a first message that tell which lines begin alike."""
+"""The bytes of a first message by which lines with the same beginning are grouped."""
 _MOST_TOKENS: Final = 10**9
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault of a file. `line` is None for the file as a whole."""
+    """A fault of a file. `line` is None for the file as a whole."""
 
     code: str
     message: str
@@ -38,7 +38,7 @@ class LineSize(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     body_bytes: int
     input_tokens: int
-    """Estimated."""
+    """The estimated tokens of the prompt."""
     max_output_tokens: int | None
     choices: int
 
@@ -61,13 +61,13 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_nanousd(self) -> int | None:
-        """The most that all lines may cost together; None where a line has no price."""
+        """The most that all lines may cost together, in nano-dollars; None where a line has no price."""
         bounds = [line.bound_nanousd for line in self.lines]
         return None if None in bounds else sum(bound or 0 for bound in bounds)
 
     @property
     def reserved_nanousd(self) -> int:
-        """The most that the lines with a price may cost."""
+        """The most that the lines with a price may cost, in nano-dollars."""
         return sum(line.bound_nanousd or 0 for line in self.lines)
 
 
@@ -93,7 +93,7 @@ class _Body(msgspec.Struct):
 
 
 class _Found(msgspec.Struct):
-    """A sound line, before it is known in which order lines are begun."""
+    """A sound line, before the order in which lines are begun is known."""
 
     line: NewLine
     model: str
@@ -106,7 +106,7 @@ _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Validation:
-    """Reads a file in pieces. `end` tells what was found."""
+    """A reader of a file in pieces. `end` returns its findings."""
 
     def __init__(self, endpoint: str, *, max_lines: int, max_line_bytes: int, bound: Bound) -> None:
         self._endpoint = endpoint
@@ -292,7 +292,7 @@ def _texts_in(raw: bytes) -> int:
 
 
 def _beginning(body: _Body) -> bytes:
-    """Return a hash of the instructions or the first message, which mostly is what lines share."""
+    """Return a hash of the instructions or the first message, which lines mostly share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
     except msgspec.MsgspecError:

@@ -1,6 +1,7 @@
-"""One attempt at one deployment, from its reservation to its single settlement."""
+"""An attempt at one deployment, from its reservation to its single settlement."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
-from cost.meters import ZERO_METERS
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
 from cost.savings.comparators import NO_BASELINES
 from cost.usage import CONTINUED, CUT_AT_BOUND, UPSTREAM_STATUS, Usage
 from providers.breaker import Permit
@@ -29,7 +30,7 @@ from providers.errors import (
 from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
-from proxy.admit.queues.queue_item import Slot
+from proxy.admit.queues.queue_item import QueuePermit
 from proxy.dispatch.attempt_cost import (
     NOTHING,
     Money,
@@ -64,8 +65,8 @@ _TEXT_PAYLOAD: Final = b'{"choices":[{"index":0,"delta":{"content":%b}}]}'
 
 
 class RetainedAnswer:
-    """The payloads of one answer, within a bound. A stream says a token in some 250 bytes; of those that say nothing else only
-    the text is held.
+    """The payloads of one answer, within a bound. A stream takes some 250 bytes for a token; of payloads that hold
+    nothing but text only the text is kept.
     """
 
     __slots__ = ("_left", "_payloads", "_text")
@@ -83,7 +84,7 @@ class RetainedAnswer:
         return self._left >= 0
 
     def add(self, events: Iterable[Event]) -> None:
-        """Retains these, too."""
+        """Retain further events."""
         if self._left < 0:
             return
         for event in events:
@@ -99,7 +100,7 @@ class RetainedAnswer:
             self._payloads, self._text = [], bytearray()
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads so far, which say what those of the answer said; empty where they were too many."""
+        """Return payloads with the same content as the answer's so far; empty where they were too many."""
         self._end_text()
         return self._payloads
 
@@ -123,7 +124,7 @@ _VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
 
 
 class Attempt:
-    """One call of one deployment, updated while its stream flows. `close` writes its ledger entry exactly once."""
+    """A call of one deployment, updated while its stream flows. `close` writes its ledger entry exactly once."""
 
     __slots__ = (
         "_books",
@@ -144,13 +145,13 @@ class Attempt:
         "last_token_at",
         "load_tracker",
         "number",
+        "queue_permit",
         "reached",
         "retained",
         "routed",
         "sent",
         "service_tier",
         "settled",
-        "slot",
         "started_at",
         "token_events",
         "units",
@@ -207,20 +208,20 @@ class Attempt:
         self.retained = RetainedAnswer(routed.keep_bytes, before) if routed.keep_bytes else None
         """The answer as it is judged after the reply; None when nothing is."""
         self.unused: Unused | None = None
-        self.slot: Slot | None = None
-        """The attempt's place among the target's work in flight, released when it settles."""
+        self.queue_permit: QueuePermit | None = None
+        """The attempt's permit among the target's work in flight, released when it settles."""
         self.load_tracker: LoadTracker | None = None
 
     @property
     def now_us(self) -> int:
-        """The wall clock now, in microseconds since 1970."""
+        """Return the wall clock's time in microseconds since 1970."""
         return self._now_us()
 
     async def reserve(self) -> None:
-        """Books the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
+        """Book the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
         """
-        # The entry has what is likely the most, which is booked when the process dies; budgets hold what must be.
+        # The entry has the likely maximum, which is booked when the process dies; budgets hold the upper bound.
         most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
         await self._books.reserve(entry, most)
@@ -235,7 +236,7 @@ class Attempt:
             if event.token:
                 self.token_events += 1 if event.run is None else event.run.tokens
                 self.chars += event.text_chars
-                # What was reported before no longer tells the whole.
+                # An earlier report no longer covers everything.
                 self._stale = True
             if event.usage is not None:
                 self.wire_usage = event.usage
@@ -291,9 +292,9 @@ class Attempt:
     def close(
         self, ending: Ending, error: BaseException | None = None, *, status: int, unused: Unused | None = None
     ) -> Settled:
-        """Settles the attempt and returns the result. Only the first call has an effect; each returns the same.
-
-        `unused` is set for an answer that was not given to the caller: it has a cost but no baseline, as it saved nothing.
+        """Settle the attempt and return the result. Only the first call has an effect; each returns the same.
+        `unused` is set for an answer that was not given to the caller: it has a cost but no baseline, as it saved
+        nothing.
         """
         if self.settled is not None:
             return self.settled
@@ -306,8 +307,8 @@ class Attempt:
         if self._reserve is not None:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
             self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
-        if self.slot is not None:
-            self.slot.release(usage.input_tokens + usage.output_tokens)
+        if self.queue_permit is not None:
+            self.queue_permit.release(usage.input_tokens + usage.output_tokens)
         if self.load_tracker is not None:
             # An estimate of ours says nothing of the engine's cache.
             counted = self.wire_usage is not None and usage.source == "upstream"
@@ -328,7 +329,6 @@ class Attempt:
             detail="" if error is None else self._told(error),
             pool=self.candidate.target.pool or "",
             version="" if self.load_tracker is None else self.load_tracker.version,
-            waited_s=self.candidate.waited_s,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             continues=self.routed.before is not None,
@@ -343,7 +343,7 @@ class Attempt:
         return self.settled
 
     def without_echo(self, error: BaseException) -> BaseException:
-        """Return the error, or what is left of an upstream's without the request's own words."""
+        """Return the error; an upstream's is stripped of the request's own words."""
         if not isinstance(error, UpstreamError) or error.without_words is None:
             return error
         request = self.routed.request
@@ -352,7 +352,7 @@ class Attempt:
         return without_repeated_words(error, {name: bytes(value) for name, value in fields.items()})
 
     def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
-        """Return the closing entry's kind and its money, with the usage flagged by how the attempt ended."""
+        """Return the closing entry's kind and its money, with the usage flagged by the ending."""
         if not self.sent or not self.reached or (not self.token_events and isinstance(error, _NEVER_STARTED)):
             kind, money = _VOID
         else:
@@ -375,7 +375,9 @@ class Attempt:
         return None if self.first_token_at is None else self.first_token_at - self.started_at
 
     def _tpot_s(self, output_tokens: int) -> float | None:
-        """Mean seconds an output token after the first; None with fewer than two tokens, and for what came in one piece."""
+        """Return the mean seconds an output token after the first; None with fewer than two tokens, and for an answer
+        in one piece.
+        """
         if self.first_token_at is None or self.last_token_at is None:
             return None
         took_s = self.last_token_at - self.first_token_at
@@ -383,7 +385,7 @@ class Attempt:
 
     def preview(self) -> tuple[Usage, int | None, int | None]:
         """Return usage, cost and baseline (nano-dollars) as they would settle now, for the reply's closing headers or
-        event. Of an answer that this attempt goes on with, they are those of the whole.
+        event. For an answer that this attempt continues, they are those of the whole.
         """
         money, before = self._money(), self.routed.before
         cost = money.cost_nanousd
@@ -406,7 +408,9 @@ class Attempt:
         return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
-        """Report to the breaker. Returns whether the deployment failed, None when the attempt says nothing about it."""
+        """Report to the breaker. Return True when the deployment failed, False when it did not, None when the attempt
+        tells nothing about it.
+        """
         late = isinstance(error, DeadlineExceeded | AnswerLate)
         if late and self.sent and not self.token_events and self.was_patient:
             self._permit.record_fault(type(error).__name__, None, counted=True)
@@ -420,7 +424,7 @@ class Attempt:
             and not self.token_events
             and self.candidate.reason not in {"hedge", "agreement"}
         ):
-            # Late once is no fault. Who is overtaken again and again while it answers nobody hangs.
+            # One late answer is no fault. A deployment that is overtaken again and again, and answers no request, hangs.
             self._permit.silent()
             return None
         if isinstance(error, CannotCarry) or (ending != "ok" and not isinstance(error, RequestRejected)):
@@ -430,7 +434,7 @@ class Attempt:
         return False
 
     def _report_fault(self, error: UpstreamError) -> bool | None:
-        """Report a failure that is not the request's, by whose it is."""
+        """Report a failure that is not the request's, by its owner. Return as `_report_health` does."""
         permit = self._permit
         counted = error.gateway_failure or error.key_refused
         permit.record_fault(type(error).__name__, error.status, counted=counted, detail=self._told(error))
@@ -469,7 +473,7 @@ class Attempt:
         return self._counted
 
     def _reserve_entry(self) -> Entry:
-        """Return the entry that books what the attempt is likely to cost at most."""
+        """Return the entry that books the likely maximum of the attempt's cost."""
         routed, candidate, tracker = self.routed, self.candidate, self.load_tracker
         target, caller = candidate.target, routed.caller
         entry = replace(
@@ -484,6 +488,7 @@ class Attempt:
             stream=routed.request.stream,
             complexity=None if routed.prediction is None else routed.prediction.complexity,
             tag=routed.request.tag,
+            end_user=routed.request.end_user,
             pool=routed.pools.get(target.target_id, ""),
             origin=routed.origin,
             arm=routed.arm,
@@ -507,7 +512,7 @@ class Attempt:
     def _closing_entry(
         self, reserve: Entry, kind: EntryKind, money: Money, lasted_s: float, *, status: int, served: bool
     ) -> Entry:
-        """Return the entry that closes the reserve: the same, but for what is known only now."""
+        """Return the entry that closes the reserve: the same, with the fields that are known only now."""
         usage, baselines, tracker, routed = money.usage, money.baselines, self.load_tracker, self.routed
         meters = money.costs_nanousd or ZERO_METERS
         entry = replace(
@@ -528,36 +533,27 @@ class Attempt:
         )
         entry = replace(
             entry,
-            input_tokens=usage.input_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            output_tokens=usage.output_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
             usage_source=usage.source,
             flags=usage.flags,
             cost_nanousd=money.cost_nanousd,
-            input_nanousd=meters[0],
-            cached_input_nanousd=meters[1],
-            output_nanousd=meters[4],
-            reasoning_nanousd=meters[5],
+            **dict(zip(_METERED, (*_counts(usage), *meters), strict=True)),
         )
-        if usage.cache_write_tokens or usage.unit or meters[6] or money.batch_saved_nanousd:
+        if usage.unit or money.batch_saved_nanousd or money.disputed_nanousd:
             # A reserve has none of these, and few answers do.
             entry = replace(
                 entry,
-                cache_write_tokens=usage.cache_write_tokens,
-                cache_write_1h_tokens=usage.cache_write_1h_tokens,
-                cache_write_nanousd=meters[2],
-                cache_write_1h_nanousd=meters[3],
                 unit=usage.unit,
                 quantity_milli=usage.quantity_milli,
-                request_nanousd=meters[6],
                 batch_saved_nanousd=money.batch_saved_nanousd,
+                disputed_nanousd=money.disputed_nanousd,
             )
         if tracker is None:
             return entry
         return replace(entry, flags=usage.flags + _other_version(tracker), version=tracker.version)
 
 
+_counts: Final = attrgetter(*TOKEN_COLUMNS)
+_METERED: Final = (*TOKEN_COLUMNS, *METER_COLUMNS)
 _UNSAID: Final = Entry(
     request_id="",
     attempt=1,
@@ -589,18 +585,20 @@ _UNSAID: Final = Entry(
     ttft_us=None,
     duration_us=None,
 )
-"""A reserve that says nothing yet. Entries are changed in steps: Python builds a call of more than 14 of these names from a
+"""A reserve without values. Entries are changed in steps: Python builds a call of more than 14 of these names from a
 dict, which takes longer than three such calls.
 """
 
 
 def _other_version(tracker: LoadTracker) -> tuple[str, ...]:
-    """Return the flag of an attempt that another version of the model answers than the conversation was to have."""
+    """Return the flag of an attempt that was answered by another version of the model than the conversation was to
+    have.
+    """
     return ("other_version",) if tracker.other_version else ()
 
 
 def _was_chosen(routed: RoutedRequest) -> bool:
-    """Return True where the gateway chose for a caller, so that somebody may ask why."""
+    """Return True where the gateway chose for a caller, so that the choice must be explainable."""
     return routed.prediction is not None and routed.origin == "caller"
 
 
@@ -608,38 +606,46 @@ def _us(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
+_UPSTREAM_ERROR: Final = "upstream_error"
+_OF_ERROR: Final[Mapping[type[BaseException], tuple[AttemptResult, str]]] = {
+    FirstTokenTimeout: ("timeout", "first_token_timeout"),
+    UpstreamTimeout: ("timeout", "upstream_timeout"),
+    DeadlineExceeded: ("timeout", "deadline_exceeded"),
+    StreamCut: ("cut", "stream_cut"),
+    UpstreamRateLimited: ("rate_limited", _UPSTREAM_ERROR),
+    RequestRejected: ("rejected", _UPSTREAM_ERROR),
+    UpstreamError: ("error", _UPSTREAM_ERROR),
+}
+"""The result in metrics and logs, and the ledger's flag, of an attempt that such an error ended; that of the nearest class counts. Of
+any other error only the ending is told.
+"""
+_OF_ENDING: Final[Mapping[Ending, AttemptResult]] = {
+    "ok": "ok",
+    "hedge_lost": "hedge_lost",
+    "caller_gone": "cancelled",
+    "slow_reader": "cancelled",
+    "shutdown": "cancelled",
+    "failed": "cancelled",
+}
+
+
+def _of_error(error: BaseException | None) -> tuple[AttemptResult, str] | None:
+    return None if error is None else next((_OF_ERROR[kind] for kind in type(error).__mro__ if kind in _OF_ERROR), None)
+
+
 def flags_of(ending: Ending, error: BaseException | None) -> tuple[str, ...]:
     """Return the ledger's flags: the error's where there is one, else the ending's; empty for a success."""
-    match error:
-        case None:
-            pass
-        case FirstTokenTimeout():
-            return ("first_token_timeout",)
-        case UpstreamTimeout():
-            return ("upstream_timeout",)
-        case StreamCut():
-            return ("stream_cut",)
-        case DeadlineExceeded():
-            return ("deadline_exceeded",)
-        case UpstreamError():
-            # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
-            return ("upstream_error", *([f"{UPSTREAM_STATUS}{error.status}"] if error.status is not None else []))
-    return () if ending == "ok" else (ending,)
+    told = _of_error(error)
+    if told is None:
+        return () if ending == "ok" else (ending,)
+    flag = told[1]
+    if flag == _UPSTREAM_ERROR and isinstance(error, UpstreamError) and error.status is not None:
+        # Callers got another status: whose fault it was is for operators to mend, and for the books to know.
+        return (flag, f"{UPSTREAM_STATUS}{error.status}")
+    return (flag,)
 
 
 def result_of(ending: Ending, error: BaseException | None) -> AttemptResult:
     """Return the attempt's result for metrics and logs."""
-    match error:
-        case None:
-            pass
-        case FirstTokenTimeout() | UpstreamTimeout() | DeadlineExceeded():
-            return "timeout"
-        case UpstreamRateLimited():
-            return "rate_limited"
-        case RequestRejected():
-            return "rejected"
-        case StreamCut():
-            return "cut"
-        case UpstreamError():
-            return "error"
-    return ending if ending in {"ok", "hedge_lost"} else "cancelled"
+    told = _of_error(error)
+    return _OF_ENDING[ending] if told is None else told[0]

@@ -44,7 +44,7 @@ class Money(msgspec.Struct, frozen=True):
     disputed_nanousd: int = 0
     """What would be owed beside the cost for what the upstream told beyond the possible."""
     batch_saved_nanousd: int = 0
-    """Of the tier batch: what it would have cost at the usual price, less what it does cost."""
+    """The difference between the usual price and the cost, for the tier batch."""
 
 
 NOTHING: Final = Money(Usage(), ZERO_METERS, 0, NO_BASELINES)
@@ -52,8 +52,8 @@ NOTHING: Final = Money(Usage(), ZERO_METERS, 0, NO_BASELINES)
 
 
 def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: str | None = None) -> Money:
-    """Prices the usage at the target's current price and computes its baselines. `served_tier` is the provider's service
-    tier as the upstream told it, which may be another than was asked for.
+    """Price the usage at the target's current price, and compute its baselines. `served_tier` is the provider's
+    service tier as the upstream told it, which may be another than was asked for.
     """
     usual, asked = target.price, routed.facts.service_tier
     if usual is None:
@@ -69,7 +69,7 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
         cost = sum(costs)
     whole, spent = usage, cost
     if routed.before is not None:
-        # What was answered before it broke off is compared here, once, with all that the answer cost.
+        # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
     disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
     return Money(usage, costs, cost, _baselines(routed, target, whole, spent), disputed, saved)
@@ -78,15 +78,15 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
 def _disputed_nanousd(price: Price, usage: Usage, *, batch: bool) -> int:
     told = msgspec.structs.replace(
         usage,
-        input_tokens=usage.input_tokens + usage.disputed_input_tokens,
-        output_tokens=usage.output_tokens + usage.disputed_output_tokens,
+        input_tokens=usage.input_tokens + usage.disputed_input,
+        output_tokens=usage.output_tokens + usage.disputed_output,
         quantity_milli=usage.quantity_milli + usage.disputed_milli,
     )
     return price.cost_nanousd(told, batch=batch) - price.cost_nanousd(usage, batch=batch)
 
 
 def whole_usage(first: Usage, rest: Usage) -> Usage:
-    """Return the usage of an answer that was continued, as its caller asked for it: the prompt once, and all of the answer."""
+    """Return the usage of an answer that was continued: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
         output_tokens=first.output_tokens + rest.output_tokens,
@@ -97,8 +97,8 @@ def whole_usage(first: Usage, rest: Usage) -> Usage:
 
 
 def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, Meters]:
-    """Return the cost with the calls of tools that the provider ran, as part of what the request itself costs; where one of them
-    has no price, the usage says that the cost is without it.
+    """Add the calls of tools that the provider ran to the cost of the request; where one of them has no price, the
+    usage is flagged as without it.
     """
     called, unpriced = price.calls_nanousd(usage.tool_calls)
     if unpriced:
@@ -128,10 +128,10 @@ def broken_bound(target: Target, facts: Facts, usage: Usage) -> str:
     """Return how an answer under a hard budget used more than was held for it, in words; empty if it did not."""
     if not facts.bounded:
         return ""
-    told, held = usage.input_tokens + usage.disputed_input_tokens, longest_prompt(target, facts)
+    told, held = usage.input_tokens + usage.disputed_input, longest_prompt(target, facts)
     if told > held + _FRAMING:
         return f"told {told:,} prompt tokens of at most {held:,} (`template_tokens` tells what its host adds)"
-    written, longest = usage.output_tokens + usage.disputed_output_tokens, longest_answer(target, facts)
+    written, longest = usage.output_tokens + usage.disputed_output, longest_answer(target, facts)
     if longest is not None and written > (longest + _MARKS) * facts.choices:
         return f"wrote {written:,} tokens where {longest * facts.choices:,} were asked for"
     if usage.disputed_milli:
@@ -198,7 +198,7 @@ def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:
 
 
 def _baselines(routed: RoutedRequest, target: Target, usage: Usage, cost_nanousd: int) -> Baselines:
-    # Where a tool was needed, whoever it is compared with need not have it, nor its price.
+    # A baseline target need not have the tool that was needed, nor a price for it.
     if target.comparator is None or routed.comparators is None or routed.facts.dialect is not None:
         return NO_BASELINES
     cheapest = routed.plan.cheapest_commercial

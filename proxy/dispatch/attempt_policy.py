@@ -33,11 +33,13 @@ _LEAST_S: Final = 0.001
 _USUAL: Final = 3.0
 """The multiple of its usual time from which on an attempt is late."""
 _KEPT: Final = 2.0
-"""Times a candidate's usual time that are kept for it: the usual time is a median."""
+"""The multiple of a candidate's usual time that is kept for it: the usual time is a median."""
 _TOKEN_S: Final = 0.03
-"""Seconds that a token of a whole answer is taken to need where nothing is known of the target."""
+"""The assumed seconds of a token of a whole answer where nothing is known of the target."""
 _HARDLY: Final = 0.95
-"""The part of a target's time from which on it hardly is in time. Those who waited in vain had a hair less than all of it."""
+"""The part of a target's time from which on it is taken as barely in time. Requests that waited in vain had a hair
+less than all of it.
+"""
 _LEAST_PART: Final = 1 / 8
 """The part of a target's time that must be left for another try there."""
 _FEWEST: Final = 4
@@ -70,22 +72,20 @@ class AttemptPolicy:
         if self._hedging is not None:
             self._hedging.configure(hedged_share, FIRST_HEDGES, window_s)
 
-    # What to start.
+    # Starting attempts.
 
     def start_by(self, candidate: Candidate, routed: RoutedRequest) -> float:
-        """Return the latest start at the candidate, on the monotonic clock.
-
-        Raises DeadlineExceeded for what the target cannot do in time, or usually does not where another candidate may.
+        """Return the latest start at the candidate, on the monotonic clock. Raises DeadlineExceeded for a target that
+        cannot be in time, or usually is not where another candidate may.
         """
         target_id, stream, now = candidate.target.target_id, routed.request.stream, self._clock()
         expected = None if self._latency is None else self._latency.expect(target_id, routed.facts.tier)
         # A prediction is a median: what cannot be done is judged by far less.
         fewest = max(1, candidate.output_tokens // _FEWEST) if routed.prediction is not None else 1
-        if routed.deadline.cannot_make_it(now, expected, fewest, stream=stream) or self._is_too_slow(
-            candidate, routed, now
-        ):
+        latest = routed.deadline.start_by(now, expected, fewest, stream=stream)
+        if latest is None or self._is_too_slow(candidate, routed, now):
             raise routed.deadline.unreachable(target_id)
-        return routed.deadline.start_by(now, expected, fewest, stream=stream)
+        return latest
 
     async def prefill(self, upstream: Upstream, attempt: Attempt, call: UpstreamCall) -> Mapping[str, Any] | None:
         """Have the prompt read before the call where the attempt's pool does so: see `prefill.prefill`."""
@@ -95,9 +95,8 @@ class AttemptPolicy:
     # When to give up.
 
     def timeout(self, attempt: Attempt, attempts: list[Attempt]) -> AttemptTimeout:
-        """Return the time-out of an attempt that begins now, to be entered by its task.
-
-        Who else may answer is found only once the attempt may be late, and anew each time that it is due.
+        """Return the time-out of an attempt that begins now, to be entered by its task. The other deployments that
+        may answer are looked up only once the attempt may be late, and anew each time that it is due.
         """
         if len(attempts) == 1:
             # Nearly all requests are answered by their first attempt long before it may be late.
@@ -125,10 +124,9 @@ class AttemptPolicy:
     # When to hedge.
 
     def hedge_after_s(self, target: Target, routed: RoutedRequest) -> float | None:
-        """Return the seconds after which an attempt at `target` is late: those within which 95 of 100 have answered there.
-
-        None where nothing is hedged, or where this process has not seen enough of the target; and for what takes as long
-        as it is long, such as recordings.
+        """Return the seconds after which an attempt at `target` is late: those within which 95 of 100 have answered
+        there. None where nothing is hedged, or where this process has not seen enough of the target; and for answers
+        whose duration follows their length, such as recordings.
         """
         if self._hedging is None or self._latency is None:
             return None
@@ -140,9 +138,8 @@ class AttemptPolicy:
         return self._latency.late_s(target.target_id, routed.facts.tier, stream=routed.request.stream)
 
     def hedges(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Iterator[Candidate]:
-        """Yield where a second attempt may run beside the latest one, which is at `candidate`.
-
-        A request has one such attempt, and only once its first was sent: before that it waits for us.
+        """Yield the candidates at which a second attempt may run beside the latest one, which is at `candidate`. A
+        request has one such attempt, and only once its first was sent: before that it waits for us.
         """
         if not attempts[-1].sent or any(each.candidate.reason == "hedge" for each in attempts):
             return iter(())
@@ -153,7 +150,7 @@ class AttemptPolicy:
         """Take one second attempt from the budget; False when there is none left."""
         return self._hedging is not None and self._hedging.try_spend()
 
-    # The time of a target, and what is kept of it for others.
+    # The time of a target, and the part kept for others.
 
     def _first_look_s(self, routed: RoutedRequest) -> float | None:
         """Return the least seconds after which a request's first attempt may be late; None for never.
@@ -166,9 +163,8 @@ class AttemptPolicy:
         return None if math.isinf(left_s) else left_s
 
     def _left_s(self, attempt: Attempt, attempts: list[Attempt], *, first: bool = False) -> float | None:
-        """Return the seconds that the attempt is still waited for; None for no limit.
-
-        The `first` look supposes that whoever comes after it may answer, which costs least to find out.
+        """Return the seconds that the attempt is still waited for; None for no limit. The `first` look assumes that a
+        later candidate may answer, which is cheapest to find out.
         """
         candidate, routed, began_at = attempt.candidate, attempt.routed, _began_at(attempt.candidate, attempts)
         if first:
@@ -185,10 +181,10 @@ class AttemptPolicy:
         """Return True where another deployment of the target may be tried after it, or an answer is there already."""
         routed, target = attempt.routed, attempt.candidate.target
         if routed.before is not None or _is_beside(attempt.candidate, routed):
-            # A caller who has the first part of an answer is told soon when the rest does not come; and of a weak answer, when
+            # A caller with the first part of an answer is told soon when the rest does not come, and one with a weak answer when
             # no better one does.
             return True
-        # The last try that it has here is waited for, too.
+        # The last try at this target is waited for, too.
         tries = sum(each.candidate.target.target_id == target.target_id for each in attempts)
         return tries < routed.retry.attempts and self._balancer.has_untried(
             target, routed.caller, tried_deployments(attempts)
@@ -203,10 +199,9 @@ class AttemptPolicy:
         again: bool,
         kept_s: float | None,
     ) -> float | None:
-        """Return the seconds that a try at the candidate is waited for in all; None for no limit.
-
-        It `started_at`, the first one at the candidate `began_at`; `again` tells that another deployment of it may be tried
-        after it, and `kept_s` are the seconds that are kept for other candidates.
+        """Return the seconds that a try at the candidate is waited for in all; None for no limit. It `started_at`,
+        the first one at the candidate `began_at`; `again` is True when another deployment of it may be tried after
+        it, and `kept_s` are the seconds that are kept for other candidates.
         """
         stream, usual_s = routed.request.stream, self._usually_s(candidate, routed)
         return patience_s(
@@ -220,7 +215,7 @@ class AttemptPolicy:
         )
 
     def kept_s(self, candidate: Candidate, routed: RoutedRequest, began_at: float) -> float | None:
-        """Return the seconds kept for others of the time at `began_at`; None where nobody else may answer."""
+        """Return the seconds kept for others of the time at `began_at`; None where no other candidate may answer."""
         return self._kept_s(candidate, routed, routed.deadline.remaining_s(began_at))
 
     def _is_too_slow(self, candidate: Candidate, routed: RoutedRequest, now: float) -> bool:
@@ -236,7 +231,9 @@ class AttemptPolicy:
     def _kept_s(
         self, candidate: Candidate, routed: RoutedRequest, left_s: float, *, faster_than_s: float = math.inf
     ) -> float | None:
-        """Return the seconds kept for the least demanding of those who may answer after the candidate; None without one."""
+        """Return the seconds kept for the least demanding of the candidates that may answer after this one; None
+        without one.
+        """
         kept_s: float | None = None
         for each in _after(candidate, routed):
             known_s, wait_s = self._known_s(each, routed), self._room.wait_s(each, routed)
@@ -272,22 +269,19 @@ def tried_deployments(attempts: list[Attempt]) -> Collection[str]:
 
 
 def needed_s(usual_s: float | None, guess_s: float, left_s: float) -> float:
-    """Return the seconds of the time left that are kept for a candidate: twice its usual time, `guess_s` where that is not
-    known, and at most half of what is left.
-
-    One that is usually quick has a quarter of the time, or the guess if that is less: what is asked at the last moment is
-    answered too late by the slightest delay.
+    """Return the seconds of the time left that are kept for a candidate: twice its usual time, `guess_s` where that
+    is not known, and at most half of the time left. One that is usually quick has a quarter of the time, or the guess
+    if that is less: a request at the last moment is answered too late by the slightest delay.
     """
     wanted_s = guess_s if usual_s is None else max(_KEPT * usual_s, min(guess_s, left_s / 4))
     return min(wanted_s, left_s / 2)
 
 
 def window_s(left_s: float, usual_s: float | None, kept_s: float | None, *, stream: bool) -> float:
-    """Return the seconds that all tries at one target may take together, of the `left_s` that are left when the first begins.
-
-    `kept_s` is kept for who may answer instead; None where nobody may, and all the time is the target's. A whole answer has
-    three times its usual time in any case: it has nothing to show before its end, and one that is merely long would be paid
-    for twice.
+    """Return the seconds that all tries at one target may take together, of the `left_s` that are left when the first
+    begins. `kept_s` is kept for candidates that may answer instead; None where there is none, and all the time is the
+    target's. A whole answer has three times its usual time in any case: it has nothing to show before its end, and
+    one that is merely long would be paid for twice.
     """
     if kept_s is None:
         return left_s
@@ -305,11 +299,11 @@ def patience_s(
     others: bool,
     again: bool,
 ) -> float | None:
-    """Return the time-out in seconds of one try, until its first token or the end of a whole answer; None for no limit.
-
-    It is the rest of the target's `window` after `spent_s`. Where another deployment of the target may be tried after it
-    (`again`), a stream leaves half of that; and where anybody may answer instead (`again` or `others`), it is waited for no
-    longer than its tier's `first_token_s`. Three times the usual time it has all the same.
+    """Return the time-out in seconds of one try, until its first token or the end of a whole answer; None for no
+    limit. It is the rest of the target's `window` after `spent_s`. Where another deployment of the target may be
+    tried after it (`again`), a stream leaves half of that; and where any other may answer instead (`again` or
+    `others`), it is waited for no longer than its tier's `first_token_s`. It has three times the usual time all the
+    same.
     """
     limit = rest = window - spent_s
     usually = _USUAL * (usual_s or 0.0)
@@ -349,13 +343,13 @@ def timeout_error(attempt: Attempt, now: float) -> UpstreamError | Refused:
     if not routed.request.stream:
         return AnswerLate(words, deployment_id=deployment_id)
     late = FirstTokenTimeout(words, deployment_id=deployment_id)
-    # What was not sent yet waited for us: for its adapter.
+    # A call that was not sent yet waited for the gateway, which loads its adapter.
     late.gateway_failure = patient and attempt.sent
     return late
 
 
 def no_time_left(target_id: str) -> UpstreamError:
-    """Return the error for a target that is not tried again, as the time that is left is kept for others."""
+    """Return the error for a target that is not tried again, as the time left is kept for others."""
     late = FirstTokenTimeout(
         f"`{target_id}` failed, and what was left of the time was kept for others. {_NOBODY}", deployment_id=target_id
     )
@@ -364,11 +358,9 @@ def no_time_left(target_id: str) -> UpstreamError:
 
 
 def places(candidate: Candidate, routed: RoutedRequest, *, sibling: bool) -> Iterator[Candidate]:
-    """Yield where a late attempt at `candidate` may be hedged: at another deployment of its target if there is such a
-    `sibling`, then at the candidate that comes next.
-
-    The next one is left out where it is a lesser answer, another arm of the experiment, or paid for by a team whose requests
-    stay on our own targets as long as these answer.
+    """Yield the candidates at which a late attempt at `candidate` may be hedged: another deployment of its target if
+    there is such a `sibling`, then the next candidate. The next one is left out where it is a lesser answer, another
+    arm of the experiment, or paid for by a team whose requests stay on our own targets as long as these answer.
     """
     if sibling:
         yield msgspec.structs.replace(candidate, reason="hedge")
@@ -384,9 +376,8 @@ def places(candidate: Candidate, routed: RoutedRequest, *, sibling: bool) -> Ite
 
 
 async def first_to_succeed(racing: Sequence[asyncio.Task[_Result]]) -> _Result:
-    """Return the result of the task that has one first, the earlier of two that have it at once.
-
-    When all failed, raises the error of the first of them.
+    """Return the result of the task that has one first, the earlier of two that have it at once. Raises the error of
+    the first of them when all failed.
     """
     running = set(racing)
     while running:
@@ -408,11 +399,11 @@ def _after(candidate: Candidate, routed: RoutedRequest) -> Iterator[Candidate]:
 
 
 def _began_at(candidate: Candidate, attempts: list[Attempt]) -> float:
-    """Return when the first attempt at the candidate's target began."""
+    """Return the time at which the first attempt at the candidate's target began."""
     target_id = candidate.target.target_id
     return next((each.started_at for each in attempts if each.candidate.target.target_id == target_id), math.inf)
 
 
 def _is_beside(candidate: Candidate, routed: RoutedRequest) -> bool:
-    """Return True for a candidate that the plan does not have: it is asked for a better answer than one that is there."""
+    """Return True for a candidate that the plan does not have: it is asked for a better answer than the present one."""
     return all(each.target.target_id != candidate.target.target_id for each in routed.plan.candidates)

@@ -12,9 +12,8 @@ LongerS = Callable[[], float | None]
 
 
 class AttemptTimeout:
-    """A limit on how long the task that makes it waits within a `with`, whose end raises TimeoutError then.
-
-    It is an `asyncio.timeout` that costs no timer of its own: see `AttemptTimeouts`.
+    """A limit on the time that its task waits within a `with`, which then raises TimeoutError. It is an
+    `asyncio.timeout` that costs no timer of its own: see `AttemptTimeouts`.
     """
 
     __slots__ = ("_among", "_cancelling", "_longer_s", "_loop", "_over", "_task", "due_at", "expired")
@@ -26,7 +25,7 @@ class AttemptTimeout:
         among: set["AttemptTimeout"] | None = None,
         longer_s: LongerS | None = None,
     ) -> None:
-        """Without a limit only `expire` ends it. It is taken out of `among` at its end."""
+        """Without `due_at` only `expire` ends it. It is taken out of `among` at its end."""
         task: asyncio.Task[Any] | None = asyncio.current_task(loop)
         assert task is not None  # noqa: S101  Whoever waits is a task.
         self._loop = loop
@@ -35,7 +34,7 @@ class AttemptTimeout:
         self._task = task
         self._cancelling = task.cancelling()
         self.due_at = due_at
-        """On the loop's clock, in seconds."""
+        """The time at which it is due, on the loop's clock, in seconds."""
         self.expired = False
         self._over = False
         if among is not None:
@@ -74,9 +73,8 @@ class AttemptTimeout:
 
 
 class AttemptTimeouts:
-    """One timer for all attempts of an event loop.
-
-    Nearly all are over long before they are due, and a new one is seldom due before those that wait already.
+    """The one timer for all attempts of an event loop. Nearly all are over long before they are due, and a new one is
+    seldom due before the waiting ones.
     """
 
     def __init__(self) -> None:
@@ -86,9 +84,8 @@ class AttemptTimeouts:
         self._looks_at = math.inf
 
     def within(self, limit_s: float | None, longer_s: LongerS | None = None) -> AttemptTimeout:
-        """Return the time-out of the present task, from now on; None is without limit.
-
-        When it is due, `longer_s` is asked for the seconds that it has left: none below a millisecond, and None for no limit.
+        """Return the time-out of the present task, from now on; None is without limit. When it is due, `longer_s`
+        returns the seconds that it has left: none below a millisecond, and None for no limit.
         """
         # Asked for once: until Python 3.12 each answer takes a system call.
         loop = self._loop = self._loop or asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from proxy.plan.routed_request import Hold
 
 
 async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> "HeldStream":
-    """Read further events into `events` until the end or a limit. Raises what the upstream raises."""
+    """Read further events into `events` until the end or a limit. Raises the upstream's errors."""
     held = HeldStream(stream, attempt, events, limits)
     try:
         await held.fill()
@@ -23,7 +23,7 @@ async def hold(stream: UpstreamStream, attempt: Attempt, events: list[Event], li
 
 
 class HeldStream:
-    """An upstream stream after holding: yields what was not held yet; nothing when it is `whole`."""
+    """An upstream stream after holding: it yields the events that were not held yet; nothing when it is `whole`."""
 
     def __init__(self, stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> None:
         self.whole = False
@@ -101,5 +101,5 @@ class HeldStream:
         try:
             await self.stop()
         finally:
-            # Whoever closes it may be cancelled a second time.
+            # The closing task may be cancelled a second time.
             await self._stream.aclose()

@@ -1,8 +1,8 @@
 """Dispatch: tries the plan's candidates until the first token arrives, at which point the reply is committed.
 
-Retries stay within one target (another deployment of it where there is one), fallbacks go on to the next candidate. Going
-on to what is not known to fail is free; asking again what fails draws on its target's retry budget, so that a total outage
-is not multiplied.
+Retries stay within one target (another deployment of it where there is one), fallbacks go on to the next candidate.
+Going on to a deployment that is not known to fail is free; asking a failing one again draws on its target's retry
+budget, so that a total outage is not multiplied.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.wire import Event
-from proxy.admit.queues.queue_item import Slot
+from proxy.admit.queues.queue_item import QueuePermit
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadBalancer, QueueClient, ReplicaPool, TargetRoom
-from proxy.dispatch.outcome import CALLER_GONE
+from proxy.dispatch.outcome import CALLER_GONE, QueueWaited
 from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.upstream_fields import upstream_call
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
@@ -43,7 +43,7 @@ from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
 
 _CLOSING_S: Final = 1.0
-"""The seconds that the attempt that lost a race has to close its connection; it is settled by then."""
+"""Our refusals that a provider gives for one of its models as well as for all of them."""
 _MAY_BE_OF_A_NAME: Final = frozenset({"permission", "quota"})
 """Refusals of ours that a provider gives for one of its models as well as for all of them."""
 _NOT_HELD: Final = (BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget)
@@ -61,7 +61,9 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Runs attempts with retries and fallbacks; holds the upstream client, breakers, retry budgets and books they share."""
+    """A runner of attempts with retries and fallbacks; it holds the upstream client, breakers, retry budgets and
+    books they share.
+    """
 
     def __init__(
         self,
@@ -93,12 +95,13 @@ class Dispatcher:
         )
 
     def configure(self, retry: RetryConfig, hedging: HedgingConfig) -> None:
-        """Adopts a reloaded configuration."""
+        """Adopt a reloaded configuration."""
         self._budgets.configure(retry)
         self._policy.configure(hedging.budget_share, retry.budget_window_s)
 
-    async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
-        """Try the candidates in order and return the first that commits; every attempt is appended to `attempts`.
+    async def dispatch(self, routed: RoutedRequest, attempts: list[Attempt], waits: list[QueueWaited]) -> Committed:
+        """Try the candidates in order and return the first that commits; every attempt is appended to `attempts`, and every
+        wait in a queue to `waits`, also one that ended without a place.
 
         A target that has no room, or cannot answer in time, is passed over: the request spills over to the next one.
         Raises the last UpstreamError when none answered, at once when the request itself is at fault; NoRoom or
@@ -111,8 +114,9 @@ class Dispatcher:
             if candidate is None:
                 # A team whose requests stay on our own targets waits there, and pays for none that is sold.
                 continue
+            on_wait = _recording(waits, candidate, attempts) if routed.origin == "caller" else None
             try:
-                slot = await self._take_place(candidate, routed, waits=routed.origin == "caller")
+                queue_permit = await self._take_place(candidate, routed, on_wait)
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
                 short = short or error
@@ -120,13 +124,13 @@ class Dispatcher:
                 continue
             if not self._may_ask(candidate, routed, failure):
                 # In an outage the retry budget is what keeps all requests from walking the whole plan.
-                _release(slot)
+                _release(queue_permit)
                 continue
-            if slot is not None and slot.waited_s:
-                candidate = msgspec.structs.replace(candidate, waited_s=slot.waited_s)
+            if queue_permit is not None and queue_permit.waited_s:
+                candidate = msgspec.structs.replace(candidate, waited_s=queue_permit.waited_s)
             asking = self._retrying(candidate, routed, attempts)
             try:
-                return await (asking if slot is None else _hand_over_slot(slot, asking))
+                return await (asking if queue_permit is None else _move_permit(queue_permit, asking))
             except UpstreamError as error:
                 if not error.fall_back:
                     # The request is at fault, and would be so elsewhere.
@@ -139,21 +143,25 @@ class Dispatcher:
         raise _error_to_report(failure, short, routed.plan.paced_s)
 
     async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
-        """Make one attempt at one better target, without retries or queueing, as an answer exists already.
-
-        Raises what the attempt raises.
+        """Make one attempt at one better target, without retries or queueing, as an answer exists already. Raises the
+        attempt's error.
         """
-        slot = await self._take_place(candidate, routed, waits=False)
-        return await _hand_over_slot(slot, self._attempt(candidate, routed, attempts))
+        queue_permit = await self._take_place(candidate, routed)
+        return await _move_permit(queue_permit, self._attempt(candidate, routed, attempts))
 
-    async def _take_place(self, candidate: Candidate, routed: RoutedRequest, *, waits: bool) -> Slot | None:
-        """Return a place at the target; None where it needs none. Raises NoRoom or DeadlineExceeded."""
+    async def _take_place(
+        self, candidate: Candidate, routed: RoutedRequest, on_wait: Callable[[float], None] | None = None
+    ) -> QueuePermit | None:
+        """Take a place at the target; None where it needs none. Only with `on_wait` it is waited for. Raises NoRoom or
+        DeadlineExceeded.
+        """
         start_by = self._policy.start_by(candidate, routed)
-        return await self.room.take(candidate, routed, start_by, waits=waits)
+        return await self.room.take(candidate, routed, start_by, on_wait)
 
     def _may_ask(self, candidate: Candidate, routed: RoutedRequest, failure: UpstreamError | None) -> bool:
-        """Return True when a candidate may be asked, after the `failure` of one before it. Only to go on from one that fails to another
-        one that is known to fail draws on a budget: nothing else multiplies the load of an outage.
+        """Return True when a candidate may be asked, after the `failure` of one before it. Only going on from a
+        failing candidate to another one that is known to fail draws on a budget: nothing else multiplies the load of
+        an outage.
         """
         budget = self._budgets.of(candidate.target.entry)
         is_outage = failure is not None and failure.owner == "health"
@@ -179,8 +187,8 @@ class Dispatcher:
     async def _again(
         self, failed: list[UpstreamError], candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
     ) -> Committed:
-        """Make further attempts at a candidate after the first, as far as that makes sense: `failed` has its error, which is
-        taken out. Raises the last one's error.
+        """Make further attempts at a candidate after the first, within the retry policy: `failed` has its error,
+        which is taken out. Raises the last one's error.
         """
         target = candidate.target
 
@@ -219,10 +227,8 @@ class Dispatcher:
     async def _hedged(
         self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt], late_s: float
     ) -> Committed:
-        """Begins an attempt, and one more when it has said nothing after `late_s`. The first to begin its answer is returned;
-        the other one is cancelled, and booked as what it used.
-
-        Raises the first one's error when both fail.
+        """Begin an attempt, and one more when it has no token after `late_s`. The first to begin its answer is
+        returned; the other one is cancelled, and booked with its use. Raises the first one's error when both fail.
         """
         earlier = len(attempts)
         racing = [asyncio.ensure_future(self._begin(candidate, routed, attempts))]
@@ -243,15 +249,15 @@ class Dispatcher:
     async def _hedge(
         self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]
     ) -> Coroutine[Any, Any, Committed] | None:
-        """Return a second attempt to run beside the latest; None where nobody else has room, or the budget is used up."""
+        """Return a second attempt to run beside the latest; None where no other has room, or the budget is used up."""
         for place in self._policy.hedges(candidate, routed, attempts):
             try:
-                slot = await self._take_place(place, routed, waits=False)
+                queue_permit = await self._take_place(place, routed)
             except (QueueRefusal, DeadlineExceeded):
                 continue
             if self._policy.try_spend_hedge():
-                return _hand_over_slot(slot, self._begin(place, routed, attempts), hedge=True)
-            _release(slot)
+                return _move_permit(queue_permit, self._begin(place, routed, attempts), hedge=True)
+            _release(queue_permit)
             break
         return None
 
@@ -350,8 +356,8 @@ class Dispatcher:
 
 
 def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:
-    """Return the error in place of one that a wildcard's provider told, None where it stands: the caller chose the name, so what may be said
-    of it alone takes no other name's deployment away.
+    """Return the error in place of one that a wildcard's provider told, None where it stands: the caller chose the
+    name, so an error of that name alone must not set aside another name's deployment.
     """
     if error.status == HTTPStatus.NOT_FOUND or (error.owner == "operator" and error.reason == "model"):
         return _unknown_there(attempt)
@@ -373,24 +379,26 @@ def _unknown_there(attempt: Attempt) -> RequestRejected:
     )
 
 
-async def _hand_over_slot(slot: Slot | None, asking: Awaitable[Committed], *, hedge: bool = False) -> Committed:
-    """Move the slot to the attempt that commits, which releases it when it settles; otherwise releases it here. A `hedge`
-    has a slot of its own.
+async def _move_permit(
+    queue_permit: QueuePermit | None, asking: Awaitable[Committed], *, hedge: bool = False
+) -> Committed:
+    """Move the permit to the attempt that commits, which releases it when it settles; otherwise release it here. A
+    `hedge` has a permit of its own.
     """
     try:
         committed = await asking
     except BaseException:
-        _release(slot)
+        _release(queue_permit)
         raise
     if hedge or committed.attempt.candidate.reason != "hedge":
-        committed.attempt.slot = slot
+        committed.attempt.queue_permit = queue_permit
     else:
-        _release(slot)
+        _release(queue_permit)
     return committed
 
 
 async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | None) -> None:
-    """Cancel all attempts but the one that won, and see to it that each is settled. None won when the caller is gone."""
+    """Cancel all attempts but the one that won, and wait until each is settled. None won when the caller is gone."""
     running = [each for each in racing if not each.done()]
     for each in running:
         each.cancel()
@@ -407,15 +415,20 @@ async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | N
             await close_quietly(begun.stream)
 
 
-def _release(slot: Slot | None) -> None:
-    if slot is not None:
-        slot.release()
+def _recording(waits: list[QueueWaited], candidate: Candidate, attempts: list[Attempt]) -> Callable[[float], None]:
+    """Return what a queue tells a wait before the candidate to."""
+    return lambda seconds: waits.append(QueueWaited(candidate.target.target_id, seconds, len(attempts)))
+
+
+def _release(queue_permit: QueuePermit | None) -> None:
+    if queue_permit is not None:
+        queue_permit.release()
 
 
 async def _close_failed(
     attempt: Attempt, failure: BaseException, stream: UpstreamStream | None, attempts: list[Attempt]
 ) -> None:
-    """Settles an attempt that gave no answer, and closes its stream."""
+    """Settle an attempt that gave no answer, and close its stream."""
     # Settled first: closing the stream may wait or fail, and nothing of this attempt may stay open.
     if isinstance(failure, asyncio.CancelledError):
         _close_cancelled(attempt, stream)
@@ -428,7 +441,9 @@ async def _close_failed(
 
 
 def _close_cancelled(attempt: Attempt, stream: UpstreamStream | None) -> None:
-    """Settles an attempt whose caller is gone, or that another one has overtaken. What arrived of it was made, and costs."""
+    """Settle an attempt whose caller is gone, or that another one has overtaken. The tokens that arrived were made,
+    and cost.
+    """
     attempt.observe([] if stream is None else stream.unread())
     if attempt.unused is not None:
         attempt.close("hedge_lost", status=HTTPStatus.OK, unused=attempt.unused)
@@ -444,8 +459,8 @@ def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | N
 
 
 def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
-    """Return True when a later target of `auto` holds less money: targets come in the order of their margins, and what budgets
-    hold is the price.
+    """Return True when a later target of `auto` holds less money: targets come in the order of their margins, and
+    budgets hold the price.
     """
     if routed.facts.alias != AUTO or planned.bound_nanousd is None:
         return False
@@ -455,13 +470,16 @@ def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
 
 
 def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamError:
-    """Return the failure that tells more: the latest, but what one target cannot take says little where another one failed that could."""
+    """Return the failure that tells more: the latest, but a target's inability tells little where another one failed
+    that was able.
+    """
     return error if earlier is None or error.owner != "request" else earlier
 
 
 def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced_s: float | None) -> Exception:
-    """Return the error to report: a full queue first, because it passes by itself, else the upstream's failure. What is the request's own
-    fault only where it was asked passes by itself, too, where another target could take it that its provider's pace keeps away.
+    """Return the error to report: a full queue first, because it passes by itself, else the upstream's failure. A
+    failure that is the request's own only at the target asked passes by itself, too, where a target that could take
+    it waits for its provider's pace.
     """
     if failure is not None and not isinstance(short, QueueRefusal):
         if failure.owner == "request" and paced_s is not None:

@@ -12,7 +12,7 @@ from providers.breaker import Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
-from proxy.admit.queues.queue_item import NoRoom, QueueState, QueueWait, Slot, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueState, QueueWait
 from proxy.plan.marginal_cost import Room
 from proxy.plan.route_plan import Candidate
 from proxy.plan.routed_request import RoutedRequest
@@ -26,7 +26,7 @@ class LoadTracker(Protocol):
     """The share of one attempt in a replica's load, counted from `take` until `end`."""
 
     when_lost: Callable[[], None] | None
-    """A callback for the moment the replica is found dead before its first token."""
+    """The callback for the moment the replica is found dead before its first token."""
 
     @property
     def version(self) -> str:
@@ -45,12 +45,12 @@ class LoadTracker(Protocol):
         """Mark the prompt as computed, and cached, on the replica."""
         ...
 
-    def put_off(self) -> None:
-        """Note that the replica is asked later: until then its silence says nothing of it."""
+    def postponed(self) -> None:
+        """Note that the replica is asked later: until then its silence tells nothing about it."""
         ...
 
     def asked(self) -> None:
-        """Note that the replica which was put off is asked now."""
+        """Note that the postponed request is sent to the replica now."""
         ...
 
     def watch(self, when_down: Callable[[], None]) -> None:
@@ -65,10 +65,9 @@ class LoadTracker(Protocol):
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """End the load; called once.
-
-        `failed` tells that the replica failed, None when that is unknown; `silent` marks a failure that was only a missing
-        answer. The token counts are the engine's own, None when it reported none.
+        """End the load; called once. `failed` is True when the replica failed, None when that is unknown; `silent`
+        marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported
+        none.
         """
         ...
 
@@ -81,11 +80,13 @@ class ReplicaPool(Protocol):
         ...
 
     def free(self, target: Target, tokens: int) -> PoolRoom | None:
-        """Return the pool's room for one more request with a prompt of so many tokens; None when it is not known."""
+        """Return the pool's room for one more request with a prompt of `tokens`; None when it is not known."""
         ...
 
     def starts_in_s(self, target: Target) -> float | None:
-        """Return after how many seconds a replica may be there, where none takes requests; None where that is not known."""
+        """Return the seconds after which a replica may be there, where none takes requests; None where that is not
+        known.
+        """
         ...
 
     def ask(
@@ -107,20 +108,22 @@ class ReplicaPool(Protocol):
         ...
 
     def reader(self, target: Target, load: LoadTracker, tried: Collection[str]) -> Reader | None:
-        """Return a replica that reads the prompt for the one of the load, none of those tried before (by their names), counted
-        as load there; None where that one should read it itself.
+        """Return a replica that reads the prompt for the one of the load, none of those tried before (by their
+        names), counted as load there; None where that one should read it itself.
         """
         ...
 
     def ahead(self, target: Target, load: LoadTracker) -> ReadingAhead | None:
-        """Return how the prompt of the load's request is read in pieces before it is asked for; None where it is read as one."""
+        """Return the plan for reading the prompt of the load's request in pieces before the request; None where it is
+        read as one.
+        """
         ...
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Count what became of asking such a replica."""
+        """Count the result of asking such a replica."""
         ...
 
-    def turned_away(self, target: Target, tokens: int) -> None:
+    def record_overflow(self, target: Target, tokens: int) -> None:
         """Report demand of `tokens` that found no room, for the autoscaler."""
         ...
 
@@ -206,7 +209,7 @@ class LoadBalancer:
 
 
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
-    """Return the error of a target that nothing of may be called any more since the request was planned."""
+    """Return the error of a target without a callable deployment since the request was planned."""
     if absence is not None and absence.owner == "pace":
         return UpstreamRateLimited(
             "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
@@ -221,16 +224,16 @@ class QueueClient(Protocol):
 
     def queue_of(self, target_id: str) -> str | None: ...
 
-    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+    def expected(self, target_id: str, work: QueueItem) -> QueueWait | None:
         """Return the expected wait of work that would come now, and the longest; None without a queue."""
         ...
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
-        """Wait for a slot. Raises NoRoom."""
+    async def enter(self, target_id: str, work: QueueItem, on_wait: Callable[[float], None]) -> QueuePermit:
+        """Wait for a permit; `on_wait` is called with the seconds, however the wait ended. Raises NoRoom."""
         ...
 
-    def try_enter(self, target_id: str, work: Work) -> Slot:
-        """Return a slot without waiting. Raises NoRoom."""
+    def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
+        """Return a permit without waiting. Raises NoRoom."""
         ...
 
 
@@ -248,12 +251,17 @@ class TargetRoom:
     def record_overflow(self, target: Target, tokens: int) -> None:
         """Report to a pool's autoscaler demand of `tokens` that could not be placed there."""
         if self._replicas is not None and target.pool is not None:
-            self._replicas.turned_away(target, tokens)
+            self._replicas.record_overflow(target, tokens)
 
-    async def take(self, candidate: Candidate, routed: RoutedRequest, start_by: float, *, waits: bool) -> Slot | None:
-        """Return a place at the target, after a wait until `start_by` if `waits`; None where the target has no queue.
-
-        Raises NoRoom.
+    async def take(
+        self,
+        candidate: Candidate,
+        routed: RoutedRequest,
+        start_by: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> QueuePermit | None:
+        """Take a place at the target; None where the target has no queue. It is waited for until `start_by`, and `on_wait` is called
+        with the seconds waited; without `on_wait` nothing waits. Raises NoRoom.
         """
         target_id = candidate.target.target_id
         if self._queues is None or self._queues.queue_of(target_id) is None:
@@ -261,7 +269,9 @@ class TargetRoom:
                 self._check_engines(candidate.target)
             return None
         work = _work(candidate, routed, start_by)
-        return await self._queues.enter(target_id, work) if waits else self._queues.try_enter(target_id, work)
+        if on_wait is None:
+            return self._queues.try_enter(target_id, work)
+        return await self._queues.enter(target_id, work, on_wait)
 
     def wait_s(self, candidate: Candidate, routed: RoutedRequest) -> float | None:
         """Return the wait before the target; None where it has no room."""
@@ -272,10 +282,9 @@ class TargetRoom:
         full = target.pool is not None and self._replicas is not None and self._replicas.crowd(target) is not None
         return None if full else 0.0
 
-    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None:
-        """Return the room of one of our own targets for work that would come now; None when it is not known.
-
-        `aim_s` is what is allowed to the first token; a queue that lets nobody wait as long shortens it.
+    def expect(self, target: Target, work: QueueItem, prompt_tokens: int, aim_s: float) -> Room | None:
+        """Return the room of one of our own targets for work that would come now; None when it is not known. `aim_s`
+        are the seconds allowed to the first token; a queue with a shorter longest wait shortens it.
         """
         queue = None if self._queues is None else self._queues.expected(target.target_id, work)
         engines = None
@@ -295,12 +304,12 @@ class TargetRoom:
             raise _too_crowded(crowd)
 
 
-def _work(candidate: Candidate, routed: RoutedRequest, start_by: float) -> Work:
+def _work(candidate: Candidate, routed: RoutedRequest, start_by: float) -> QueueItem:
     asked_for = routed.origin == "caller"
-    return Work(
+    return QueueItem(
         team_id=routed.caller.team_id,
         weight=routed.caller.settings.weight,
-        # What nobody asked for takes none of the room that is kept for those who wait.
+        # The gateway's own requests take none of the room that is kept for interactive callers.
         tier=routed.facts.tier if asked_for else "batch",
         priority=routed.request.priority if asked_for else -1,
         tokens=routed.facts.input_tokens + candidate.output_tokens,

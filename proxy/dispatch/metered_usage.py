@@ -42,10 +42,10 @@ def metered_usage(
         return tokens
     if not unit or (request.operation == "rerank" and bills_tokens):
         return tokens
-    # What was told of tokens is booked, too, though only the unit has a price.
+    # Reported tokens are booked, too, though only the unit has a price.
     beside = msgspec.structs.replace(tokens if is_told else Usage(), unit=unit, quantity_milli=request.units_milli)
     if request.operation == "speech":
-        # Billed by what is to be said, which is known from the start.
+        # Billed by the text to be spoken, which is known from the start.
         return msgspec.structs.replace(beside, source="counted")
     return msgspec.structs.replace(beside, source="estimated", flags=(*beside.flags, MISSING))
 
@@ -75,6 +75,8 @@ def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_
 
 
 def _priced_name(price: Price | None, unit: str) -> str:
-    """Return the most particular name of a unit that has a price, so that what costs the same is booked together."""
+    """Return the most particular name of a unit that has a price, so that units of the same price are booked
+    together.
+    """
     found = None if price is None or not unit else price.priced_unit(unit)
     return unit.partition("/")[0] if found is None else found.unit

@@ -5,7 +5,7 @@ shows neither the prompt nor anything else that a caller wrote.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,8 +21,8 @@ Ending = Literal["ok", "caller_gone", "slow_reader", "shutdown", "failed", "hedg
 """The end of an attempt. `hedge_lost`: of two that ran beside each other the other one began to answer first."""
 Unused = Literal["escalated", "discarded", "hedge_lost", "confirmed", "disputed"]
 """The reason that an answer was not given: `escalated`, a better target's replaced it; `discarded`, it was the better
-target's but the worse answer; `hedge_lost`, another attempt was quicker; `confirmed`, of two cheap answers that agreed the other
-was given; `disputed`, they did not agree, or it was too late for that.
+target's but the worse answer; `hedge_lost`, another attempt was quicker; `confirmed`, of two cheap answers that
+agreed the other was given; `disputed`, they did not agree, or it came too late for that.
 """
 AttemptResult = Literal["ok", "error", "rate_limited", "timeout", "cut", "cancelled", "hedge_lost", "rejected"]
 
@@ -31,9 +31,19 @@ Weakness = Literal["truncated", "refused", "invalid-json", "schema-mismatch", "m
 """The fault for which an answer counts as weak."""
 
 Agreement = Literal["agreed", "disagreed", "unconfirmed"]
-"""The fate of two cheap answers: they said the same and one was given; they did not, and a better target was asked; that one could not
-answer, or only the plan's own choice had answered in time, and that answer was given.
+"""The result of asking two cheap targets. `agreed`: they said the same and one answer was given; `disagreed`: they
+did not, and a better target was asked; `unconfirmed`: that one could not answer, or only the plan's own choice had
+answered in time, and its answer was given.
 """
+
+
+class QueueWaited(NamedTuple):
+    """A wait in the queue before a target, which ended in a place there, a refusal, or with the request itself."""
+
+    target_id: str
+    waited_s: float
+    attempts_before: int
+    """Attempts, at any target, that had begun before it."""
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,34 +59,31 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     """The HTTP status that the upstream refused it with, where it did."""
     detail: str = ""
-    """The upstream's own words on its failure: one line, bounded, without keys and without what they repeat of the
+    """The upstream's own words on its failure: one line, bounded, without keys and without repeated words of the
     request.
     """
     pool: str = ""
     """The pool of our own that it was made at; empty elsewhere."""
     version: str = ""
     """The model's version there; empty or `-` when it is not known."""
-    waited_s: float = 0.0
-    """The seconds that the request had waited in the queue before the target, before its first attempt there."""
     ttft_s: float | None = None
-    """Of a stream: seconds from its beginning to its first token."""
+    """Seconds from its beginning to its first token, of a stream."""
     tpot_s: float | None = None
-    """Mean seconds an output token after the first; None with fewer than two, and for what came in one piece."""
+    """Mean seconds an output token after the first; None with fewer than two, and for an answer in one piece."""
     continues: bool = False
-    """True for one that went on with an answer that had broken off at another replica."""
+    """True for an attempt that continued an answer which had broken off at another replica."""
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The final record of one request. `status` is what the caller saw (499: the caller hung up).
-
-    A request that was refused early has only what was known by then; the rest is as it is without it.
+    """The final record of one request. `status` is the caller's (499: the caller hung up). A request that was refused
+    early has only the facts known by then; other fields keep their defaults.
     """
 
     request_id: str
     status: int
     duration_s: float
     told_after_s: float = 0.0
-    """The seconds between its end and this report of it."""
+    """Seconds between its end and this report of it."""
     organisation_id: str = ""
     team_id: str = ""
     key_id: str = ""
@@ -93,6 +100,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """`onnx`, `heuristic`, or None when the caller named the model."""
     classify_s: float | None = None
     attempts: tuple[AttemptOutcome, ...] = ()
+    waits: tuple[QueueWaited, ...] = ()
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
@@ -112,7 +120,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     weakness: Weakness | None = None
     """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
     agreement: Agreement | None = None
-    """The fate of two cheap answers; None where two were not asked."""
+    """The result of asking two cheap targets; None where two were not asked."""
     loop_steps: int = 0
     """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
     struggle: Struggle | None = None
@@ -132,7 +140,7 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowSampler(Protocol):
-    """Compares some answers with those of other targets, after their reply."""
+    """The sampler that compares some answers with those of other targets, after their reply."""
 
     def wants(self, caller: Caller, alias: str, request_id: str) -> bool:
         """Return True when this request's answer is to be retained for a comparison."""
@@ -142,6 +150,21 @@ class ShadowSampler(Protocol):
 
 
 class Observer(Protocol):
-    """Receives the outcome of each request once. Must not raise or block."""
+    """A receiver of each request's outcome, once. Must not raise or block."""
 
     def finished(self, outcome: RequestOutcome) -> None: ...
+
+
+class RequestTrace(Protocol):
+    """The trace of one request, from first byte to end."""
+
+    is_recorded: bool
+    """True where `finish` must not be late."""
+
+    def headers(self) -> dict[str, str]:
+        """Return headers to send upstream, so that an engine's spans join the trace."""
+        ...
+
+    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
+        """End the trace. Never raises, never blocks; spans beyond the exporter's queue are dropped."""
+        ...

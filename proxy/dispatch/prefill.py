@@ -1,15 +1,17 @@
-"""Prefill before the call: the prompt is read by another replica (disaggregated), or by the same one in pieces (chunked).
+"""Prefill before the call: the prompt is read by another replica (disaggregated), or by the same one in pieces
+(chunked).
 
-Disaggregated, as vLLM's own example proxy and llm-d's sidecar do it: the reader gets the request with one token to answer and a
-wish to keep what it read (`kv_transfer_params`), and its answer to where that is goes with the request to the replica that
-answers, which fetches it.
+Disaggregated, as in vLLM's example proxy and llm-d's sidecar: the reader gets the request with one token to answer and
+the wish to keep its KV cache (`kv_transfer_params`); its reply tells the place of the cache, which goes with the
+request to the answering replica, which fetches it.
 
-Chunked, for batch lines, so that who comes meanwhile waits for one piece: an engine does not interrupt the reading of a prompt,
-but keeps what it has read (vLLM's prefix cache). So the request is sent with its prompt cut off after one piece, after two, and
-so on, and one token to answer; between two pieces callers go first. The last piece is read with the request itself.
+Chunked, for batch lines, so that interactive requests wait for one piece at most: an engine does not interrupt the
+reading of a prompt, but keeps the part it has read (vLLM's prefix cache). So the request is sent with its prompt cut
+off after one piece, after two, and so on, and one token to answer; between two pieces interactive requests go first.
+The last piece is read with the request itself.
 
-Where nobody can read, a reader fails or a piece is not kept, the answering replica reads the rest itself: callers notice a delay
-at most.
+Where no replica can read, a reader fails or a piece is not kept, the answering replica reads the rest itself: callers
+notice a delay at most.
 """
 
 import asyncio
@@ -32,11 +34,13 @@ from selfhosted.pools.fleet import ReadResult
 from selfhosted.pools.pool import Reader, ReadingAhead
 
 _TRIES: Final = 2
-"""Replicas that are asked to read one prompt. A prompt may be what makes them fail."""
+"""Replicas that are asked to read one prompt. The prompt may be the cause of their failure."""
 _MOST_WAITING_S: Final = 5.0
-"""The seconds that the pieces of one prompt wait in all for those who wait for their first tokens."""
+"""Seconds that the pieces of one prompt wait in all for requests without a first token."""
 _LONGEST_PIECE_S: Final = 10.0
-"""An engine that takes longer for a piece has too much to do; the request waits in its queue once, and not once for each piece."""
+"""The longest that a piece may take, in seconds. A slower engine has too much to do; the request waits in its queue
+once, and not once for each piece.
+"""
 _LOOK_S: Final = 0.01
 _PARAMS: Final = "kv_transfer_params"
 _KEEP: Final[Mapping[str, object]] = {
@@ -50,7 +54,7 @@ _KEEP: Final[Mapping[str, object]] = {
 _NOT_WHILE_READING: Final = ("max_completion_tokens", "min_tokens", "stream_options")
 """Fields that would contradict an answer of one token, whole."""
 _NEEDS_READING_HERE: Final = frozenset({"prompt_logprobs", "echo", "return_prompt_text"})
-"""Fields that ask for what only the replica has that computed the prompt, at once."""
+"""Fields whose values only the replica has that computed the prompt, at once."""
 _CUTS_THE_PROMPT: Final = frozenset({"truncate_prompt_tokens", "truncation_side"})
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -66,11 +70,10 @@ class _Handed(msgspec.Struct):
 async def prefill(
     upstream: Upstream, replicas: ReplicaPool, attempt: Attempt, call: UpstreamCall
 ) -> Mapping[str, Any] | None:
-    """Have the prompt of `call` read before it is made, where the attempt's pool does so.
-
-    Returns the body fields that the call then has, which is to be made anew as time has passed; None where nothing was read.
-    Raises nothing of the engine's. Of chunks nothing is booked but the request itself, and none of it as cached but what was
-    cached before; of a reader, its hours.
+    """Have the prompt of `call` read before it is made, where the attempt's pool does so. Return the body fields that
+    the call then has, which is to be made anew as time has passed; None where nothing was read. Engine errors are not
+    raised. Chunks are not booked beside the request, and only tokens that were cached before count as cached; a
+    reader is booked by its hours.
     """
     tracker, target = attempt.load_tracker, attempt.candidate.target
     if tracker is None or not _may_be_read_before(call.request):
@@ -78,7 +81,7 @@ async def prefill(
     if attempt.routed.facts.tier == "batch" and _comes_in_pieces(call.request):
         chunks = replicas.ahead(target, tracker)
         if chunks is not None:
-            tracker.put_off()
+            tracker.postponed()
             try:
                 with chunks:
                     await _read_chunks(upstream, chunks, attempt, call)
@@ -89,7 +92,7 @@ async def prefill(
 
 
 def _may_be_read_before(request: ChatRequest) -> bool:
-    """Return True for one answer to a chat, from which nothing is wanted that only who reads the prompt has."""
+    """Return True for a request for one answer to a chat that needs nothing from the replica that reads its prompt."""
     return (
         request.operation == "chat"
         and request.n == 1
@@ -100,7 +103,7 @@ def _may_be_read_before(request: ChatRequest) -> bool:
 
 
 def _comes_in_pieces(request: ChatRequest) -> bool:
-    """Return True for text alone that its caller does not have cut off already."""
+    """Return True for a prompt of text alone that its caller did not cut off already."""
     return not request.images and _CUTS_THE_PROMPT.isdisjoint(request.fields)
 
 
@@ -122,7 +125,9 @@ async def _read_chunks(upstream: Upstream, chunks: ReadingAhead, attempt: Attemp
 
 
 async def _read_chunk(upstream: Upstream, call: UpstreamCall, upto: int) -> Usage | None:
-    """Have the prompt read up to so many tokens; returns the engine's usage, None where it failed, took long or does not say."""
+    """Have the prompt read up to `upto` tokens. Return the engine's usage, None where it failed, took long or does
+    not tell.
+    """
     fields = {"truncate_prompt_tokens": upto, "truncation_side": "right"}
     reading = _reading(call, call.deployment, fields, (*_NOT_WHILE_READING, "logprobs", "top_logprobs"))
     told: WireUsage | None = None
@@ -139,15 +144,14 @@ async def _read_chunk(upstream: Upstream, call: UpstreamCall, upto: int) -> Usag
 async def _read_apart(
     upstream: Upstream, replicas: ReplicaPool, attempt: Attempt, tracker: LoadTracker, call: UpstreamCall
 ) -> Mapping[str, Any]:
-    """Return the body fields with which the attempt's replica fetches the prompt that another one has read.
-
-    Empty where it is to read the prompt itself.
+    """Return the body fields with which the attempt's replica fetches the prompt that another one has read. Empty
+    where it is to read the prompt itself.
     """
     target, tried = attempt.candidate.target, set[str]()
     reader = replicas.reader(target, tracker, tried)
     if reader is None:
         return _NOTHING
-    tracker.put_off()
+    tracker.postponed()
     try:
         while reader is not None and len(tried) < _TRIES:
             tried.add(reader.name)
@@ -172,7 +176,7 @@ async def _ask_reader(upstream: Upstream, reader: Reader, call: UpstreamCall) ->
             for event in await _all_events(upstream, reading):
                 payload = event.payload
     except (UpstreamError, TimeoutError) as error:
-        # What is wrong with the request, the answering replica says itself.
+        # The answering replica reports a fault of the request itself.
         rejected = isinstance(error, RequestRejected)
         tracker.end(failed=not rejected, silent=isinstance(error, TimeoutError))
         return "declined" if rejected else "failed", _NOTHING
@@ -188,7 +192,7 @@ async def _ask_reader(upstream: Upstream, reader: Reader, call: UpstreamCall) ->
 def _reading(
     call: UpstreamCall, deployment: Deployment, fields: Mapping[str, Any], left_out: tuple[str, ...]
 ) -> UpstreamCall:
-    """Return the same call with one token to answer, for whoever only reads."""
+    """Return the same call with one token to answer, for a replica that only reads."""
     return msgspec.structs.replace(
         call,
         deployment=deployment,
@@ -215,7 +219,7 @@ async def _all_events(upstream: Upstream, reading: UpstreamCall) -> list[Event]:
 
 
 def _params(payload: bytes) -> msgspec.Raw | None:
-    """Return where the reader keeps the prompt, as it wrote it; None where it kept nothing."""
+    """Return the reader's place of the prompt's cache, as it wrote it; None where it kept nothing."""
     try:
         params = msgspec.json.decode(payload, type=_Answer).kv_transfer_params
         handed = msgspec.json.decode(params, type=_Handed | None)

@@ -21,14 +21,14 @@ from selfhosted.lora.adapters import AdapterUnavailable
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _MOST_REFUSING: Final = 8
-"""The most deployments of a target that one request tries where each does no work for it; when a whole machine is gone, or an
-account is refused, other targets wait.
+"""The most deployments of a target that one request tries where each does no work for it; when a whole machine is
+gone, or an account is refused, other targets wait.
 """
 _UNWORKED: Final = (ConnectFailed, AdapterUnavailable, UpstreamRateLimited, UpstreamRefusedUs)
 """Errors of an upstream that did no work: it never saw the request, or refused it unread."""
 
 Untried = Callable[[], bool]
-"""Returns True when the target has a deployment that this request has not tried yet."""
+"""The test that is True when the target has a deployment that this request has not tried yet."""
 
 
 def retrying(
@@ -39,7 +39,9 @@ def retrying(
     attempts: int,
     sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncRetrying:
-    """Build the retry loop of up to `attempts` tries. `healthy` tells whether an untried deployment is not known to fail."""
+    """Build the retry loop of up to `attempts` tries. `healthy` is True when an untried deployment is not known to
+    fail.
+    """
     return AsyncRetrying(
         retry=retry_if_exception(lambda error: worth_another(error, untried)),
         stop=_NoRetryLeft(budget, untried, healthy=healthy, attempts=attempts),
@@ -54,16 +56,16 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
     own.
     """
     if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout):
-        # A stream that was cut, or late, before its first token has shown nothing, but who did so may do it again.
+        # A stream cut, or late, before its first token has shown nothing, but the same deployment may do it again.
         return error.retry_same or untried()
     return isinstance(error, UpstreamError) and error.retry_same
 
 
 class _NoRetryLeft(stop_base):
-    """Stops after the given tries, or when the retry budget has none left; otherwise takes one from it.
-
-    Going on to a deployment that is not known to fail is free: it multiplies no load on what fails, and a dead replica, or
-    one at its limit, among healthy ones is never noticed. The budget bounds asking again what is ill.
+    """The end of retries: after the given tries, or when the retry budget has none left; otherwise one is taken from
+    it. Going on to a deployment that is not known to fail is free: it multiplies no load on failing ones, and a dead
+    replica, or one at its limit, among healthy ones is never noticed. The budget bounds repeated requests to failing
+    deployments.
     """
 
     def __init__(self, budget: RetryBudget, untried: Untried, *, healthy: Untried, attempts: int) -> None:
@@ -81,7 +83,7 @@ class _NoRetryLeft(stop_base):
 
 
 class _Backoff(wait_base):
-    """Exponential back-off with jitter before an upstream is asked again; none before another one is asked."""
+    """An exponential back-off with jitter before an upstream is asked again; none before another one is asked."""
 
     _patient = wait_random_exponential(multiplier=_BACKOFF_FIRST_S, max=_BACKOFF_MAX_S)
 

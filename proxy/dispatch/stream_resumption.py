@@ -1,4 +1,4 @@
-"""The seam in a stream whose answer another engine goes on with: its events, as the first engine would have written them.
+"""The seam in a stream whose answer another engine continues: its events, in the form of the first engine's.
 
 Pure: events in, events out.
 """
@@ -13,7 +13,7 @@ from cost.usage import Usage
 from providers.wire import Event
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-"""The fields that every event of a stream says alike."""
+"""The fields that are the same in every event of a stream."""
 
 
 def endings(first: bytes, choices: int, reason: str) -> list[Event]:
@@ -33,15 +33,14 @@ def _ending(head: Mapping[str, Any], index: int, reason: str, **more: str) -> Ev
 
 
 class Seam:
-    """Writes the events that come after a cut so that they fit to those before it.
-
-    They get the first events' head, begin no new message, and count the whole answer's tokens. Blanks that the caller has
-    already are dropped, and a stop sequence that began before the cut ends the answer.
+    """A rewriter of the events after a cut, so that they fit to those before it. They get the first events' head,
+    begin no new message, and count the whole answer's tokens. Blanks that the caller has already are dropped, and a
+    stop sequence that began before the cut ends the answer.
     """
 
     def __init__(self, first: bytes, said: str, *, overlap: str, stops: Iterable[str], before: Usage) -> None:
-        """`first` is the payload of one of the first engine's events, `said` what the caller has, and `overlap` the blanks
-        at its end that the second engine was not told of. `before` is the usage up to the cut.
+        """`first` is the payload of one of the first engine's events, `said` the text that the caller has, and
+        `overlap` the blanks at its end that the second engine was not sent. `before` is the usage up to the cut.
         """
         self._head = _head_of(first)
         self._overlap = overlap
@@ -53,7 +52,7 @@ class Seam:
         self._held: list[Event] = []
         self._held_text = ""
         self.ended = False
-        """True once a stop sequence across the cut ended the answer: what the engine says further is not its part."""
+        """True once a stop sequence across the cut ended the answer: later text of the engine is not part of it."""
 
     def sewn(self, events: Iterable[Event]) -> list[Event]:
         """Return the events to write for these; empty while it is open whether a stop sequence ends the answer."""
@@ -96,14 +95,14 @@ class Seam:
             self.ended, self._held = True, []
             return [self._stopped(met)]
         self._open_stops = {rest: stop for rest, stop in self._open_stops.items() if rest.startswith(self._held_text)}
-        # What says something else than text is not to wait.
+        # Events with more than text must not wait.
         return [] if self._open_stops and text and not event.finished else self.rest()
 
     def _stopped(self, stop: str) -> Event:
         return _ending(self._head, 0, "stop", stop_reason=stop)
 
     def _written(self, event: Event, fields: dict[str, Any], came: str, text: str) -> Event:
-        """Return the event with this head, and with `text` in place of the text that came."""
+        """Return the event with this head, and with `text` in place of its own text."""
         fields.update(self._head)
         for choice in fields.get("choices") or ():
             delta = choice.get("delta") if isinstance(choice, dict) else None
@@ -136,7 +135,7 @@ def _text_of(fields: Mapping[str, Any]) -> str:
 
 
 def _decoded(payload: bytes) -> dict[str, Any]:
-    """Return a payload's fields; what cannot be read says nothing."""
+    """Return a payload's fields; empty for an unreadable one."""
     try:
         found = json.loads(payload.decode(errors="replace"))
     except ValueError:

@@ -38,10 +38,9 @@ def upstream_call(
     drops: Callable[[str], None],
     read: Mapping[str, Any] | None = None,
 ) -> UpstreamCall:
-    """Return the call of an attempt that is made at `now`.
-
-    The upstream client tells `reaches` whether there is a connection, and `drops` each parameter that it leaves out. `read` are
-    the fields that fetch the prompt where it was read before.
+    """Return the call of an attempt that is made at `now`. The upstream client calls `reaches` with True once there
+    is a connection, and `drops` with each parameter that it leaves out. `read` are the fields that fetch the prompt
+    where it was read before.
     """
     request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
     marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
@@ -99,8 +98,8 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
 
 
 def call_headers(target: Target, routed: RoutedRequest, now: float) -> dict[str, str]:
-    """Return the gateway's own headers for a call. Engines of our own, and what stands before them, are told the team
-    and how long there is, by the names that llm-d's scheduler and this gateway read: nobody else is.
+    """Return the gateway's own headers for a call. Only engines of our own, and proxies before them, get the team and
+    the time left, under the names that llm-d's scheduler and this gateway read.
     """
     if target.pool is None:
         return routed.upstream_headers
@@ -123,7 +122,9 @@ _NEW: Final[str] = "max_completion_tokens"
 
 
 def _longest_field(target: Target, deployment: Deployment) -> str:
-    """OpenAI's newer models know the newer name alone, most other hosts the older one."""
+    """Return the field of the longest answer: OpenAI's newer models know the newer name alone, most other hosts the
+    older one.
+    """
     openai = deployment.kind == "azure" or "api.openai.com" in deployment.base_url
     return _NEW if openai or _OLD in target.lacks else _OLD
 
@@ -137,7 +138,9 @@ def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
-    """Return all of the caller's parameters that are left out: also what asks for nothing, and what another name says."""
+    """Return all of the caller's parameters that are left out: also those without effect, and those that another name
+    repeats.
+    """
     fields = routed.request.fields
     return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
 

@@ -1,7 +1,8 @@
-"""The listening socket's accept queue: measures its wait for the overload guard, and accepts many at once.
+"""The listening socket's accept queue: its wait is measured for the overload guard, and many connections are accepted
+at once.
 
-uvloop accepts one connection in each turn of the loop. So new ones hardly come in beside busy kept ones, and those over
-what the process can do wait in the system's queue, where nobody can be told anything.
+uvloop accepts one connection per turn of the loop. Beside busy kept connections new ones hardly get in, and those
+beyond the process's capacity wait in the kernel's queue, where nobody can answer them.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from typing import Any, Final
 
 _SOME: Final = 16
 _MANY: Final = 128
-"""Connections accepted per loop turn while shedding; _SOME keeps them few while serving, _MANY lets everybody be
-refused.
+"""Connections accepted per loop turn while shedding; _SOME keeps them few while serving, _MANY lets every caller get
+a refusal.
 """
 _RATE_OVER_S: Final = 0.25
 _HANDSHAKE_S: Final = 10.0
@@ -26,7 +27,7 @@ _TCP_INFO: Final = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" 
 
 
 def waiting(listener: socket.socket) -> int:
-    """Counts connections waiting to be accepted by any process that shares the socket; 0 where the system does not
+    """Count connections waiting to be accepted by any process that shares the socket; 0 where the system does not
     tell.
     """
     if _TCP_INFO is None:
@@ -50,7 +51,7 @@ class AcceptWait:
         self._per_s = 0.0
 
     def seen(self, waiting: int, accepted: int, now: float) -> float:
-        """Takes a measurement and returns the wait in seconds; 0 until the rate was measured with a queue present."""
+        """Return the wait in seconds after a measurement; 0 until the rate was measured with a queue present."""
         if not waiting:
             self._since, self._per_s = None, 0.0
             return 0.0
@@ -89,13 +90,13 @@ class AcceptQueue:
         self._closed = False
 
     def wait_s(self, now: float) -> float:
-        """The estimated seconds until a new connection is accepted."""
+        """Return the estimated seconds until a new connection is accepted."""
         if self._closed:
             return 0.0
         return self._wait.seen(waiting(self._listener), self._accepted() * self._sharing, now)
 
     def open(self, *, wide: bool) -> None:
-        """Accepts many or some connections per turn from now on. Called regularly, which also ends a pause."""
+        """Accept many or some connections per turn from now on. Called regularly, which also ends a pause."""
         if self._closed:
             return
         self._at_once = _MANY if wide else _SOME
@@ -104,7 +105,9 @@ class AcceptQueue:
             self._reading = True
 
     async def empty(self) -> None:
-        """Accepts all connections that wait at this moment, many in each turn of the loop: closing the socket would reset them."""
+        """Accept all connections that wait at this moment, many in each turn of the loop: closing the socket would
+        reset them.
+        """
         rounds = waiting(self._listener) // _MANY + 1
         self._at_once = _MANY
         for _ in range(rounds):
@@ -119,14 +122,14 @@ class AcceptQueue:
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Returns at once: nothing is left to wait for."""
+        """Return at once: nothing is left to wait for."""
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._listener)
         self._reading = False
 
     def _accept(self) -> bool:
-        """Accepts some connections. Returns whether there may be more."""
+        """Accept some connections. Return whether there may be more."""
         for _ in range(self._at_once):
             try:
                 connection, _address = self._listener.accept()

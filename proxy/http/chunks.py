@@ -18,7 +18,7 @@ _MAX_LINE_BYTES: Final = 4096
 """The most bytes of a chunk's size line, with its extensions."""
 _FREE_CHUNKS: Final = 20_000
 _BYTES_A_CHUNK: Final = 128
-"""Beyond the first _FREE_CHUNKS, chunks must be that long on average: each costs the same work, however short."""
+"""The least mean bytes of chunks beyond the first _FREE_CHUNKS: each costs the same work, however short."""
 
 _SIZE, _DATA, _DATA_END, _TRAILERS, _END = range(5)
 
@@ -51,11 +51,13 @@ class Chunks:
 
     @property
     def whole(self) -> bool:
-        """Whether the body has ended."""
+        """True once the body has ended."""
         return self._state == _END
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Returns what `data` holds of the body, and what came behind the body's end. Raises InvalidHttp, HeadTooLarge."""
+        """Return the bytes of the body in `data`, and the bytes behind the body's end. Raises InvalidHttp,
+        HeadTooLarge.
+        """
         if self._kept:
             data, self._kept = self._kept + data, b""
         body: list[bytes] = []
@@ -78,7 +80,7 @@ class Chunks:
         return (body[0] if len(body) == 1 else b"".join(body)), data[at:]
 
     def _keep(self, unfinished: bytes) -> None:
-        """Waits for the rest of a line."""
+        """Keep an unfinished line until its rest comes. Raises InvalidHttp, HeadTooLarge."""
         if self._state == _TRAILERS:
             if len(unfinished) > self._max_bytes - self._trailer_bytes:
                 raise _too_many()

@@ -1,7 +1,7 @@
-"""One connection of a caller: takes requests out of its bytes, one at a time, and bounds what each may cost.
+"""A caller's connection: its requests are parsed one at a time, and the cost of each is bounded.
 
-A request is handed on when its head is complete. Until then nobody has shown a key, so what a head may weigh, how long
-it may take and how many connections may be open is bounded here. Requests that are sent ahead wait as bytes.
+A request is handed on when its head is complete. Until then nobody has shown a key, so the size of a head, the time it
+may take and the number of open connections are bounded here. Pipelined requests wait as bytes.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import msgspec
 from providers.held_bytes import HeldBytes
 from proxy.errors import Overloaded, Refused, UnknownExpectation, UploadTimeout, error_reply
 from proxy.http.chunks import Chunks
-from proxy.http.exchange import Exchange, Gone, Taker
+from proxy.http.exchange import Exchange, Gone, ProtocolUpgrade
 from proxy.http.head import END, Head, check_unfinished, parse_head
 from proxy.http.reply_head import CONTINUE, reply_head
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
@@ -22,7 +22,9 @@ from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 _PATIENT_BYTES_PER_S: Final = 16 * 1024
 """A body that is read piece by piece gets a second more for each so many bytes."""
 _LOOK_AFTER_S: Final = 0.05
-"""How soon after its end of sending it is looked whether a caller is still there; then once a tick."""
+"""Seconds after a caller's end of sending until the first look whether it is still there; later looks come once a
+tick.
+"""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +41,11 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 30.0
     """Seconds for which a body is waited for."""
     slow_reader_s: float = 30.0
-    """Seconds for which a caller may take nothing of what is written to it."""
+    """Seconds for which a caller may take none of the bytes written to it."""
     linger_s: float = 1.0
-    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it, and
-    the reset may overtake the answer. Also those for which a connection stays whose caller was not told to leave, because
-    its reply had begun: closing just as the next request is sent would lose that request.
+    """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it,
+    and the reset may overtake the answer. Also the seconds for which a connection stays open whose caller was not
+    told to leave, as its reply had begun: closing it just as the next request is sent would lose that request.
     """
     max_connections: int = 20_000
     max_ahead_bytes: int = 64 * 1024
@@ -58,26 +60,26 @@ class Host(Protocol):
     limits: ConnectionLimits
     held: HeldBytes
     leaving: bool
-    """True when every reply is its connection's last one, with `connection: close`."""
+    """True while every reply is its connection's last one, with `connection: close`."""
 
     def now(self) -> float: ...
 
     def common_fields(self, exchange: Exchange | None) -> bytes:
-        """Header fields of every reply, as bytes with their line ends."""
+        """Return the header fields of every reply, as bytes with their line ends."""
         ...
 
-    def came(self, connection: "Connection") -> bool:
-        """Takes a new connection; False when there are too many."""
+    def register(self, connection: "Connection") -> bool:
+        """Register a new connection. Return False when there are too many."""
         ...
 
-    def went(self, connection: "Connection") -> None: ...
+    def unregister(self, connection: "Connection") -> None: ...
 
     def half_closed(self, connection: "Connection") -> None:
-        """Its caller sends no more, and may be gone or wait for its answer."""
+        """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
         ...
 
     def not_http(self) -> None:
-        """Something came that is no HTTP request."""
+        """Count bytes that are no HTTP request."""
         ...
 
     def dispatch(self, exchange: Exchange) -> None:
@@ -86,13 +88,13 @@ class Host(Protocol):
 
 
 _HEAD, _BODY, _CHUNKS, _FULL, _SPOILT, _OVER = range(6)
-"""What is read: a head, a body of known length or in chunks. `_FULL`: the request is whole, and what comes behind it waits
-for its reply. `_SPOILT`: nothing can be read any more, but a reply may be sent. `_OVER`: neither.
+"""The states of reading: a head, a body of known length or in chunks. `_FULL`: the request is whole, and the bytes
+behind it wait for its reply. `_SPOILT`: nothing can be read any more, but a reply may be sent. `_OVER`: neither.
 """
 
 
 class Connection(asyncio.Protocol):
-    """Speaks HTTP/1.1 with one caller. It has no timer: the server's tick looks at `due_at`."""
+    """One caller's HTTP/1.1 connection. It has no timer: the server's tick looks at `due_at`."""
 
     __slots__ = (
         "_chunks",
@@ -111,9 +113,9 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_read_due_at",
         "_state",
-        "_taker",
         "_told_to_leave",
         "_transport",
+        "_upgraded",
         "_waited_from",
         "_waited_s",
         "_wants_whole",
@@ -130,11 +132,11 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._state = _HEAD
         self._pending = b""
-        """What came and is not parsed: an unfinished head, or requests that were sent ahead."""
+        """Bytes that came and are not parsed: an unfinished head, or pipelined requests."""
         self._has_begun = False
-        """Whether a head has begun that is not whole."""
+        """True while a head has begun that is not whole."""
         self._first_due_at = math.inf
-        """When the first head of the connection must be whole, whenever it begins."""
+        """The time at which the first head of the connection must be whole, whenever it begins."""
         self._exchange: Exchange | None = None
         self._chunks: Chunks | None = None
         self._left = 0
@@ -143,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._paused = False
         self._told_to_leave = False
-        self._taker: Taker | None = None
+        self._upgraded: ProtocolUpgrade | None = None
         self._drained: asyncio.Future[None] | None = None
         self._from_peer: select.poll | None = None
         self._waited_from: float | None = None
@@ -153,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._read_due_at = math.inf
         self._write_due_at = math.inf
         self.due_at = math.inf
-        """When the tick has to look at this connection; infinite when nothing is awaited."""
+        """The time at which the tick has to look at this connection; infinite when nothing is awaited."""
         self.peer: tuple[str, int] | None = None
         self.tls = False
 
@@ -165,7 +167,7 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         self.peer = (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
         self.tls = transport.get_extra_info("sslcontext") is not None
-        if not self._host.came(self):
+        if not self._host.register(self):
             message = "This gateway has as many connections as it may. Try again shortly."
             self._refuse(Overloaded(message, retry_after_s=1.0))
             self.close()
@@ -174,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._await_until(self._first_due_at)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._host.went(self)
+        self._host.unregister(self)
         self._transport = None
         self._state = _OVER
         self._pending = b""
@@ -185,8 +187,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state >= _SPOILT:
             return
-        if self._taker is not None:
-            self._taker.came(data)
+        if self._upgraded is not None:
+            self._upgraded.data_received(data)
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
@@ -195,7 +197,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._eof = True
         exchange = self._exchange
-        if exchange is None or self._state != _FULL or self.tls or self._taker is not None:
+        if exchange is None or self._state != _FULL or self.tls or self._upgraded is not None:
             # Nothing is left to answer: the request under way will never be whole.
             return False
         # A caller that has closed and one that only sends no more look alike until something is sent.
@@ -220,7 +222,7 @@ class Connection(asyncio.Protocol):
     # The tick.
 
     def overdue(self, now: float) -> None:
-        """Acts on what did not come in time."""
+        """Act on a head, a body or a write that did not come in time."""
         if now >= self._write_due_at:
             self._lost("slow_reader")
             self.abort()
@@ -240,7 +242,9 @@ class Connection(asyncio.Protocol):
             exchange.fail(UploadTimeout(f"The request body did not arrive within {waited_s:g} s."))
 
     def look_for_caller(self) -> bool:
-        """Looks whether the caller that sends no more is still there. Returns True as long as this has to be asked."""
+        """Check whether a caller that sends no more is still there. Return True as long as this has to be checked
+        again.
+        """
         if self._transport is None:
             return False
         if self._exchange is None:
@@ -262,13 +266,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """True while no request is under way."""
         return self._exchange is None
 
     def leave(self) -> None:
-        """Closes the connection when it is idle; otherwise it ends with the reply under way, or one that can say so."""
-        if self._taker is not None:
-            self._taker.leave()
+        """Close the connection when it is idle; otherwise it ends with the reply under way, or with one that can say
+        so.
+        """
+        if self._upgraded is not None:
+            self._upgraded.leave()
         if self._exchange is not None or self._state == _OVER:
             return
         if self._pending:
@@ -277,14 +283,14 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Closes once everything is written."""
+        """Close once everything is written."""
         self._state = _OVER
         self._pending = b""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cuts the connection at once."""
+        """Cut the connection at once."""
         self._state = _OVER
         if self._transport is not None:
             self._transport.abort()
@@ -323,7 +329,7 @@ class Connection(asyncio.Protocol):
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:
         self._last = self._last or closes or (self._host.leaving and not self._pending)
         if not exchange.whole:
-            # What still comes of the request must not be taken for the next one, by whoever may read it.
+            # The rest of the request must not be taken for the next one by any reader.
             self._last = True
             if self._waited_from is None:
                 self._waited_from = now = self._host.now()
@@ -341,16 +347,16 @@ class Connection(asyncio.Protocol):
         else:
             self._next()
 
-    def switched(self, taker: Taker) -> None:
-        self._taker = taker
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        self._upgraded = upgraded
         self._last = True
         ahead, self._pending = self._pending, b""
         self._await_until(math.inf)
         self._resume()
         if ahead:
-            taker.came(ahead)
+            upgraded.data_received(ahead)
         if self._host.leaving:
-            taker.leave()
+            upgraded.leave()
 
     def pause(self) -> None:
         self._pause()
@@ -361,7 +367,7 @@ class Connection(asyncio.Protocol):
     # Reading.
 
     def _advance(self, data: bytes) -> None:
-        """Parses what came, up to the end of a request that has to be answered first."""
+        """Parse the bytes that came, up to the end of a request that has to be answered first."""
         try:
             while data:
                 if self._state == _HEAD and self.blocked_since is None:
@@ -386,7 +392,7 @@ class Connection(asyncio.Protocol):
             self._spoil(refused)
 
     def _take_head(self, data: bytes) -> bytes:
-        """Begins a request when its head is whole. Returns what is left of `data`."""
+        """Begin a request when its head is whole. Return the bytes that are left of `data`."""
         if data[0] in b"\r\n":
             # Empty lines before a request are nothing, and stop no clock.
             return data.lstrip(b"\r\n")
@@ -422,7 +428,7 @@ class Connection(asyncio.Protocol):
         self._host.dispatch(exchange)
 
     def _took(self, piece: bytes, *, whole: bool) -> None:
-        """Gives a piece of the body to the exchange, or forgets it when that is over."""
+        """Give a piece of the body to the exchange, or drop it when that is over."""
         exchange = self._exchange
         if exchange is None:
             # Behind its connection's last reply.
@@ -437,11 +443,11 @@ class Connection(asyncio.Protocol):
         self._continues = False
         if whole:
             self._state = _FULL
-        if not exchange.came(piece, whole=whole):
+        if not exchange.add_body(piece, whole=whole):
             self._pause()
 
     def _next(self) -> None:
-        """Goes on to the next request."""
+        """Go on to the next request."""
         self._state = _HEAD
         if self._paused:
             self._resume()
@@ -450,7 +456,7 @@ class Connection(asyncio.Protocol):
             data, self._pending = self._pending, b""
             self._advance(data)
         if self._eof and self._exchange is None and self._state == _HEAD and self.blocked_since is None:
-            # What is left will never be whole.
+            # The head that is left will never be whole.
             self.close()
 
     def _be_idle(self) -> None:
@@ -459,7 +465,7 @@ class Connection(asyncio.Protocol):
         self._await_until(self._host.now() + (limits.linger_s if self._told_to_leave else limits.keep_alive_s))
 
     def _spoil(self, refused: Refused) -> None:
-        """Nothing more can be read: tells so, or lets the request under way fail."""
+        """Stop reading for good: answer with the refusal, or let the request under way fail."""
         self._host.not_http()
         exchange = self._exchange
         if exchange is not None:
@@ -486,7 +492,7 @@ class Connection(asyncio.Protocol):
         self.write(reply_head(told.status, headers, self._host.common_fields(None) + tail) + told.body)
 
     def _end(self, *, whole: bool) -> None:
-        """Closes behind the last reply, once the rest of its request has come."""
+        """Close behind the last reply, once the rest of its request has come."""
         if whole or self._eof or self._transport is None:
             self.close()
             return
@@ -521,6 +527,6 @@ class Connection(asyncio.Protocol):
         self._drained = None
 
     def _await_until(self, due_at: float) -> None:
-        """Something has to come by then, or to be taken by `_write_due_at`."""
+        """Set the time by which something has to come, or to be taken by `_write_due_at`."""
         self._read_due_at = due_at
         self.due_at = min(due_at, self._write_due_at)

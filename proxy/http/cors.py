@@ -1,4 +1,4 @@
-"""Which pages of other origins may call the API from a browser: none, or those that are configured.
+"""CORS: the other origins whose pages may call the API from a browser, none unless configured.
 
 A key is sent in a header, never in a cookie, so nothing here allows credentials: pages of the gateway stay closed.
 """
@@ -18,7 +18,7 @@ _MAX_AGE_S: Final = 600
 
 
 class Cors:
-    """The origins that are allowed, and what is said to them."""
+    """The origins that are allowed, and the reply fields that tell a browser so."""
 
     __slots__ = ("_any", "_origins")
 
@@ -27,7 +27,7 @@ class Cors:
         self._any = ANY.encode() in self._origins
 
     def fields(self, exchange: Exchange) -> bytes:
-        """Header fields for the reply, as bytes with their line ends; empty for a caller that is no such page."""
+        """Return header fields for the reply, as bytes with their line ends; empty for a caller that is no such page."""
         origin = self._allowed(exchange)
         if origin is None:
             return b""
@@ -37,7 +37,7 @@ class Cors:
         )
 
     def is_preflight(self, exchange: Exchange) -> bool:
-        """Whether a browser asks what a page may send."""
+        """Return True for a preflight from an allowed origin."""
         return (
             exchange.method == "OPTIONS"
             and exchange.field(b"access-control-request-method") is not None
@@ -45,7 +45,7 @@ class Cors:
         )
 
     async def answer_preflight(self, exchange: Exchange) -> None:
-        """Allows what was asked for: which methods and fields a path has, it says itself."""
+        """Answer a preflight by allowing the method and the fields that it asks for: the route itself judges them."""
         headers = [
             (b"access-control-allow-methods", exchange.field(b"access-control-request-method") or b"GET"),
             (b"access-control-max-age", str(_MAX_AGE_S).encode()),

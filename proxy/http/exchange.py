@@ -1,4 +1,4 @@
-"""One request and its reply, as the code that answers sees them."""
+"""One request and its reply, as seen by the code that answers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from proxy.http.head import Head, Header
 from proxy.http.reply_head import reply_head
 
 Gone = Literal["hung_up", "slow_reader"]
-"""Why nobody reads the reply any more."""
+"""The reason for which nobody reads the reply any more."""
 
 _PAUSE_BYTES: Final = 64 * 1024
 """Bytes of a body that came and were not asked for at which no more are taken from the socket."""
@@ -22,11 +22,13 @@ _CLOSE: Final = (b"connection", b"close")
 
 EVENTS: Final = b"text/event-stream"
 COMMENT: Final = b":\n\n"
-"""An event without a meaning: what is sent to learn whether a stream is still read."""
+"""An event without a meaning, sent to learn whether a stream is still read."""
 
 
 def probe_behind(data: bytes) -> bytes:
-    """The probe of a stream of events behind this piece of it: only between two events is there room for a comment."""
+    """Return the probe that may follow this piece of a stream of events: only between two events is there room for a
+    comment.
+    """
     return COMMENT if data.endswith(b"\n\n") else b""
 
 
@@ -34,13 +36,15 @@ class CallerGone(Exception):
     """The caller hung up before its request was whole."""
 
 
-class Taker(Protocol):
-    """Whoever speaks another protocol on a connection that began with HTTP. That it is lost, its exchange tells."""
+class ProtocolUpgrade(Protocol):
+    """The owner of a connection that was upgraded from HTTP to another protocol. The exchange's `on_gone` tells it of
+    the connection's loss.
+    """
 
-    def came(self, data: bytes) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
 
     def leave(self) -> None:
-        """The server wants to stop: end as soon as nothing is under way."""
+        """End as soon as nothing is under way: the server wants to stop."""
         ...
 
 
@@ -49,7 +53,7 @@ class Wire(Protocol):
 
     @property
     def blocked_since(self) -> float | None:
-        """Since when the caller takes nothing of what is written; None while it does."""
+        """The server's time since which the caller takes nothing of the bytes written; None while it does."""
         ...
 
     @property
@@ -65,41 +69,40 @@ class Wire(Protocol):
     async def drained(self) -> None: ...
 
     def abort(self) -> None:
-        """Cuts the connection at once."""
+        """Cut the connection at once."""
         ...
 
     def more_wanted(self, *, whole: bool) -> None:
-        """Somebody waits for the body: for its next piece, or for the whole of it."""
+        """Ask for the body: for its next piece, or for the whole of it."""
         ...
 
     def tail(self, exchange: "Exchange", *, closes: bool) -> bytes:
-        """The fields that every reply ends with, and the end of the head. `closes`: it is the connection's last reply
-        in any case.
+        """Return the fields that every reply ends with, and the end of the head. `closes`: it is the connection's
+        last reply in any case.
         """
         ...
 
     def reply_ended(self) -> None: ...
 
-    def switched(self, taker: Taker) -> None:
-        """From now on what comes is the taker's, and so is the connection's end."""
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        """Hand the connection over: all bytes from now on, and its end, go to `upgraded`."""
         ...
 
     def pause(self) -> None:
-        """Takes nothing more from the caller for now."""
+        """Read nothing more from the caller for now."""
         ...
 
     def resume(self) -> None: ...
 
     def close(self) -> None:
-        """Closes the connection once everything is written."""
+        """Close the connection once everything is written."""
         ...
 
 
 class Exchange:
-    """One request and its reply.
-
-    `gone` is set, and `on_gone` called, when the caller has hung up or was cut off because it does not read; what is
-    written then goes nowhere. `started`: the reply's head is out. `ended`: so is its end.
+    """A request and its reply. `gone` is set, and `on_gone` called, when the caller has hung up or was cut off
+    because it does not read; later writes then go nowhere. `started`: the reply's head is out. `ended`: so is its
+    end.
     """
 
     __slots__ = (
@@ -136,7 +139,7 @@ class Exchange:
         self.path = head.path
         self.headers = head.headers
         self.whole = head.length == 0
-        """Whether all of the request has come."""
+        """True once all of the request has come."""
         self.started = False
         self.ended = False
         self.status = 0
@@ -145,7 +148,9 @@ class Exchange:
         self.task: asyncio.Task[None] | None = None
         """The task that answers it, where the server started one."""
         self.probe = b""
-        """What a stream may hold at any place without a meaning, to learn whether its caller is still there."""
+        """Bytes without a meaning that may stand at any place of the stream, to learn whether its caller is still
+        there.
+        """
         self._pieces: bytes | bytearray = b""
         self._arrived = 0
         self._holds = 0
@@ -174,7 +179,7 @@ class Exchange:
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the caller waits with its body until it is told to go on."""
+        """True when the caller waits with its body until it is told to go on."""
         return b"expect" in self._head.noted
 
     @property
@@ -184,7 +189,7 @@ class Exchange:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the body is in a content encoding, which is not undone here."""
+        """True when the body is in a content encoding, which is not undone here."""
         encoding = self._head.noted.get(b"content-encoding")
         return encoding is not None and encoding.strip().lower() != b"identity" and self._head.length != 0
 
@@ -200,17 +205,16 @@ class Exchange:
 
     @property
     def tls(self) -> bool:
-        """Whether the request came encrypted."""
+        """True when the request came encrypted."""
         return self._wire.tls
 
     def field(self, name: bytes) -> bytes | None:
-        """The value of the first header field of a lower-case name."""
+        """Return the value of the first header field of a lower-case name."""
         return next((value for found, value in self._head.headers if found == name), None)
 
     async def read(self) -> bytes:
-        """The next piece of the body, b"" at its end. What is not asked for is not taken from the caller.
-
-        Raises CallerGone, UploadTimeout, Overloaded when the process holds too many bodies, or InvalidHttp.
+        """Return the next piece of the body, b"" at its end. Nothing is read from the caller before it is asked for
+        here. Raises CallerGone, UploadTimeout, Overloaded when the process holds too many bodies, or InvalidHttp.
         """
         while not self._pieces:
             if self._failure is not None:
@@ -224,7 +228,7 @@ class Exchange:
         return bytes(pieces)
 
     async def body(self, limit: int) -> bytes:
-        """The whole body. Raises BodyTooLarge beyond `limit` bytes, and what `read` raises."""
+        """Return the whole body. Raises BodyTooLarge beyond `limit` bytes, and the errors of `read`."""
         if (self._head.length or 0) > limit:
             raise _too_large(limit)
         self._limit = limit
@@ -237,8 +241,8 @@ class Exchange:
         raise self._failure or _too_large(limit)
 
     async def begin_body(self, most: int) -> bytes:
-        """The whole body if it has at most `most` bytes; otherwise what has come by the time that this is known. The rest is
-        there to be read. Raises what `read` raises.
+        """Return the whole body if it has at most `most` bytes; otherwise the bytes that have come once it is known
+        to be longer, whose rest `read` returns. Raises the errors of `read`.
         """
         if (self._head.length or 0) > most:
             return b""
@@ -252,7 +256,7 @@ class Exchange:
 
     @property
     def at_end(self) -> bool:
-        """Whether all of the body was read."""
+        """True once all of the body was read."""
         return self.whole and not self._pieces
 
     async def _more(self) -> None:
@@ -267,12 +271,12 @@ class Exchange:
 
     @property
     def blocked_since(self) -> float | None:
-        """Since when, on the server's clock, the caller takes nothing of what is written; None while it does."""
+        """The server's time since which the caller takes nothing of the bytes written; None while it does."""
         return self._wire.blocked_since
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes = b"", lines: bytes = b"") -> None:
-        """Sends a whole reply in one write. `lines` are further fields, as `field_lines` makes them. `content-length` and
-        `date` are added.
+        """Send a whole reply in one write. `lines` are further fields, as `field_lines` makes them. `content-length`
+        and `date` are added.
         """
         without = status in _NO_BODY
         if not without:
@@ -283,52 +287,54 @@ class Exchange:
             self._wire.write(head if without or self.method == "HEAD" else head + body)
         self._wire.reply_ended()
 
-    def switch(self, headers: Sequence[Header], taker: Taker) -> None:
-        """Goes over to the protocol that the caller wants to speak. `finish` ends it."""
+    def switch(self, headers: Sequence[Header], upgraded: ProtocolUpgrade) -> None:
+        """Switch to the protocol that the caller asked for. `finish` ends it."""
         tail = b"connection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.upgrade
         head = reply_head(_SWITCHING, headers, tail)
         self.started = True
         self.status = _SWITCHING
         if self.gone is None:
             self._wire.write(head)
-            self._wire.switched(taker)
+            self._wire.switched(upgraded)
 
     def send(self, data: bytes) -> None:
-        """Sends bytes of the protocol that was switched to."""
+        """Send bytes of the protocol that was switched to."""
         if self.gone is None and not self.ended:
             self._wire.write(data)
 
     def pause(self) -> None:
-        """Takes nothing more from the caller for now."""
+        """Read nothing more from the caller for now."""
         self._wire.pause()
 
     def resume(self) -> None:
         self._wire.resume()
 
     def finish(self) -> None:
-        """Ends what was switched to, and closes the connection once everything is written."""
+        """End the protocol that was switched to, and close the connection once everything is written."""
         if not self.ended:
             self.ended = True
             self._wire.close()
 
     def hold(self, count: int) -> bool:
-        """Counts bytes that are kept for the caller among those that the process holds; False when they are too many."""
+        """Count bytes that are kept for the caller among those that the process holds. Return False when they are too
+        many.
+        """
         if not self._held.take(count):
             return False
         self._holds += count
         return True
 
     def let_go(self, count: int) -> None:
-        """They are not kept any more."""
+        """Take bytes off the count of those held."""
         self._held.give_back(count)
         self._holds -= count
 
     def start(
         self, status: int, headers: Sequence[Header], lines: bytes = b"", *, probe: bytes = b"", waits: bool = False
     ) -> None:
-        """Begins a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until the
-        connection closes. `lines` are further fields, as `field_lines` makes them. `probe`: see there. A head that `waits` goes
-        out with the first piece, which has to follow at once.
+        """Begin a reply. Without a `content-length` among `headers` the body goes in chunks, or, to HTTP/1.0, until
+        the connection closes. `lines` are further fields, as `field_lines` makes them. `probe` becomes the attribute
+        of that name. A head that `waits` goes out with the first piece, which has to follow at once.
         """
         length = next((value for name, value in headers if name == b"content-length"), None)
         framing = b""
@@ -350,7 +356,7 @@ class Exchange:
             self._wire.write(head)
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of the body. Wait for `drained` before more of it."""
+        """Send a piece of the body. Wait for `drained` before more of it."""
         if self._chunked and not self.ended:
             if data and self.gone is None:
                 self._wire.write(b"%b%x\r\n%b\r\n" % (self._ahead, len(data), data))
@@ -362,12 +368,14 @@ class Exchange:
                 self._ahead = b""
 
     async def drained(self) -> None:
-        """Waits while the caller does not take what was written."""
+        """Wait while the caller does not take the bytes written."""
         if self._wire.blocked_since is not None and self.gone is None:
             await self._wire.drained()
 
     def end(self, data: bytes = b"") -> None:
-        """Ends the reply, after a last piece of its body. One that is shorter than it said to be is cut off."""
+        """End the reply, after a last piece of its body. A reply shorter than its `content-length` is cut off, and
+        raises RuntimeError.
+        """
         if not self.started or self.ended:
             raise RuntimeError("a reply ends once, after its start")
         if self._is_bodiless():
@@ -385,7 +393,7 @@ class Exchange:
         self._wire.reply_ended()
 
     def abort(self) -> None:
-        """Cuts the connection, unless the reply has ended: what has begun must not be taken for whole."""
+        """Cut the connection, unless the reply has ended: a reply that has begun must not be taken for whole."""
         if not self.ended:
             self.ended = True
             self._wire.abort()
@@ -414,8 +422,8 @@ class Exchange:
 
     # The connection's side.
 
-    def came(self, data: bytes, *, whole: bool) -> bool:
-        """Takes a piece of the body; `whole` with the last one. Returns False when no more should be read until somebody
+    def add_body(self, data: bytes, *, whole: bool) -> bool:
+        """Add a piece of the body; `whole` with the last one. Return False when no more should be read until somebody
         asks for it.
         """
         self.whole = whole
@@ -439,7 +447,7 @@ class Exchange:
                 self._pieces = bytearray(self._pieces)
             self._pieces += data
         if self._limit is not None and self._arrived <= self._limit:
-            # Whoever wants all of it waits for the end alone.
+            # A reader of the whole body needs to wake at its end alone.
             if whole:
                 self._wake()
             return True
@@ -447,13 +455,13 @@ class Exchange:
         return self._limit is None and len(self._pieces) <= _PAUSE_BYTES
 
     def fail(self, error: Exception) -> None:
-        """Lets whoever reads the body fail; the first failure counts."""
+        """Let the reader of the body fail with `error`; the first failure counts."""
         if self._failure is None:
             self._failure = error
             self._wake()
 
     def lost(self, why: Gone) -> None:
-        """The caller is gone."""
+        """Mark the caller as gone."""
         if self.gone is not None:
             return
         self.gone = why
@@ -463,7 +471,7 @@ class Exchange:
             self.on_gone()
 
     def release(self) -> None:
-        """Forgets the body: the exchange is over."""
+        """Forget the body: the exchange is over."""
         self._pieces = b""
         self._held.give_back(self._holds)
         self._holds = 0

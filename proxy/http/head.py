@@ -1,7 +1,7 @@
-"""The head of a request: one block of bytes, parsed by llhttp once it is whole, and judged strictly.
+"""A request's head: one block of bytes, parsed by llhttp once it is whole, and judged strictly.
 
-Only whole heads are parsed, so an unfinished one costs its bytes and nothing else. The body is framed by what is found
-here, and what two readers could frame differently is refused.
+Only whole heads are parsed, so an unfinished one costs its bytes and nothing else. The body is framed by this head, and
+a head that two readers could frame differently is refused.
 """
 
 from typing import Final, Literal
@@ -34,8 +34,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     method: str
     path: str
-    """As it was sent: what is routed is the path as whatever stands before the gateway has seen it, so that no encoding
-    leads around a rule on paths there.
+    """The path as it was sent: routes match the bytes that a proxy before the gateway has seen, so that no encoding
+    leads around that proxy's rules on paths.
     """
     query: bytes
     version: Version
@@ -43,13 +43,15 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     length: int | None
     """The body's length in bytes, 0 without a body; None when it comes in chunks."""
     keeps: bool
-    """Whether the caller wants to keep the connection."""
+    """True when the caller wants to keep the connection."""
     noted: dict[bytes, bytes]
-    """The first field of each name, those of an upgrade too: the server looks up here what it reads itself."""
+    """The first field of each name, those of an upgrade too: the server looks up here the fields that it reads
+    itself.
+    """
 
 
 def check_unfinished(data: bytes, max_bytes: int, max_fields: int) -> None:
-    """Judges what came of a head that has no end yet. Raises HeadTooLarge or InvalidHttp."""
+    """Check the beginning of a head that has no end yet. Raises HeadTooLarge or InvalidHttp."""
     lines = data.count(b"\n")
     if len(data) > max_bytes or lines > max_fields + 1:
         raise too_large(max_bytes, max_fields)
@@ -58,7 +60,7 @@ def check_unfinished(data: bytes, max_bytes: int, max_fields: int) -> None:
 
 
 def parse_head(data: bytes, max_bytes: int, max_fields: int) -> Head:
-    """Parses a block that ends with the first empty line. Raises a Refused: HeadTooLarge, InvalidHttp or the like."""
+    """Parse a block that ends with the first empty line. Raises a Refused: HeadTooLarge, InvalidHttp or the like."""
     if len(data) > max_bytes or data.count(b"\n") > max_fields + _LINES_BESIDE_FIELDS:
         raise too_large(max_bytes, max_fields)
     fields = _Fields()
@@ -110,7 +112,7 @@ def too_large(max_bytes: int, max_fields: int) -> HeadTooLarge:
 
 
 class _Fields:
-    """What llhttp calls back with."""
+    """The callbacks of llhttp, and the fields they collect."""
 
     __slots__ = ("headers", "keeps", "parser", "url", "whole")
 
@@ -134,7 +136,9 @@ class _Fields:
 
 
 def _check_repeated(headers: list[Header]) -> None:
-    """Raises InvalidHttp where another reader could read another one of the fields of a name."""
+    """Check that no field that the server reads stands twice. Raises InvalidHttp where another reader could take the
+    other one.
+    """
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in _SINGLE):
         raise InvalidHttp(_ONE_OF_EACH)
@@ -148,7 +152,9 @@ def _of_codings(noted: dict[bytes, bytes]) -> Refused | None:
 
 
 def _length(noted: dict[bytes, bytes], version: Version) -> int | None:
-    """The length of the body. Raises where another reader could find another one."""
+    """Return the body's length in bytes, None for chunks. Raises InvalidHttp where another reader could find another
+    length.
+    """
     if b"host" not in noted and version == "1.1":
         raise InvalidHttp(_ONE_OF_EACH)
     length, coding = noted.get(b"content-length"), noted.get(b"transfer-encoding")
@@ -167,7 +173,7 @@ def _length(noted: dict[bytes, bytes], version: Version) -> int | None:
 
 
 def _target(url: bytes) -> tuple[bytes, bytes]:
-    """The path and the query of a request target in any of its forms."""
+    """Return the path and the query of a request target in any of its forms."""
     if url.startswith(b"/") and b"#" not in url and not url.startswith(b"//"):
         path, _, query = url.partition(b"?")
         return path, query

@@ -3,52 +3,51 @@
 from collections.abc import Sequence
 
 from providers.held_bytes import HeldBytes
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import Head, Header
 from proxy.http.reply_head import fields_of
 
 
 class _NoWire:
-    """The connection that there is not: whatever would be written is kept before it."""
+    """The wire of an exchange without a connection: it does nothing."""
 
     blocked_since = None
     peer = None
     tls = False
 
     def write(self, data: bytes) -> None:
-        """Keeps nothing."""
+        pass
 
     async def drained(self) -> None:
-        """Waits for nobody."""
+        pass
 
     def abort(self) -> None:
-        """Cuts nothing."""
+        pass
 
     def more_wanted(self, *, whole: bool) -> None:
-        """All there will ever be is there."""
+        pass
 
     def tail(self, exchange: Exchange, *, closes: bool) -> bytes:  # noqa: ARG002 - the connection's signature
-        """The end of a head that nobody reads."""
         return b"\r\n"
 
     def reply_ended(self) -> None:
-        """Nothing follows."""
+        pass
 
-    def switched(self, taker: Taker) -> None:
-        """Nobody speaks another protocol."""
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
+        pass
 
     def pause(self) -> None:
-        """All there will ever be is there."""
+        pass
 
     def resume(self) -> None:
-        """All there will ever be is there."""
+        pass
 
     def close(self) -> None:
-        """Closes nothing."""
+        pass
 
 
 def post_of(body: bytes | None, headers: Sequence[Header], path: str = "") -> Head:
-    """The head of a POST that came by no connection of its own."""
+    """Return the head of a POST that came by no connection."""
     return Head(
         method="POST",
         path=path,
@@ -71,7 +70,7 @@ class InMemoryExchange(Exchange):
         self.reply_pieces: list[bytes] = []
         """The body of the reply as it was sent."""
         if body:
-            self.came(body, whole=True)
+            self.add_body(body, whole=True)
 
     @property
     def reply_headers(self) -> list[Header]:

@@ -1,4 +1,4 @@
-"""Multipart bodies, taken apart while they arrive: what is held is a piece of the network's, never a file."""
+"""A parser of multipart bodies while they arrive: it holds a piece of the network's, never a file."""
 
 import re
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Multipart:
-    """A parser that is fed with what arrives. `is_complete` once the closing boundary was there."""
+    """A parser that is fed with the bytes that arrive. `is_complete` once the closing boundary was there."""
 
     def __init__(self, content_type: str) -> None:
-        """Raises BadRequest for anything but multipart/form-data."""
+        """Read the boundary. Raises BadRequest for anything but multipart/form-data."""
         found = _BOUNDARY.search(content_type)
         if found is None or not content_type.lower().startswith("multipart/form-data"):
             raise BadRequest("Send the file as multipart/form-data, as the part `file`.")
@@ -44,7 +44,7 @@ class Multipart:
         self.is_complete = False
 
     def feed(self, data: bytes) -> Iterator[Head | bytes]:
-        """What is new: a part's head, or a piece of the present part's content. Raises BadRequest."""
+        """Yield the news in `data`: a part's head, or a piece of the present part's content. Raises BadRequest."""
         self._held += data
         while not self.is_complete:
             if self._after_delimiter:
@@ -67,7 +67,7 @@ class Multipart:
             self._held, self._after_delimiter, self._in_body = rest, True, False
 
     def _head(self) -> Head | None:
-        """The next part's head, once it is there whole. The closing boundary completes the body."""
+        """Return the next part's head, None while it is not whole. The closing boundary completes the body."""
         if self._held.startswith(b"--"):
             self.is_complete = True
             return None
@@ -89,5 +89,5 @@ class Multipart:
 
 
 def missing_end() -> BadRequest:
-    """The error for a body that ended before its closing boundary."""
+    """Return the error for a body that ended before its closing boundary."""
     return BadRequest("The upload ended before it was complete; nothing of it was kept, send it again.")

@@ -1,4 +1,4 @@
-"""Who asks: the line with which a worker begins a connection to the control plane, before the request.
+"""The line with which a worker begins a connection to the control plane, before the request: the caller's peer.
 
 A request cannot write there, whatever bytes it is made of, and a connection carries one request. So the control plane
 believes it, and takes no connection without it.
@@ -14,7 +14,7 @@ _MOST_PORT: Final = 65_535
 
 
 class Asker(NamedTuple):
-    """What a worker knows of its caller's connection."""
+    """The facts that a worker knows of its caller's connection."""
 
     peer: tuple[str, int] | None
     """Address and port; None where the connection has none."""
@@ -22,13 +22,13 @@ class Asker(NamedTuple):
 
 
 def preamble(asker: Asker) -> bytes:
-    """Writes the line, with its end."""
+    """Write the line, with its end."""
     host, port = (_NOBODY.decode(), 0) if asker.peer is None else asker.peer
     return b"%b %b %b %d\n" % (_FIRST, b"tls" if asker.tls else b"tcp", host.encode("ascii"), port)
 
 
 def parse_preamble(line: bytes) -> Asker:
-    """Reads the line, without its end. Raises ValueError for anything else."""
+    """Read the line, without its end. Raises ValueError for anything else."""
     first, way, host, port = line.split(b" ")
     if first != _FIRST or way not in _WAYS or not host or not port.isdigit() or int(port) > _MOST_PORT:
         raise ValueError("a connection begins with who asks")

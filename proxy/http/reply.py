@@ -1,4 +1,4 @@
-"""The line's side of one reply: what is sent, what is recorded of it, and how far it has come."""
+"""The pipeline's side of one reply: the bytes sent, those recorded, and the reply's progress."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -17,7 +17,7 @@ _SSE = b"content-type: text/event-stream; charset=utf-8\r\n" + _AS_IT_COMES
 
 
 class Recorder(Protocol):
-    """Sees all of a reply before it is sent, even when the caller is gone."""
+    """A recording that sees all of a reply before it is sent, even when the caller is gone."""
 
     def began(self, status: int, headers: Iterable[Header]) -> None: ...
 
@@ -27,7 +27,9 @@ class Recorder(Protocol):
 
 
 class Reply:
-    """Writes one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the connection was cut."""
+    """A writer of one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the
+    connection was cut.
+    """
 
     __slots__ = ("_clock", "_exchange", "aborted", "done", "lines", "recording", "started", "status")
 
@@ -35,7 +37,7 @@ class Reply:
         self._exchange = exchange
         self._clock = clock
         self.lines = b""
-        """Fields of whatever is replied, as lines of the head."""
+        """Fields of every kind of reply, as lines of the head."""
         self.started = False
         self.done = False
         self.aborted = False
@@ -47,7 +49,7 @@ class Reply:
         return self._clock()
 
     async def whole(self, status: int, body: bytes, headers: Sequence[Header] = (), lines: bytes = b"") -> None:
-        """Sends a complete JSON reply. `lines` are further fields, as lines of the head."""
+        """Send a complete JSON reply. `lines` are further fields, as lines of the head."""
         lines = self._start(status, headers, _JSON + self.lines + lines)
         self.done = True
         if self.recording is not None:
@@ -55,7 +57,7 @@ class Reply:
         self._exchange.respond(status, headers, body, lines)
 
     async def taken(self) -> None:
-        """Waits while the caller has not taken nearly all of what was sent: until then it is held for him."""
+        """Wait until the caller has taken nearly all of the bytes sent: until then they are held for it."""
         if self._exchange.blocked_since is not None:
             await self._exchange.drained()
 
@@ -63,12 +65,12 @@ class Reply:
         await self.whole(error.status, error.body, error.headers)
 
     def begin_events(self, headers: Sequence[Header] = (), lines: bytes = b"", *, waits: bool = False) -> None:
-        """Begins a stream. `waits`: its head goes out with the first events, which have to follow at once."""
+        """Begin a stream. `waits`: its head goes out with the first events, which have to follow at once."""
         lines = self._start(200, headers, _SSE + self.lines + lines)
         self._exchange.start(200, headers, lines, probe=COMMENT, waits=waits)
 
     def begin_pieces(self, media_type: str, lines: bytes = b"") -> None:
-        """Begins a reply of another type than JSON, whose pieces `events` sends."""
+        """Begin a reply of another type than JSON, whose pieces `events` sends."""
         if media_type.startswith(EVENTS_TYPE):
             self.begin_events(lines=lines)
             return
@@ -76,7 +78,7 @@ class Reply:
         self._exchange.start(200, headers, self._start(200, headers, _AS_IT_COMES + self.lines + lines))
 
     async def events(self, data: bytes) -> None:
-        """Sends whole events, or any piece of another reply, and waits while the caller does not take what it was sent."""
+        """Send whole events, or any piece of another reply, and wait while the caller does not take them."""
         if self.recording is not None:
             await self.recording.wrote(data, last=False)
         self._exchange.write(data)
@@ -90,7 +92,7 @@ class Reply:
         self._exchange.end(data)
 
     def abort(self) -> None:
-        """Cuts the connection of a caller that must not take what it has for whole."""
+        """Cut the connection of a caller that must not take its partial reply for whole."""
         self.done = self.aborted = True
         self._exchange.abort()
 

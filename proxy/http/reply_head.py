@@ -15,7 +15,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def reply_head(status: int, headers: Sequence[Header], tail: bytes) -> bytes:
-    """The status line, the fields and `tail`. Raises ValueError for a field that would not stay in its line."""
+    """Return the status line, the fields and `tail`. Raises ValueError for a field that would not stay in its line."""
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     if not headers:
         return line + tail
@@ -23,7 +23,9 @@ def reply_head(status: int, headers: Sequence[Header], tail: bytes) -> bytes:
 
 
 def field_lines(headers: Collection[Header]) -> bytes:
-    """The fields as lines of a head, each with its end. Raises ValueError for one that would not stay in its line."""
+    """Return the fields as lines of a head, each with its end. Raises ValueError for one that would not stay in its
+    line.
+    """
     lines = b"\r\n".join([*map(b": ".join, headers), b""])
     if len(lines) - len(lines.translate(None, b"\r\n\0")) != 2 * len(headers):
         raise ValueError("a field of a reply may have no line ends")
@@ -31,5 +33,5 @@ def field_lines(headers: Collection[Header]) -> bytes:
 
 
 def fields_of(lines: bytes) -> list[Header]:
-    """The fields of such lines."""
+    """Return the fields of such lines."""
     return [(name, value) for name, _, value in (line.partition(b": ") for line in lines.split(b"\r\n")[:-1])]

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.utils import formatdate
+from pathlib import Path
 from typing import Final
 
 from providers.held_bytes import HeldBytes
@@ -18,17 +19,34 @@ from proxy.http.cors import Cors
 from proxy.http.exchange import CallerGone, Exchange
 from proxy.http.request_id import REQUEST_ID_HEADER, new_request_id
 
+
+class TlsInvalid(Exception):
+    """The certificate and its key cannot be used; the message says why."""
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Read a certificate chain and its private key, both as PEM. Raises TlsInvalid."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsInvalid(f"cannot use {certificate} with {key}: {error}") from error
+    return context
+
+
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]
-"""For each path its methods, and what answers them."""
+"""The methods of each path, and the route that answers each."""
 
 _log: Final = logging.getLogger("weighbridge.http")
 
 BACKLOG: Final = 8192
 TICK_S: Final = 1.0
 _TELL_S: Final = 0.5
-"""Seconds for which a stopping server still accepts: balancers and kept connections are told, as a closed socket tells
-nothing. Connections that come meanwhile get as long again to send a request.
+"""Seconds for which a stopping server still accepts, and tells balancers and kept connections to leave: a closed
+socket tells them nothing. Connections that come meanwhile get as long again to send a request.
 """
 _MOVE_S: Final = 2.0
 """Seconds for which a replaced server keeps idle connections; each next reply tells them to leave."""
@@ -36,14 +54,14 @@ _CUT_OFF_S: Final = 2.0
 """Seconds after the drain for the last bytes of requests that are cut off."""
 _POLL_S: Final = 0.05
 _BEGUN_A_TURN: Final = 4
-"""Requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. What many callers ask at
-once would fill it for many milliseconds, in which no stream is passed on, and no upstream hears of any of these requests. Whole answers
-are made faster many at once.
+"""The most requests that begin in one turn of the loop among streams, or half of those that wait, if that is more. A
+burst of requests would fill a turn for many milliseconds, in which no stream is passed on and no upstream hears of
+any of them. Whole answers are made faster many at once.
 """
 
 
 class HttpServer:
-    """Serves HTTP/1.1 on listening sockets. Paths in `routes` are answered there, all others by `otherwise`."""
+    """An HTTP/1.1 server on listening sockets. Paths in `routes` are answered there, all others by `otherwise`."""
 
     def __init__(
         self,
@@ -55,7 +73,7 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or ConnectionLimits()
-        """May be replaced; what is open then follows at its next step."""
+        """The limits in force. They may be replaced; open connections follow at their next step."""
         self.held = HeldBytes(self.limits.max_bodies_bytes)
         self.now = clock
         self.leaving = False
@@ -71,7 +89,7 @@ class HttpServer:
         self._waiting: deque[Exchange] = deque()
         """Requests that begin in the next turns of the loop."""
         self._streams = False
-        """Whether the reply that ended last was a stream of events, so that others are under way."""
+        """True when the reply that ended last was a stream of events, so that others are under way."""
         self._not_http = 0
         self._common = b""
         self._dated_at = 0
@@ -93,8 +111,7 @@ class HttpServer:
         watch: Callable[[AcceptQueue], None] | None = None,
         tick_s: float = TICK_S,
     ) -> None:
-        """Accepts connections from a listening socket, which is closed with the doors, and keeps time for all of them.
-
+        """Accept connections from a listening socket, which is closed with the doors, and keep time for all of them.
         `watch` is given the socket's accept queue; `sharing` is the number of processes that accept from it.
         """
         # The loop calls `listen` again, which must not shrink the backlog.
@@ -114,14 +131,14 @@ class HttpServer:
             self._ticking = self._loop.create_task(self._keep_time(tick_s))
 
     def close_doors(self) -> None:
-        """Accepts no more connections."""
+        """Accept no more connections."""
         for door in self._doors:
             door.close()
         self._doors.clear()
         self._queues.clear()
 
     async def aclose(self) -> None:
-        """Ends at once: what is left of requests is cancelled, and told as far as it can be."""
+        """End at once: requests under way are cancelled, and their callers told as far as possible."""
         self.close_doors()
         self._waiting.clear()
         tasks = tuple(self.tasks)
@@ -130,7 +147,7 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in tuple(self.connections):
             connection.close()
-        # What was written leaves in the next turn.
+        # Written bytes leave in the next turn.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for connection in tuple(self.connections):
@@ -142,16 +159,17 @@ class HttpServer:
         await asyncio.sleep(0)
 
     def hurry(self) -> None:
-        """Ends any waiting for requests and callers."""
+        """End any waiting for requests and callers."""
         self._hurried = True
 
     def stop_moving(self) -> None:
-        """A server that is being replaced is to stop now."""
+        """Ask a server that is being replaced to stop now."""
         self._stop_asked.set()
 
     async def stop(self, until: float, cut_off: Callable[[], bool]) -> None:
-        """Ends in order: tells all callers, closes once nobody waits to be accepted, waits until the time `until` for requests under way, and then calls
-        `cut_off`, which tells them why they end and returns whether it could. What outlasts even that is cancelled.
+        """End in order: tell all callers, close once nobody waits to be accepted, wait until the time `until` for
+        requests under way, and then call `cut_off`, which tells them why they end and returns whether it could.
+        Requests that outlast even that are cancelled.
         """
         self.leaving = True
         earlier = tuple(self.connections)
@@ -173,8 +191,8 @@ class HttpServer:
         await self._wait(_CUT_OFF_S, self._is_done)
 
     async def move(self, until: float) -> None:
-        """Hands over to others on the same sockets: nobody is refused, each connection has one more reply at most. Returns
-        when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.
+        """Hand over to others on the same sockets: nobody is refused, each connection has one more reply at most.
+        Return when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.
         """
         self.close_doors()
         self.leaving = True
@@ -206,7 +224,7 @@ class HttpServer:
                 _log.error("a look at the connections failed: %s", type(error).__name__, exc_info=error)
 
     def tick(self) -> None:
-        """Looks at all connections, which costs less than a timer for each of them."""
+        """Look at all connections, which costs less than a timer for each of them."""
         now = self.now()
         for connection in [connection for connection in self.connections if connection.due_at <= now]:
             connection.overdue(now)
@@ -221,28 +239,28 @@ class HttpServer:
     def _connection(self) -> Connection:
         return Connection(self, self._loop)
 
-    def came(self, connection: Connection) -> bool:
-        """Takes a new connection; False when there are too many."""
+    def register(self, connection: Connection) -> bool:
+        """Register a new connection. Return False when there are too many."""
         self.accepted += 1
         if len(self.connections) >= self.limits.max_connections:
             return False
         self.connections.add(connection)
         return True
 
-    def went(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._half_closed.discard(connection)
 
     def half_closed(self, connection: Connection) -> None:
-        """Its caller sends no more, and may be gone or wait for its answer."""
+        """Note that a connection's caller sends no more: it may be gone, or wait for its answer."""
         self._half_closed.add(connection)
 
     def not_http(self) -> None:
-        """Something came that is no HTTP request."""
+        """Count bytes that are no HTTP request."""
         self._not_http += 1
 
     def common_fields(self, exchange: Exchange | None) -> bytes:
-        """`date`, and what a browser has to be told."""
+        """Return `date`, and the fields that a browser needs."""
         seconds = int(time.time())
         if seconds != self._dated_at:
             self._dated_at = seconds
@@ -252,7 +270,7 @@ class HttpServer:
         return self._common
 
     def dispatch(self, exchange: Exchange) -> None:
-        """Begins to answer, in a task of its own; among streams, some in each of the next turns."""
+        """Begin to answer, in a task of its own; among streams, some in each of the next turns."""
         if not self._streams and not self._waiting:
             self._begin(exchange)
             return
@@ -275,7 +293,7 @@ class HttpServer:
         self.tasks.add(exchange.task)
 
     def _route_of(self, exchange: Exchange) -> Route:
-        """Who answers it. Raises UnsupportedEncoding or MethodNotAllowed."""
+        """Return the route that answers a request. Raises UnsupportedEncoding or MethodNotAllowed."""
         if exchange.is_encoded:
             raise UnsupportedEncoding("Send the body without a `content-encoding`.")
         if self._cors is not None and self._cors.is_preflight(exchange):
@@ -312,7 +330,7 @@ class HttpServer:
 
 
 def refuse(exchange: Exchange, error: Exception) -> None:
-    """Answers with an error, or cuts a reply that has begun and not ended."""
+    """Answer with an error, or cut a reply that has begun and not ended."""
     if exchange.started:
         exchange.abort()
         return

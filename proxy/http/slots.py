@@ -1,8 +1,8 @@
-"""Places that few may hold at once, and each of these few of them."""
+"""Places with two limits: on all holders together, and on each one."""
 
 
 class Slots:
-    """Counts holders against two limits: of all, and of each one, so that nobody can hold all of them."""
+    """A count of holders against two limits: of all, and of each one, so that nobody can hold all of them."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most = most
@@ -11,7 +11,7 @@ class Slots:
         self._all = 0
 
     def take(self, whose: str) -> bool:
-        """Takes a place; False when all are taken, or as many as one may have."""
+        """Take a place. Return False when all are taken, or as many as one may have."""
         held = self._held.get(whose, 0)
         if self._all >= self._most or held >= self._most_each:
             return False
@@ -20,7 +20,7 @@ class Slots:
         return True
 
     def give_back(self, whose: str) -> None:
-        """Gives a place back that was taken."""
+        """Give back a place that was taken."""
         self._all -= 1
         left = self._held[whose] - 1
         if left:

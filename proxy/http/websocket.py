@@ -1,4 +1,4 @@
-"""A WebSocket on a connection that began with HTTP: whole messages of text in their order, within bounds. No extensions."""
+"""A WebSocket on a connection that began with HTTP: whole text messages in order, within bounds. No extensions."""
 
 import asyncio
 import base64
@@ -19,21 +19,23 @@ PROTOCOL: Final = b"websocket"
 _VERSION: Final = b"13"
 _KEY_BYTES: Final = 16
 _MAX_WAITING: Final = 16
-"""Messages that wait to be read at which no more are taken from the caller."""
+"""The number of unread messages at which no more are read from the caller."""
 _MOST_EVENTS: Final = 512
-"""The most frames in one read of at most 256 kB: each costs the same work, however short, and a read is one turn of the loop."""
+"""The most frames in one read of at most 256 kB: each costs the same work, however short, and a read is one turn of
+the loop.
+"""
 _FREE_PARTS: Final = 1_024
 _BYTES_A_PART: Final = 256
-"""Beyond the first _FREE_PARTS, the parts of a message must be that long on average."""
+"""The least mean bytes of the parts of a message beyond the first _FREE_PARTS."""
 _PING_S: Final = 30.0
-"""A caller that says nothing is asked so often whether it is there; one that does not even answer that is gone."""
+"""Seconds of silence after which a caller is pinged; one that does not answer the ping is gone."""
 
 
 class WebSocket:
-    """One caller's. `lost` is called once when it is gone or has said that it goes."""
+    """One caller's WebSocket. `lost` is called once when the caller is gone or has said that it goes."""
 
     def __init__(self, exchange: Exchange, max_message_bytes: int, lost: Callable[[], None]) -> None:
-        """Answers the handshake. Raises BadRequest for one that is none."""
+        """Answer the handshake. Raises BadRequest for one that is none."""
         token = _accepted(exchange)
         self._exchange = exchange
         self._max_bytes = max_message_bytes
@@ -46,15 +48,14 @@ class WebSocket:
         self._has_heard = True
         self._is_paused = False
         self.is_leaving = False
-        """Whether the server wants to stop."""
+        """True once the server wants to stop."""
         self.is_open = True
         exchange.on_gone = self._gone
         exchange.switch(((b"sec-websocket-accept", token),), self)
 
     async def message(self, until: Callable[[], float]) -> str | None:
-        """The next message; None once the caller is gone, the server wants to stop, or no time is left.
-
-        `until` is the time that is left, in seconds.
+        """Return the next message; None once the caller is gone, the server wants to stop, or no time is left.
+        `until` returns the seconds that are left.
         """
         while not self._messages:
             left_s = until()
@@ -72,12 +73,12 @@ class WebSocket:
         return message
 
     def send(self, text: str) -> None:
-        """Sends a message. Wait for the exchange's `drained` before more of it."""
+        """Send a message. Wait for the exchange's `drained` before more of it."""
         if self.is_open:
             self._send(TextMessage(data=text))
 
     def close(self, code: int, reason: str = "") -> None:
-        """Says why it ends, and ends. Codes are RFC 6455's."""
+        """Close with a code of RFC 6455 and its reason."""
         if self.is_open:
             self.is_open = False
             self._send(CloseConnection(code=code, reason=reason))
@@ -86,8 +87,8 @@ class WebSocket:
 
     # The connection's side.
 
-    def came(self, data: bytes) -> None:
-        """Takes bytes from the caller."""
+    def data_received(self, data: bytes) -> None:
+        """Read bytes from the caller."""
         self._has_heard = True
         if not self.is_open:
             return
@@ -99,7 +100,7 @@ class WebSocket:
             self._take(event)
 
     def leave(self) -> None:
-        """Ends as soon as nothing is under way."""
+        """End as soon as nothing is under way."""
         self.is_leaving = True
         self._wake()
 
@@ -143,7 +144,7 @@ class WebSocket:
         self._wake()
 
     def _closed_by_caller(self, event: CloseConnection) -> None:
-        """It goes, or speaks what is no WebSocket, of which the code tells."""
+        """Close after the caller did, or after a violation of the protocol, which the event's code names."""
         self.is_open = False
         if self._frames.state in {ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING}:
             code = event.code if event.code != CloseReason.NO_STATUS_RCVD else CloseReason.NORMAL_CLOSURE
@@ -184,11 +185,11 @@ class WebSocket:
 
 
 def _nothing() -> None:
-    """Nobody has to be told twice."""
+    """Do nothing: the caller needs no second notice."""
 
 
 def _accepted(exchange: Exchange) -> bytes:
-    """The token that answers the handshake. Raises BadRequest."""
+    """Return the token that answers the handshake. Raises BadRequest."""
     key = exchange.field(b"sec-websocket-key") or b""
     try:
         is_sound = len(base64.b64decode(key, validate=True)) == _KEY_BYTES

@@ -1,1 +1,1 @@
-"""The judge stage: an answer that is held back is found weak or not, compared with another, and asked again where that helps."""
+"""The judge stage: a held answer is found weak or not, compared with another, and asked again of a better target."""

@@ -12,7 +12,9 @@ from proxy.plan.answer_form import AskedForm
 
 
 def said_by(asked: AskedForm, request: ChatRequest, payloads: Sequence[bytes]) -> Any:
-    """Return what a whole answer says in the asked form; NOTHING for a weak one, and for what does not say anything in it."""
+    """Return the content of a whole answer in the asked form; NOTHING for a weak one, and for one that has none in
+    it.
+    """
     if judge(request, payloads) is not None:
         return NOTHING
     try:
@@ -25,7 +27,7 @@ def said_by(asked: AskedForm, request: ChatRequest, payloads: Sequence[bytes]) -
 
 
 def agree(asked: AskedForm, one: Any, other: Any) -> bool:
-    """Return True for two answers that say the same. One that says nothing agrees with nothing."""
+    """Return True for two answers with the same content. One without content agrees with none."""
     if one is NOTHING or other is NOTHING:
         return False
     match asked.kind:

@@ -11,13 +11,40 @@ from proxy.context import RequestContext
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE, Unused, Weakness
 from proxy.judge.weak_answer import graver, judge
-from proxy.plan.escalation_rules import EscalationAllowance, EscalationRules, escalation_candidate
+from proxy.plan.escalation_rules import escalation_candidate
+from proxy.plan.pipeline_config import EscalationRules
 
 _log: Final = logging.getLogger("weighbridge.line")
+_BURST: Final = 20.0
+"""The most escalations that an idle period accumulates."""
+
+
+class EscalationAllowance:
+    """A token bucket of escalations for this process: at most `max_share` of eligible requests, after a burst."""
+
+    def __init__(self) -> None:
+        self._saved = _BURST
+        self.running = 0
+
+    def request(self, rules: EscalationRules) -> None:
+        """Credits one request that may escalate."""
+        self._saved = min(self._saved + rules.max_share, _BURST)
+
+    def try_begin(self, rules: EscalationRules) -> bool:
+        """Take one escalation and return True, or return False when none is left. `end` must follow."""
+        # The small slack makes ten tenths a whole in floating point.
+        if rules.max_share <= 0 or self.running >= rules.max_running or self._saved < 1 - 1e-9:
+            return False
+        self._saved -= 1
+        self.running += 1
+        return True
+
+    def end(self) -> None:
+        self.running -= 1
 
 
 class BetterAnswers:
-    """Runs escalations for this process, bounded by one shared allowance."""
+    """The escalations of this process, bounded by one shared allowance."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -44,7 +71,7 @@ class BetterAnswers:
             raise
 
     async def _judge_and_escalate(self, context: RequestContext, held: list[Committed]) -> Committed:
-        """Judges and escalates. `held` starts with the first answer; the second is appended as soon as it is open."""
+        """Judge and escalate. `held` starts with the first answer; the second is appended as soon as it is open."""
         (first,) = held
         rules = context.config.escalation
         context.judged = first.whole
@@ -65,7 +92,7 @@ class BetterAnswers:
         return second
 
     async def _ask_better_target(self, context: RequestContext, first: Committed) -> Committed | None:
-        """Asks a better target. None when there is none, the allowance is spent, or it gave no answer."""
+        """Ask a better target. Return None when there is none, the allowance is spent, or it gave no answer."""
         rules, routed, answered = context.config.escalation, first.attempt.routed, first.attempt.candidate
         tried = {each.deployment.target_id for each in context.attempts}
         candidate = escalation_candidate(routed.plan, answered, tried)
@@ -93,6 +120,6 @@ async def _weakness_of(held: Committed, rules: EscalationRules) -> Weakness | No
 
 
 async def _settle_unused(held: Committed, why: Unused) -> None:
-    """Settles a whole answer that is not given to the caller."""
+    """Settle a whole answer that is not given to the caller."""
     held.attempt.close("ok", status=200, unused=why)
     await close_quietly(held.stream)

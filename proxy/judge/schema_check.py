@@ -1,8 +1,8 @@
 """JSON schema validation of model answers within a bounded number of steps, and without following outside references.
 
-A schema is somebody else's program: nested alternatives can ask for 2^40 comparisons, a pattern can keep a
-backtracking engine busy for ever, a reference can name an address. So every keyword counts a step, patterns
-are taken as met, references resolve within the schema alone, and what is not known in time is not judged.
+A schema is somebody else's program: nested alternatives can ask for 2^40 comparisons, a pattern can keep a backtracking
+engine busy for ever, a reference can name an address. So every keyword counts a step, patterns are taken as met,
+references resolve within the schema alone, and a verdict that is not reached in time is not given.
 """
 
 import contextlib

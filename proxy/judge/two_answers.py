@@ -1,8 +1,9 @@
-"""Two answers: asks a pair of cheap targets beside each other, gives what they agree on, and goes on with the plan where they do not.
+"""Two answers: asks a pair of cheap targets beside each other, gives the answer they agree on, and goes on with the
+plan where they differ.
 
-Nothing is committed before the answer to give is there. Each attempt is reserved and booked as any other; what is not given is settled with
-a word of its own. The second of the two is never waited for longer than a bound, and what the plan cannot answer either is answered with
-what the pair left.
+Nothing is committed before the answer to give is there. Each attempt is reserved and booked as any other; an answer
+that is not given is settled with a reason of its own. The second of the two is never waited for longer than a bound,
+and where the plan cannot answer either, an answer that the pair left is given.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ from proxy.plan.agreement import AgreementRates, Pair
 from proxy.plan.routed_request import Hold, RoutedRequest
 
 _LEAST_WAIT_S: Final = 1.0
-"""The seconds that the later of two answers has after the first at least; beyond that as long again as the first took."""
+"""The least seconds that the later of two answers has after the first; beyond that as long again as the first took."""
 
 
 class TwoAnswers:
-    """Asks pairs for this process, a bounded number at once."""
+    """The pairs of this process, a bounded number at once."""
 
     def __init__(self, dispatcher: Dispatcher, rates: AgreementRates) -> None:
         self._dispatcher = dispatcher
@@ -33,12 +34,12 @@ class TwoAnswers:
         self._running = 0
 
     async def dispatch(self, context: RequestContext, routed: RoutedRequest) -> Committed:
-        """Return the answer that both targets of the pair agree on, else what the plan answers. Raises what `Dispatcher.dispatch` raises
-        where the pair left nothing to give.
+        """Return the answer that both targets of the pair agree on, else the plan's. Raises the errors of
+        `Dispatcher.dispatch` where the pair left nothing to give.
         """
         pair = routed.agreement
         if pair is None or self._running >= context.config.escalation.max_running:
-            return await self._dispatcher.dispatch(routed, context.attempts)
+            return await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         open_: list[Committed] = []
         try:
             self._running += 1
@@ -61,14 +62,14 @@ class TwoAnswers:
     async def _agreed(
         self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
     ) -> Committed | None:
-        """Asks both and returns the answer to give; None where they do not agree. `open_` has what is left open then: at most one answer
-        that says something.
+        """Ask both, and return the answer to give; None where they do not agree. `open_` then has the answer that is
+        left open, at most one with content.
         """
         told = await self._ask(context, routed, pair, open_)
         by_target = {each.attempt.deployment.target_id: (each, said) for each, said in told}
         first, second = (by_target.get(each.target.target_id) for each in (pair.first, pair.second))
         agreed = first is not None and second is not None and agree(pair.asked, first[1], second[1])
-        # What says nothing in the asked form agrees with nothing, whatever the other one would have said.
+        # An answer without content in the asked form agrees with no other one.
         if len(told) > 1 or any(said is NOTHING for _, said in told):
             self._rates.note(routed.caller.team_id, pair.asked.kind, pair.agrees, agreed=agreed)
         if told or pair.then is None:
@@ -88,8 +89,8 @@ class TwoAnswers:
     async def _ask(
         self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
     ) -> list[tuple[Committed, Any]]:
-        """Return the pair's answers with what they say, as far as they are there in time: each as soon as it is there, so that an answer that says
-        nothing ends the wait for the other one.
+        """Return the pair's answers with their content, those that come in time: each as soon as it is there, so that
+        an answer without content ends the wait for the other one.
         """
         rules = context.config.escalation
         hold = routed.hold or Hold(max_bytes=rules.hold_max_bytes, max_s=pair.wait_s)
@@ -99,7 +100,7 @@ class TwoAnswers:
             asyncio.ensure_future(self._dispatcher.escalate(asked, each, context.attempts))
             for each in (pair.first, pair.second)
         ]
-        # What the plan itself chose is waited for as long as both are: nothing better is there yet.
+        # The plan's own choice is waited for as long as both are: there is nothing better yet.
         own = next(
             (at for at, each in enumerate((pair.first, pair.second)) if each.target.target_id == pair.alone), None
         )
@@ -128,8 +129,8 @@ class TwoAnswers:
     async def _as_planned(
         self, context: RequestContext, routed: RoutedRequest, pair: Pair, open_: list[Committed]
     ) -> Committed:
-        """Return the better target's answer; where it has none, or where nothing speaks against the plan's own choice, the one that the pair
-        left.
+        """Return the better target's answer; where it has none, or where nothing contradicts the plan's own choice,
+        the one that the pair left.
         """
         if context.agreement == "unconfirmed":
             return open_.pop()
@@ -139,7 +140,7 @@ class TwoAnswers:
             plan = msgspec.structs.replace(pair.then, candidates=pair.then.candidates[: 1 if open_ else None])
             routed = msgspec.structs.replace(routed, plan=plan)
         try:
-            committed = await self._dispatcher.dispatch(routed, context.attempts)
+            committed = await self._dispatcher.dispatch(routed, context.attempts, context.waits)
         except Exception:
             if not open_:
                 raise
@@ -155,12 +156,12 @@ class TwoAnswers:
 
 
 def _is_alone(pair: Pair, told: Sequence[tuple[Committed, Any]]) -> bool:
-    """Return True where only the plan's own choice answered, and says something."""
+    """Return True where only the plan's own choice answered, with content."""
     return len(told) == 1 and told[0][0].attempt.deployment.target_id == pair.alone and told[0][1] is not NOTHING
 
 
 def _mark_late(attempts: Sequence[Attempt], told: Sequence[tuple[Committed, Any]]) -> None:
-    """Mark those that are cancelled because nobody waits for them any more."""
+    """Mark the attempts that are cancelled because they would come too late."""
     answered = {id(each.attempt) for each, _ in told}
     for attempt in attempts:
         if attempt.settled is None and id(attempt) not in answered:

@@ -1,6 +1,6 @@
 """Detection of weak answers by rules alone: truncated, refused, malformed, or of low log-probability.
 
-Pure and bounded. What cannot be judged within the bounds (too large, too deep, a schema that asks for too
+Pure and bounded. An answer that cannot be judged within the bounds (too large, too deep, a schema that asks for too
 much work) counts as not weak: a wrong "weak" costs a second call, a wrong "fine" costs nothing new.
 
 - `truncated`: the target ran out of tokens and the caller had set no bound. Where the caller did set one,
@@ -30,7 +30,21 @@ from providers.wire import ChatRequest
 from proxy.dispatch.outcome import Weakness
 from proxy.judge.refusals import reads_as_refusal
 from proxy.judge.schema_check import MAX_STEPS, NotJudged, follows
-from proxy.judge.tool_calls import Call, Function
+
+
+class Function(msgspec.Struct):
+    """The function of a tool call. `arguments` is text that should be a JSON object."""
+
+    name: Any = None
+    arguments: Any = None
+
+
+class Call(msgspec.Struct):
+    """A tool call, or one piece of it: in a stream the pieces of one call share an index."""
+
+    index: Any = None
+    function: Function | None = None
+
 
 MAX_JUDGED_BYTES: Final = 4 * 1024 * 1024
 """The most payload bytes that are judged; a larger answer counts as not weak."""
@@ -38,7 +52,7 @@ MAX_DEFINITION_BYTES: Final = 256 * 1024
 """The most bytes of tool definitions, and of a response format, that are parsed."""
 MAX_TOOL_CALLS: Final = 128
 
-# What makes the given answer worse than the other when both are weak: the less of it can be used, the graver.
+# The order of weaknesses, to compare two weak answers: the less of an answer can be used, the graver.
 _GRAVITY: Final[Mapping[Weakness, int]] = {
     "low-logprob": 0,
     "schema-mismatch": 1,
@@ -78,7 +92,7 @@ class _Payload(msgspec.Struct):
 
 
 class CalledTool:
-    """One tool call, assembled from its streamed pieces."""
+    """A tool call, assembled from its streamed pieces."""
 
     __slots__ = ("arguments", "name")
 
@@ -88,7 +102,7 @@ class CalledTool:
 
 
 class WholeChoice(msgspec.Struct):
-    """One choice of the answer, assembled from its streamed pieces."""
+    """A choice of the answer, assembled from its streamed pieces."""
 
     texts: list[str] = []
     refusal: bool = False
@@ -229,7 +243,7 @@ def _add_logprobs(answer: WholeChoice, tokens: Iterable[_Logprob]) -> None:
 
 
 def _text_of_parts(content: Any) -> str:
-    """Concatenates the text parts of a content list, which some upstreams send in place of a string."""
+    """Concatenate the text parts of a content list, which some upstreams send in place of a string."""
     parts = content if isinstance(content, list) else ()
     return "".join(text for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
 

@@ -44,7 +44,7 @@ def routed_to(
     tier: Tier,
     retry: RetryConfig,
 ) -> RoutedRequest:
-    """Plans a request that names the target, so that the team's model restrictions apply. Raises a refusal."""
+    """Plan a request that names the target, so that the team's model restrictions apply. Raises a refusal."""
     estimate = input_tokens(request, prompt_of(request))
     facts = Facts(
         alias=target_id,
@@ -76,8 +76,8 @@ def routed_to(
 
 
 async def read_answer(dispatcher: Dispatcher, routed: RoutedRequest, attempts: list[Attempt]) -> list[Event]:
-    """Send the request and read the whole answer; every attempt is settled, whatever happens."""
-    committed = await dispatcher.dispatch(routed, attempts)
+    """Send the request and read the whole answer; every attempt is settled in any case."""
+    committed = await dispatcher.dispatch(routed, attempts, [])
     attempt, events = committed.attempt, list(committed.events)
     try:
         while (batch := await committed.stream.read()) is not None:

@@ -1,8 +1,10 @@
-"""Measuring a target: asks it the calibration set on the line's own dispatcher, within a budget, and scores the answers.
+"""Measuring a target: asks it the calibration set through the pipeline's own dispatcher, within a budget, and scores
+the answers.
 
-A measurement is ordered in the database, by a command or on a page. Every gateway process looks for one that nobody works
-on; whoever takes it says so every few seconds, and when that stops another process, or a later start, goes on where it
-was. Each question is written down with the most that it may cost before it is asked, so a crash never loses count.
+A measurement is ordered in the database, by a command or on a page. Every gateway process looks for one that no process
+works on; the one that takes it renews its claim every few seconds, and when that stops another process, or a later
+start, goes on from there. Each question is recorded with the most that it may cost before it is asked, so a crash never
+loses count.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from classifier.manifest import Manifest
 from classifier.measuring.ability_row import Floats
 from classifier.measuring.checking import Answer, Call, check
 from classifier.measuring.questions import CalibrationSet, Question
-from classifier.measuring.result import Result, Yardstick, result_of
+from classifier.measuring.result import ReferenceModels, Result, result_of
 from classifier.measuring.store import HELD_S, SCORED, CalibrationAnswer, Measurement, MeasurementStore
 from classifier.prediction import Classifier, Prediction, Prompt
 from classifier.sample import Sample
@@ -41,7 +43,7 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.errors import Refused
 from proxy.judge.refusals import reads_as_refusal
-from proxy.judge.tool_calls import Call as WireCall
+from proxy.judge.weak_answer import Call as WireCall
 from proxy.learning.asking import read_answer, routed_to
 from proxy.parse.chat_request import parse_chat
 from proxy.parse.headers import RequestHeaders
@@ -58,7 +60,7 @@ ANSWER_S: Final = 300.0
 _TOUCH_S: Final = 3.0
 _FAILURES_IN_A_ROW: Final = 5
 _CONTEXT_SHARE: Final = 2
-"""At most this part of a target's context is kept for the answer."""
+"""The divisor of a target's context that gives the most tokens kept for the answer."""
 _FILTERED: Final = "content_filter"
 
 
@@ -77,7 +79,7 @@ class Stopped(Exception):
 
 
 class _Spending:
-    """The money that a measurement has spent and may still have to pay. Nothing is begun that might not fit."""
+    """The money that a measurement has spent and may still have to pay. No question is begun that might not fit."""
 
     def __init__(self, budget: int, spent: int) -> None:
         self.budget = budget
@@ -88,7 +90,7 @@ class _Spending:
     async def hold(self, bound: int) -> None:
         """Hold the most that a question may cost, once it fits. Raises Stopped when it will not."""
         async with self._changed:
-            # What runs may cost less than was held for it, and make room.
+            # Running questions may cost less than was held for them, and make room.
             await self._changed.wait_for(lambda: self.held == 0 or self._fits(bound))
             if not self._fits(bound):
                 raise Stopped(
@@ -108,7 +110,7 @@ class _Spending:
 
 
 class Measuring:
-    """Works on the measurements that are ordered, one at a time."""
+    """The worker on ordered measurements, one at a time."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class Measuring:
         self._holder = holder
 
     async def step(self) -> bool:
-        """Works on one measurement until it ends. False where there is none to work on."""
+        """Work on one measurement until it ends. Return False where there is none to work on."""
         found = await self._store.claim(self._holder)
         if found is None:
             return False
@@ -182,7 +184,7 @@ class Measuring:
             return str(error)
 
     async def _caller(self) -> Caller:
-        """Return the team of its own, as the line sees it. Raises Stopped."""
+        """Return the caller of measurements' own team. Raises Stopped."""
         try:
             team: TeamRecord = await self._accounts.team_of(self._operator, TEAM)
         except UnknownTeam as error:
@@ -202,7 +204,7 @@ class Measuring:
 
     @contextlib.asynccontextmanager
     async def _touching(self, measurement_id: str) -> AsyncIterator[asyncio.Event]:
-        """Says every few seconds that it is worked on; the event is set once somebody stopped it or took it over."""
+        """Renew the claim every few seconds; the event is set once the measurement was stopped or taken over."""
         lost = asyncio.Event()
 
         async def touch() -> None:
@@ -230,7 +232,7 @@ class Measuring:
 
 
 class _Run:
-    """One measurement while a process works on it."""
+    """A measurement while a process works on it."""
 
     def __init__(
         self,
@@ -266,7 +268,9 @@ class _Run:
         return target
 
     async def ask_all(self, lost: asyncio.Event) -> None:
-        """Asks what is left, some at once. What is under way when one of them stops is still answered. Raises Stopped."""
+        """Ask the questions that are left, some at once. Questions under way when one of them stops are still
+        answered. Raises Stopped.
+        """
         waiting = iter(self._left)
         workers = [asyncio.create_task(self._work(waiting)) for _ in range(self._measurement.at_once)]
         watching = asyncio.create_task(lost.wait())
@@ -394,7 +398,7 @@ def request_for(question: Question, max_tokens: int) -> ChatRequest:
 
 
 def _cost_of(attempt: Attempt, bound: int) -> int:
-    """Return the cost of an attempt; one that could not be priced after all may have cost what it was allowed to."""
+    """Return the cost of an attempt; one that could not be priced after all may have cost its maximum."""
     if attempt.settled is None:
         return bound
     return bound if attempt.settled.cost_nanousd is None else attempt.settled.cost_nanousd
@@ -450,7 +454,7 @@ _decode = msgspec.json.Decoder(_Payload).decode
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, and how it ended."""
+    """An answer, and its ending."""
 
     answer: Answer
     refused: bool
@@ -458,7 +462,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_of(payloads: Sequence[bytes]) -> Heard:
-    """Put an answer together from its events; what is malformed in them is left out."""
+    """Put an answer together from its events; malformed parts are left out."""
     texts: list[str] = []
     calls: dict[int, tuple[list[str], list[str]]] = {}
     refused = is_cut = False
@@ -493,7 +497,7 @@ def _take_calls(pieces: Sequence[WireCall], calls: dict[int, tuple[list[str], li
                 arguments.append(piece.function.arguments)
 
 
-# What a result is made with.
+# The inputs of a result.
 
 
 @runtime_checkable
@@ -525,13 +529,13 @@ def scorer(
         if not isinstance(classifier, TrainedClassifier):
             raise Stopped("no trained model is in use, so there are no loads to fit a row to")
         return result_of(
-            measurement, answers, calibration(), classifier, yardstick_of(classifier, measurement.target_id)
+            measurement, answers, calibration(), classifier, reference_models_of(classifier, measurement.target_id)
         )
 
     return scored
 
 
-def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
+def reference_models_of(classifier: TrainedClassifier, target_id: str) -> ReferenceModels:
     """Return the rows to compare the target's row with: the known models, and its row now, on the classifier's own mix of prompts."""
     sample = classifier.sample()
     before = None
@@ -539,8 +543,8 @@ def yardstick_of(classifier: TrainedClassifier, target_id: str) -> Yardstick:
         chances = classifier.adequacies(sample.vectors, [target_id])[:, 0]
         before = float(chances @ sample.weights / sample.weights.sum())
     shipped = classifier.abilities.get(target_id)
-    return Yardstick(
-        # What was placed by published scores is no measure for a measurement.
+    return ReferenceModels(
+        # Models placed by published scores are no reference for a measurement.
         known={name: row for name, row in classifier.manifest.abilities.items() if row.basis == "outcomes"},
         before=before,
         log_length=0.0 if shipped is None else shipped.log_length,

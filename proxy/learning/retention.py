@@ -1,4 +1,4 @@
-"""Retention of learning data: deletes what is too old, or no longer allowed by its team."""
+"""Retention of learning data: deletes rows that are too old, or no longer allowed by their team."""
 
 from typing import Final
 
@@ -12,9 +12,8 @@ async def forget_what_may_not_stay(
     learning: LearningStore, accounts: AccountStore, *, keep_days: int, now_us: int
 ) -> None:
     """Delete rows older than `keep_days`, texts of teams that allow only numbers, and all data of teams that allow
-    none.
-
-    A team that changes its mind is cleaned up at once; this finds what a server wrote in the moment between.
+    none. A team that changes its setting is cleaned up at once; this finds rows that a server wrote in the moment
+    between.
     """
     await learning.forget(now_us - keep_days * _US_A_DAY)
     teams = {team.team_id: team.settings.learning for team in await accounts.list_teams()}

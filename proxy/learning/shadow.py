@@ -1,8 +1,8 @@
 """Shadow evaluation: a sampled share of a team's requests is answered by the reference target too, and compared.
 
-The caller has been served before anything here begins, and sees nothing of it. A judge is shown both answers
-blind: their order and their labels are drawn anew each time, so it cannot know which target wrote which, and an
-answer cannot name itself. What is kept is who did better. Both calls are booked to the team like any other.
+The caller has been served before anything here begins, and sees nothing of it. A judge is shown both answers blind:
+their order and their labels are drawn anew each time, so it cannot know which target wrote which, and an answer cannot
+name itself. Only the verdict is kept. Both calls are booked to the team like any other.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.outcome import RequestOutcome
 from proxy.errors import Refused
-from proxy.judge.tool_calls import Call
+from proxy.judge.weak_answer import Call
 from proxy.learning.asking import read_answer, routed_to
 from proxy.parse.chat_request import AUTO
-from proxy.plan.answer_retention import MAX_PAYLOAD_BYTES
+from proxy.plan.escalation_rules import MAX_PAYLOAD_BYTES
 from proxy.plan.route_plan import Fleet
 from proxy.plan.routed_request import RoutedRequest
 from proxy.settle.observers.learning import LearningOf
@@ -100,7 +100,9 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Shadow:
-    """Accepts offers without blocking and compares them in a few background workers."""
+    """The comparisons of this process: offers are accepted without blocking, and compared in a few background
+    workers.
+    """
 
     def __init__(
         self,
@@ -180,7 +182,7 @@ class Shadow:
         await self._waiting.join()
 
     def offer(self, request: ChatRequest, caller: Caller, outcome: RequestOutcome, payloads: Sequence[bytes]) -> None:
-        """Queues a finished request for comparison, given its answer's payloads. Never blocks and never raises."""
+        """Queue a finished request for comparison, given its answer's payloads. Never blocks and never raises."""
         try:
             self._offer(request, caller, outcome, payloads)
         except Exception:  # noqa: BLE001 - the request it is about has been served, and must stay so
@@ -273,14 +275,14 @@ class Shadow:
             return answer_of([event.payload for event in await read_answer(self._dispatcher, routed, attempts)])
         finally:
             settled = [attempt.settled for attempt in attempts if attempt.settled is not None]
-            # What could not be priced after all may have cost what it was allowed to.
+            # A call that could not be priced after all may have cost its maximum.
             costs = [bound if each.cost_nanousd is None else each.cost_nanousd for each in settled]
             self._spend_limit.pay(bound, sum(costs))
 
     def _routed(
         self, rules: ShadowRules, comparison: Comparison, target_id: str, request: ChatRequest, alias: str
     ) -> RoutedRequest:
-        """Plans a request that names the target, so that the team's model restrictions apply."""
+        """Plan a request that names the target, so that the team's model restrictions apply."""
         return routed_to(
             rules,
             comparison.caller,
@@ -351,7 +353,7 @@ def verdicts_of(comparison: Comparison, reference: str, winner: Winner, at_us: i
     return [verdict(comparison.target_id, winner != "reference"), verdict(reference, winner != "given")]
 
 
-# Selection and rendering of what is compared.
+# Selection and rendering of compared answers.
 
 
 def _comparable(request: ChatRequest) -> bool:
@@ -451,7 +453,7 @@ Reply with one word and nothing else: {first} when the answer so labelled is bet
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One blind comparison: the order of the answers, their random labels, and the mark that delimits them."""
+    """A blind comparison: the order of the answers, their random labels, and the mark that delimits them."""
 
     question: str
     answers: tuple[str, str]

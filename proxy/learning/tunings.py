@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("weighbridge.tunings")
 
 _MOST_SPOKEN: Final = MAX_LABELS - MAX_SILENT
 _SHARE_OF_A_TEAM: Final = 0.4
-"""One team's largest share of the labels read, so that a busy team does not crowd out the others."""
+"""The largest share of the labels read that one team may have, so that a busy team does not crowd out the others."""
 _PATIENCE_S: Final = 5.0
 """The time-out of a database look-up, so that a start does not hang."""
 AS_TRAINED: Final = 0
@@ -94,7 +94,7 @@ async def propose(
     # Targets that are no longer configured get no row.
     spoken = [outcome for outcome in spoken if outcome.target_id in catalog.targets]
     counts = Counter(outcome.target_id for outcome in spoken)
-    # Silence about a target that nobody speaks of may only mean that nobody listens.
+    # Too few verdicts on a target may only mean that none are collected.
     spoken_of = {target_id for target_id, count in counts.items() if count >= MIN_LABELS}
     since_us = min((outcome.at_us for outcome in spoken), default=0)
     silent = await silent_answers(engine, known.artifact, since_us=since_us, team_id=team_id) if spoken_of else []
@@ -160,9 +160,8 @@ def metrics_of(report: Report, before: int | None) -> dict[str, Any]:
 
 
 async def roll_back(store: LearningStore, version: int | None = None) -> int:
-    """Activates `version`, by default the one that the active version replaced, and returns it.
-
-    AS_TRAINED is none. Raises TuningRefused or UnknownTuning.
+    """Activate `version`, by default the one that the active version replaced, and return it. AS_TRAINED is none.
+    Raises TuningRefused or UnknownTuning.
     """
     if version is None:
         version = _before(await store.tunings())
@@ -191,7 +190,7 @@ class TuningSource(Protocol):
 
 
 class TuningWatch:
-    """Polls for the active tuning and applies it to this process's classifier."""
+    """A watch that polls for the active tuning and applies it to this process's classifier."""
 
     def __init__(
         self, source: TuningSource, classifier: Classifier, changed: Callable[[], None] = lambda: None
@@ -206,7 +205,7 @@ class TuningWatch:
         """The version that the classifier uses; None for none."""
 
     async def refresh(self) -> None:
-        """Adopts the active tuning. On any failure the present one stays."""
+        """Adopt the active tuning. On any failure the present one stays."""
         if self._classifier is None:
             return
         try:

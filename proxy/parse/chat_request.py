@@ -1,7 +1,8 @@
-"""Request parsing: bytes and headers become a ChatRequest, or a BadRequest that says what to change. No I/O."""
+"""Request parsing: bytes and headers become a ChatRequest, or a BadRequest that names the remedy. No I/O."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
@@ -76,7 +77,7 @@ CHAT_FIELDS = ("messages", "stream")
 _NULL = b"null"
 _UNSAID = frozenset({_NULL, b"false"})
 
-# What a prompt costs beside its text, in tokens: OpenAI's chat framing (4 a message, 3 to prime the
+# Tokens of a prompt beside its text: OpenAI's chat framing (4 a message, 3 to prime the
 # answer), and a 1024-pixel image at high detail (765), both from OpenAI's published counting rules.
 MESSAGE_TOKENS = 4
 PRIMING_TOKENS = 3
@@ -88,7 +89,7 @@ _MOST_TOOL_FRAMING_TOKENS = 1_000
 _UNBOUNDED_TOKENS = 1_000_000_000
 # OpenAI's edits take so many.
 _MOST_UPLOADED_PICTURES = 16
-# What a file or a recording comes to depends on what is in it. A page of text as PDF is about 20 encoded characters
+# The tokens of a file or a recording depend on its content. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
 
@@ -119,6 +120,13 @@ _PRIORITIES: Mapping[str, Priority] = {"low": -1, "normal": 0, "high": 1}
 OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbridge-tag", "x-priority")
 
 
+_END_USER_FIELDS: Final = ("safety_identifier", "user")
+"""Fields that name an end user, the newer one first."""
+_PLAIN_USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
+_TELEPHONE: Final = re.compile(r"[0-9][0-9./-]{6,}", re.ASCII)
+_NO_FIELDS: Final[Mapping[str, msgspec.Raw]] = {}
+
+
 class _StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
@@ -143,14 +151,14 @@ _Input = str | list[str | int | list[int]]
 
 
 class _EmbeddingsBody(OwnFields, frozen=True, kw_only=True):
-    """The body of an embeddings request, as far as the gateway reads it."""
+    """The body of an embeddings request: the fields that the gateway reads."""
 
     model: str
     input: _Input
 
 
-class Asked(OwnFields, frozen=True, kw_only=True):
-    """What a body asks for beside its messages, as far as the gateway reads it; other fields pass through unparsed."""
+class ChatFields(OwnFields, frozen=True, kw_only=True):
+    """The fields of a chat beside its messages that the gateway reads; all others pass through unparsed."""
 
     model: str
     stream: bool | None = None
@@ -163,7 +171,7 @@ class Asked(OwnFields, frozen=True, kw_only=True):
     response_format: _ResponseFormat | None = None
 
 
-class _Body(Asked, frozen=True, kw_only=True):
+class _Body(ChatFields, frozen=True, kw_only=True):
     """The body of a chat request."""
 
     messages: list[Message]
@@ -177,15 +185,15 @@ _embeddings_decoder = msgspec.json.Decoder(_EmbeddingsBody)
 _messages_decoder = msgspec.json.Decoder(list[Message])
 _encode = msgspec.json.Encoder().encode
 _OWN_FIELDS: Final = frozenset(OWN_FIELDS)
-_TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(Asked)) - {"tools", "functions"}
-"""What of a body is read for itself."""
+_TYPED: Final = frozenset(field.encode_name for field in msgspec.structs.fields(ChatFields)) - {"tools", "functions"}
+"""The fields that are parsed by themselves."""
 _ORDINARY: Final = (_TYPED | MINOR | DECISIVE | {"messages", "tools", "functions", "tool_choice", "stop"}) - _OWN_FIELDS
-"""Most bodies have no other fields: none of these steers, and none is the gateway's own."""
+"""The fields of most bodies: none of these steers, and none is the gateway's own."""
 _T = TypeVar("_T")
 
 
 def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
-    """Parses a chat completion request. Raises BadRequest."""
+    """Parse a chat completion request. Raises BadRequest."""
     fields, typed = decoded(body, _body_decoder)
     if not _ORDINARY.issuperset(fields):
         refuse_steering(fields)
@@ -196,7 +204,7 @@ def parse_chat(body: bytes, headers: RequestHeaders) -> ChatRequest:
 
 
 def drop_own_fields(fields: dict[str, msgspec.Raw]) -> None:
-    """Takes the gateway's own fields away, which are never sent upstream."""
+    """Remove the gateway's own fields, which are never sent upstream."""
     if not _OWN_FIELDS.isdisjoint(fields):
         for name in OWN_FIELDS:
             fields.pop(name, None)
@@ -210,15 +218,15 @@ class PlainMessage(Message, frozen=True, forbid_unknown_fields=True):
 
 
 def chat_request(chat: dict[str, Any], headers: RequestHeaders, *, times: int = 1, **more: Any) -> ChatRequest:
-    """The request for a chat that another wire's body says, as decoded fields: each is encoded once and read once. The
-    rest is as `request_of` has it. Raises BadRequest.
+    """Return the request for a chat given as decoded fields, made from another wire's body: each field is encoded
+    once and read once. See `request_of` for the rest. Raises BadRequest.
     """
     refuse_steering(chat)
     messages, tools = chat["messages"], chat.get("tools") or ()
     try:
         fields = {name: msgspec.Raw(_encode(value)) for name, value in chat.items() if name not in _OWN_FIELDS}
         small = {name: value for name, value in chat.items() if name in _TYPED}
-        asked = msgspec.convert(small, Asked)
+        asked = msgspec.convert(small, ChatFields)
         if all(map(_is_plain, messages)):
             read = [Message(message["role"], message["content"]) for message in messages]
         else:
@@ -231,13 +239,13 @@ def chat_request(chat: dict[str, Any], headers: RequestHeaders, *, times: int = 
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:
-    """True for a message of a role and a text, as most are."""
+    """Return True for a message of a role and a text, as most are."""
     return len(message) == 2 and type(message.get("content")) is str and type(message.get("role")) is str  # noqa: PLR2004
 
 
 def request_of(
     fields: dict[str, msgspec.Raw],
-    asked: Asked,
+    asked: ChatFields,
     messages: list[Message],
     headers: RequestHeaders,
     *,
@@ -249,9 +257,10 @@ def request_of(
     in_messages: Callable[[], AsWritten] | None = None,
     **more: Any,
 ) -> ChatRequest:
-    """The request of a chat whose body was decoded: its `fields` as they go on, and what is read of them. With `times` it
-    stands for so many of the kind; `session` is the one that another dialect's body tells; what follows are fields of the
-    ChatRequest, and `more` those that few requests have. Raises BadRequest.
+    """Return the request of a chat whose body was decoded: `fields` as they go upstream, and the parsed values of
+    them. `times` is the number of requests of the kind that it stands for; `session` is the session that another
+    dialect's body names; the other parameters are fields of the ChatRequest, and `more` those that few requests have.
+    Raises BadRequest.
     """
     _check_limits(asked, messages)
     options, form = asked.stream_options, asked.response_format
@@ -273,6 +282,7 @@ def request_of(
         json_mode=form is not None and form.type != "text",
         session_id=session,
         cache_key=asked.prompt_cache_key,
+        end_user=_end_user(fields, more.get("for_openai", _NO_FIELDS)),
         translated=translated,
         for_anthropic=for_anthropic,
         in_messages=in_messages,
@@ -282,7 +292,7 @@ def request_of(
 
 
 def _with_own_fields(request: ChatRequest, headers: RequestHeaders, said: OwnFields) -> ChatRequest:
-    """The request with what headers and body say in the gateway's own fields, mostly nothing. Raises BadRequest."""
+    """Return the request with the gateway's own fields from headers and body; most have none. Raises BadRequest."""
     if (
         headers.tier is headers.team_id is headers.session_id is headers.tag is headers.priority is None
         and headers.claude_session is headers.codex_session is headers.codex_session_id is None
@@ -301,7 +311,7 @@ def _with_own_fields(request: ChatRequest, headers: RequestHeaders, said: OwnFie
 
 
 def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
-    """Parses an embeddings request. Raises BadRequest."""
+    """Parse an embeddings request. Raises BadRequest."""
     fields, typed = decoded(body, _embeddings_decoder)
     for name in CHAT_FIELDS:
         if bytes(fields.get(name, _NULL)) not in _UNSAID:
@@ -336,9 +346,8 @@ def parse_embeddings(body: bytes, headers: RequestHeaders) -> ChatRequest:
 def request_without_messages(
     fields: dict[str, msgspec.Raw], headers: RequestHeaders, typed: OwnFields, request: ChatRequest
 ) -> ChatRequest:
-    """Completes a request of another operation than chat by its body's fields and what every request may say of itself.
-
-    Raises BadRequest, also for `model: auto`: what it asks for is not the same from another model.
+    """Complete a request of another operation than chat by its body's fields and the gateway's own. Raises
+    BadRequest, also for `model: auto`: another model's result is not a substitute.
     """
     refuse_steering(fields)
     if request.model in {"", "auto"}:
@@ -354,13 +363,14 @@ def request_without_messages(
         team_id=_agreed("x-team-id", headers.team_id, typed.team_id),
         session_id=_agreed("x-session-id", headers.session_id, typed.session_id),
         tag=_tag(headers.tag, typed.tag),
+        end_user=_end_user(fields),
         priority=_priority(headers.priority, typed.priority, typed.service_tier),
         service_tier=_SOLD.get(typed.service_tier or ""),
     )
 
 
 def _texts(given: "_Input") -> Sequence[str | list[int]]:
-    """Returns the texts, or token lists, to be embedded. Raises BadRequest."""
+    """Return the texts, or token lists, to be embedded. Raises BadRequest."""
     if isinstance(given, str):
         texts: Sequence[str | list[int]] = [given]
     elif given and all(isinstance(each, int) for each in given):
@@ -377,7 +387,7 @@ def _texts(given: "_Input") -> Sequence[str | list[int]]:
 
 
 def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str, msgspec.Raw], _T]:
-    """A JSON body's fields as they came, and what the decoder reads of them. Raises BadRequest."""
+    """Return a JSON body's fields as they came, and the decoder's result. Raises BadRequest."""
     try:
         # Fields that are passed on unread are not looked at by the decoders: no upstream gets broken text.
         if not body.isascii():
@@ -399,7 +409,7 @@ def _not_valid(error: msgspec.ValidationError) -> BadRequest:
 
 
 def not_json(body: bytes, error: Exception) -> BadRequest:
-    """The refusal of a body that is no JSON, with where it ceases to be and nothing of what it says."""
+    """Return the refusal of a body that is no JSON, with the place of the error and nothing of the content."""
     if body.startswith(_BYTE_ORDER_MARK):
         return BadRequest("The request body begins with a byte order mark; send JSON in UTF-8 without one.")
     try:
@@ -414,12 +424,12 @@ def not_json(body: bytes, error: Exception) -> BadRequest:
 
 
 def steers(name: str) -> bool:
-    """True for a field that would choose upstream addresses, keys or a place in an engine."""
+    """Return True for a field that would choose upstream addresses, keys or a place in an engine."""
     return name in _STEERING or name.startswith(STEERING_PREFIXES)
 
 
 def refuse_steering(fields: Mapping[str, Any]) -> None:
-    """Rejects fields that would choose upstream addresses, keys or a place in an engine. Raises BadRequest."""
+    """Reject fields that would choose upstream addresses, keys or a place in an engine. Raises BadRequest."""
     for name in fields:
         if name not in _STEERING and not name.startswith(STEERING_PREFIXES):
             continue
@@ -434,7 +444,7 @@ def refuse_steering(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
+def _check_limits(body: ChatFields, messages: Sequence[Message]) -> None:
     if not body.model:
         raise BadRequest("`model` is empty; send `auto` or a name from GET /v1/models.", param="model")
     if not messages:
@@ -452,8 +462,8 @@ def _check_limits(body: Asked, messages: Sequence[Message]) -> None:
 
 
 def messages_digest(request: ChatRequest) -> int:
-    """Returns a hash of the messages that recognises a repeated request in this process: keyed as that of
-    `conversation_key`. Of large ones both ends and the size are hashed.
+    """Return a hash of the messages that recognises a repeated request in this process: keyed as that of
+    `conversation_key`. Of large messages both ends and the size are hashed.
     """
     if len(request.messages) == 1 and isinstance(content := request.messages[0].content, str):
         # A text's hash is made once, and this one's is known from there.
@@ -478,7 +488,7 @@ def _agreed(name: str, header: str | None, field: str | None) -> str | None:
 
 
 def _session(headers: RequestHeaders, field: str | None) -> str | None:
-    """The session that the caller names, or else the one that its agent does. What an agent says is taken as it is."""
+    """Return the session that the caller names, or else the one of its agent, whose header is taken unchecked."""
     named = _agreed("x-session-id", headers.session_id, field)
     if named is not None:
         return named
@@ -493,6 +503,29 @@ def _tag(header: str | None, field: str | None) -> str:
     if TAG.fullmatch(tag) is None:
         raise BadRequest(f"`x-weighbridge-tag` must have {TAG_RULE}.", param="x-weighbridge-tag")
     return tag
+
+
+def _end_user(*bodies: Mapping[str, msgspec.Raw]) -> str:
+    """Return the end user that a body names, as it is booked; empty for none.
+
+    The ledger keeps what it has for good, so of what may be a mail address or a telephone number it gets a digest.
+    """
+    for name in _END_USER_FIELDS:
+        for fields in bodies:
+            given = _text_in(fields[name]) if name in fields else ""
+            if _PLAIN_USER.fullmatch(given) and not _TELEPHONE.fullmatch(given):
+                return given
+            if given:
+                return f"digest-{blake2b(given.encode(), digest_size=16).hexdigest()}"
+    return ""
+
+
+def _text_in(raw: msgspec.Raw) -> str:
+    """Return a field's text; empty for what is none, which is for the target to refuse."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _tier(header: str | None, field: str | None, service_tier: str | None) -> Tier:
@@ -519,7 +552,7 @@ def _images_in(parts: Iterable[Part]) -> int:
 
 
 def needs(request: ChatRequest) -> frozenset[Capability]:
-    """Returns the capabilities that a target needs to serve this request."""
+    """Return the capabilities that a target needs to serve this request."""
     if request.operation != "chat":
         return frozenset({SERVED_BY[request.operation]})
     if not (request.tools or request.images or request.json_mode):
@@ -535,7 +568,7 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
 
 
 def decisive_parameters(request: ChatRequest) -> frozenset[str]:
-    """Returns the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
+    """Return the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
     fields = request.fields
     if DECISIVE.isdisjoint(fields):
         return request.text_needs
@@ -550,7 +583,7 @@ def _text(message: Message) -> str:
 
 
 def prompt_of(request: ChatRequest) -> Prompt:
-    """Returns the classifier's input: the last user message apart from what came before and after it."""
+    """Return the classifier's input: the last user message apart from the messages before and after it."""
     said = proposal = ""
     system: list[str] = []
     talk: list[str] = []
@@ -584,7 +617,7 @@ def prompt_of(request: ChatRequest) -> Prompt:
 
 
 def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
-    """Estimates the prompt's tokens, with framing, tool definitions and images."""
+    """Estimate the prompt's tokens, with framing, tool definitions and images."""
     if request.operation != "chat":
         return request.given_texts_tokens
     fields = request.fields
@@ -603,7 +636,7 @@ def input_tokens(request: ChatRequest, prompt: Prompt) -> int:
 
 
 def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
-    """Of the prompt's estimated `tokens` those up to the last user message, without its tool loop."""
+    """Return the share of the prompt's estimated `tokens` up to the last user message, without its tool loop."""
     since = request.messages[turn_start(request.messages) :]
     images = sum(_images_in(message.content) for message in since if isinstance(message.content, list))
     added = estimate_tokens(prompt.since) + MESSAGE_TOKENS * len(since) + IMAGE_TOKENS * images
@@ -611,13 +644,12 @@ def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
 
 
 def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
-    """Returns an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
-
+    """Return an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
     The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
     maximum is taken, also of an upload that may be one. For a file or unknown content only the target's context is a bound.
     """
     if request.as_written is not None:
-        # What a provider's tools find is part of the prompt, too.
+        # Results of a provider's tools are part of the prompt, too.
         return _UNBOUNDED_TOKENS
     for message in request.messages:
         if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
@@ -628,7 +660,7 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
 
 
 def _beside_text(message: Message) -> int:
-    """The estimated tokens of tool calls in the history, and of audio and files."""
+    """Estimate the tokens of tool calls in the history, and of audio and files."""
     tokens = 0
     for calls in (message.tool_calls, message.function_call):
         if calls:
@@ -640,10 +672,9 @@ def _beside_text(message: Message) -> int:
 
 
 def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
-    """Returns a key of the conversation within its team: the caller's session id, or the hash of how it began.
-
-    Python's string hash is keyed at random in each process, so nobody can aim at another conversation,
-    and a chance meeting costs a wrong guess about a cache, no more.
+    """Return a key of the conversation within its team: the caller's session id, or the hash of its beginning.
+    Python's string hash is keyed at random in each process, so nobody can aim at another conversation, and a chance
+    collision costs a wrong guess about a cache, no more.
     """
     if request.session_id is not None:
         return request.session_id
@@ -652,17 +683,17 @@ def conversation_key(request: ChatRequest, prompt: Prompt) -> Hashable:
         if message.role == "user":
             first = message.content if isinstance(message.content, str) else _text(message)
             break
-    # Who shares a cache key begins alike more often than by chance, but one key may serve many conversations.
+    # Requests with the same cache key share a beginning more often than by chance, but one key may serve many conversations.
     return hash((request.cache_key, prompt.system, first))
 
 
 def turn_key(prompt: Prompt) -> Hashable:
-    """Returns a key of the user turn within its conversation: its number and what was asked, by a hash as above."""
+    """Return a key of the user turn within its conversation: its number and its text, by a hash as above."""
     return hash((prompt.turns, prompt.text))
 
 
 def turn_start(messages: Sequence[Message]) -> int:
-    """Returns the index after the last user message, where its loop begins; their number when there is none."""
+    """Return the index after the last user message, where its loop begins; the number of messages when there is none."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role == "user":
             return index + 1
@@ -670,7 +701,7 @@ def turn_start(messages: Sequence[Message]) -> int:
 
 
 def is_replaceable(request: ChatRequest) -> bool:
-    """Returns True when another model could answer the request. False for embeddings: vectors of different models do
+    """Return True when another model could answer the request. False for embeddings: vectors of different models do
     not mix.
     """
     return request.operation == "chat"

@@ -1,4 +1,4 @@
-"""Counting stage: a prompt's tokens as the target that would answer it counts them, where it does."""
+"""Counting stage: a prompt's tokens as counted by the target that would answer it, where it can count."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ HEADER: Final = b"x-weighbridge-token-count"
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """A prompt's tokens, and who counted them; an empty name for our estimate."""
+    """A prompt's tokens, and the name of their counter; an empty name for our estimate."""
 
     tokens: int
     target_id: str = ""
@@ -29,7 +29,9 @@ class Counted(msgspec.Struct, frozen=True):
 async def counted(
     counter: TokenCounter | None, parsed: ParsedRequest, target: Target | None, fleet: tuple[Deployment, ...], name: str
 ) -> Counted:
-    """Asks the target's first deployment that may be called; our estimate where there is none, or it does not say."""
+    """Ask the target's first deployment that may be called; return our estimate where there is none, or it does not
+    say.
+    """
     estimate = Counted(parsed.input_tokens)
     if counter is None or target is None or not fleet:
         return estimate
@@ -39,7 +41,7 @@ async def counted(
 
 
 def question_for(parsed: ParsedRequest, target: Target, deployment: Deployment) -> Question | None:
-    """What to ask; None for a target that does not count such a prompt."""
+    """Return the call that counts; None for a target that does not count such a prompt."""
     if deployment.kind != "vllm":
         return asked_as_written(target, deployment, parsed.to_count)
     request = parsed.request

@@ -1,13 +1,8 @@
-"""Request headers: what of them the gateway reads, and whose key they bring."""
+"""Request headers: what of them the gateway reads."""
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 import msgspec
-
-from accounts.caller import Caller, Escalation
-from accounts.directory import Directory
-from proxy.errors import BadRequest, NotAuthenticated
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
@@ -38,7 +33,7 @@ _HEADER_FIELDS = {field.encode_name.encode(): field.name for field in msgspec.st
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
-    """Parses ASGI's lower-cased header list; of a repeated header the first value counts."""
+    """Parse ASGI's lower-cased header list; of a repeated header the first value counts."""
     found: dict[str, str] = {}
     for name, value in raw:
         field = _HEADER_FIELDS.get(name)
@@ -47,35 +42,6 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
     return RequestHeaders(**found)
 
 
-def says_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Returns True when the headers alone select the tier batch; the body may still do so."""
+def is_batch(raw: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return True when the headers alone select the tier batch; the body may still do so."""
     return (b"x-tier", b"batch") in raw
-
-
-def key_of(headers: RequestHeaders) -> str | None:
-    """Returns the API key that was sent; an `Authorization` of another scheme than Bearer counts as none."""
-    if headers.authorization is None:
-        return headers.api_key or headers.azure_key
-    scheme, _, key = headers.authorization.partition(" ")
-    return key if scheme.lower() == "bearer" else None
-
-
-_ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
-
-
-def wants_escalation(header: str) -> Escalation:
-    """Returns the request's choice of escalation, for whatever it streams. Raises BadRequest."""
-    said = _ESCALATIONS.get(header.lower())
-    if said is None:
-        raise BadRequest(
-            "`x-weighbridge-escalate` must be `true`, `false` or `agreement`.", param="x-weighbridge-escalate"
-        )
-    return said
-
-
-async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller:
-    """The key's owner. Raises NotAuthenticated or an accounts error."""
-    key = key_of(headers)
-    if not key:
-        raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
-    return directory.lookup_fresh(key) or await directory.authenticate(key)

@@ -1,16 +1,19 @@
-"""How much is in a JSON body, looked at before any of it is decoded: a value costs memory and time, however short it is.
+"""Bounds on the number of values in a JSON body, checked before it is decoded: a value costs memory and time, however
+short it is.
 
-A body of 20 MB may be one long text, which is read in milliseconds, or ten million empty objects, which take seconds and a gigabyte.
-What tells them apart are the signs between the texts, so these are counted. Bodies of usual size are not looked at.
+A body of 20 MB may be one long text, which is read in milliseconds, or ten million empty objects, which take seconds
+and a gigabyte. The signs between the texts tell them apart, so these are counted. Bodies of usual size are not checked.
 """
 
-from collections.abc import Sized
-from typing import Final
+import asyncio
+from collections.abc import Callable, Sized
+from typing import Final, TypeVar
 
 from proxy.errors import BadRequest
 
+_T = TypeVar("_T")
 _FREE_BYTES: Final = 128 * 1024
-"""Whatever a body of this size holds, reading it takes no longer than a turn of the loop may."""
+"""The size up to which reading any body takes no longer than a turn of the loop may."""
 _LONG_BYTES: Final = 1024 * 1024
 _FEW_CONTAINERS: Final = 8_192
 _FEW_VALUES: Final = 50_000
@@ -27,8 +30,8 @@ _OTHERS: Final = bytes(set(range(256)) - set(b'{}[]:,"'))
 
 
 def is_heavy(body: bytes) -> bool:
-    """Whether reading it may take longer than a turn of the loop should, so that it is read beside the loop. Text counts as if
-    it were structure. What is not heavy is within the bounds of `check_structure`.
+    """Return True when reading the body may take longer than a turn of the loop should, so that it is read beside the
+    loop. Text counts as if it were structure. Any other body is within the bounds of `check_structure`.
     """
     if len(body) <= _FREE_BYTES:
         return False
@@ -39,8 +42,8 @@ def is_heavy(body: bytes) -> bool:
 
 
 def check_structure(body: bytes, times: int = 1) -> None:
-    """Raises BadRequest for a JSON body of too many values, objects or names. What it says is not looked at. `times` is for a
-    body that holds many requests.
+    """Check the number of values, objects and names in a JSON body, whatever they are. `times` is for a body that
+    holds many requests. Raises BadRequest.
     """
     if len(body) <= _FREE_BYTES or _fits(body.translate(None, _OTHERS), times):
         return
@@ -55,7 +58,7 @@ def check_structure(body: bytes, times: int = 1) -> None:
 
 
 def _without_escapes(body: bytes) -> bytes:
-    """A body whose every quote begins or ends a text."""
+    """Return a body in which every quote begins or ends a text."""
     return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
 
 
@@ -72,6 +75,21 @@ def _fits(marks: bytes, times: int) -> bool:
 
 
 def check_fields(fields: Sized) -> None:
-    """Raises BadRequest for a body of too many fields."""
+    """Check the number of a body's fields. Raises BadRequest."""
     if len(fields) > MOST_FIELDS:
         raise BadRequest(f"The request body has {len(fields)} fields; at most {MOST_FIELDS} are accepted.")
+
+
+class BodyReader:
+    """Reads the bodies of one process: what would hold up all streams on a thread, one after the other."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+
+    async def read(self, body: bytes, read: Callable[[], _T]) -> _T:
+        """Return what `read` makes of the body. Raises BadRequest, before any of it is decoded, where there is too much in it."""
+        if not is_heavy(body):
+            return read()
+        async with self._reading:
+            await asyncio.to_thread(check_structure, body)
+            return await asyncio.to_thread(read)

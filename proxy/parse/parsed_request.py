@@ -1,22 +1,28 @@
-"""Parse stage: turns a body into a validated request of its caller, with values that every later stage needs."""
+"""Parse stage: tells whose key was sent, and turns a body into a validated request with the values that every later stage needs."""
 
+import functools
 from collections import OrderedDict
-from collections.abc import Container
-from typing import Final
+from collections.abc import Awaitable, Callable, Container, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
 from accounts.caller import Caller, Escalation
+from accounts.directory import Directory
 from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
 from providers.upload import Upload
 from providers.wire import ChatRequest
-from proxy.errors import BadRequest, WrongTeam
+from proxy.errors import BadRequest, NotAuthenticated, WrongTeam
+from proxy.http.exchange import Exchange
 from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
-from proxy.parse.headers import RequestHeaders, wants_escalation
-from proxy.parse.wires.wire import Later, Understood
+from proxy.parse.headers import RequestHeaders
+from proxy.parse.json_bounds import BodyReader, is_heavy
+from proxy.parse.uploads import Uploads
+from proxy.parse.wires.wire import EarlierTurns, Kept, Later, Memory, Understood, Wire
 from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 
+_ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
 _MAX_TAGS: Final = 1_000
 """The most tags per team and process. Stops request ids that are sent as tags by mistake."""
 _MAX_TEAMS: Final = 10_000
@@ -29,7 +35,7 @@ class TagBounds:
         self._seen: OrderedDict[str, set[str]] = OrderedDict()
 
     def admit(self, team_id: str, tag: str) -> None:
-        """Records a tag. Raises BadRequest when the team has too many."""
+        """Record a tag. Raises BadRequest when the team has too many."""
         tags = self._seen.get(team_id)
         if tags is None:
             tags = self._seen[team_id] = set()
@@ -56,33 +62,142 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
     """The estimated prompt tokens."""
     deadline: Deadline
-    wants_escalation: Escalation | None
+    parse_escalation: Escalation | None
     """The request's own choice; None leaves it to the alias and the team."""
     idempotency_key: str | None
     later: Later | None = None
-    """How it is put off, where its caller does not wait for the answer."""
+    """The answer's later delivery, for a request whose caller does not wait for it."""
     to_count: AsWritten | None = None
     """The body for a target that counts in its dialect, where tokens are all that is asked for."""
+    keeper: Callable[[Kept], Awaitable[bool]] | None = None
+    """Keeps the answer for its caller, on a wire whose answers can be kept."""
 
 
-def parsed_request(
-    understood: Understood,
-    body: bytes,
-    headers: RequestHeaders,
-    caller: Caller,
-    *,
-    aliases: Container[str],
-    deadlines: DeadlinesSection,
-    started_at: float,
-    tags: TagBounds,
-    upload: Upload | None = None,
-) -> ParsedRequest:
-    """Return the request that a wire understood, with what its headers say and its caller may.
-
-    `aliases` are the names that stand for a choice among chat models; `started_at` is on the monotonic clock.
-    Raises BadRequest, or WrongTeam when the request names another team than the key's.
+async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller:
+    """Return the key's owner; an `Authorization` of another scheme than Bearer counts as no key. Raises NotAuthenticated or an accounts
+    error.
     """
-    request = understood.request
+    key = headers.api_key or headers.azure_key
+    if headers.authorization is not None:
+        scheme, _, token = headers.authorization.partition(" ")
+        key = token if scheme.lower() == "bearer" else None
+    if not key:
+        raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
+    return directory.lookup_fresh(key) or await directory.authenticate(key)
+
+
+class ParseConfig(Protocol):
+    """The part of the configuration that a request is parsed by."""
+
+    @property
+    def max_body_bytes(self) -> int: ...
+    @property
+    def max_upload_bytes(self) -> int: ...
+    @property
+    def deadlines(self) -> DeadlinesSection: ...
+    @property
+    def aliases(self) -> Container[str]:
+        """The names that stand for a choice among chat models."""
+        ...
+
+    def has_model(self, name: str) -> bool: ...
+
+    def check_tools(self, written: AsWritten) -> None:
+        """Refuse tools that no target runs, with BadRequest."""
+        ...
+
+
+class RequestParser:
+    """The parse stage of one process, with what it knows from one request to the next."""
+
+    def __init__(self, directory: Directory, earlier: EarlierTurns | None = None) -> None:
+        """`earlier` has the kept answers; None where none are kept."""
+        self.bodies = BodyReader()
+        self._directory = directory
+        self._earlier = earlier
+        self._tags = TagBounds()
+        self._uploads = Uploads()
+
+    def authenticate(self, headers: RequestHeaders) -> Awaitable[Caller]:
+        """Return the key's owner. Raises NotAuthenticated or an accounts error."""
+        return caller_by_key(self._directory, headers)
+
+    async def understand(
+        self,
+        wire: Wire,
+        exchange: Exchange,
+        headers: RequestHeaders,
+        caller: Caller,
+        config: ParseConfig,
+        *,
+        started_at: float,
+        memory: Memory | None,
+        understood: Callable[[Understood], None],
+    ) -> ParsedRequest:
+        """Read the body within its bounds and understand it.
+
+        `started_at` is on the monotonic clock; `memory` is that of the connection. `understood` is told of what the wire read
+        before the rest is checked.
+        Raises BodyTooLarge, UploadTimeout, CallerGone, Overloaded, BadRequest, or WrongTeam when the request names another team
+        than the key's.
+        """
+        keeper, upload = None, None
+        if wire.takes_file:
+            body, upload = await self._uploads.take(exchange, config.max_upload_bytes)
+        else:
+            body = await exchange.body(config.max_body_bytes)
+        if wire.continuing is not None and self._earlier is not None:
+            keeper = functools.partial(self._earlier.keep, caller)
+            body = await self._earlier.body_with_earlier(
+                caller.team_id,
+                body,
+                wire.continuing,
+                self.bodies.read,
+                most_bytes=config.max_body_bytes,
+                memory=memory,
+            )
+
+        def read() -> ParsedRequest:
+            found = wire.read(body, headers, config.has_model)
+            understood(found)
+            request = _of_caller(found.request, upload, config.aliases, caller)
+            if request.tag:
+                self._tags.admit(caller.team_id, request.tag)
+            wanted = None if headers.escalate is None else parse_escalation(headers.escalate)
+            deadline = deadline_of(
+                None if headers.timeout_ms is None else own_timeout_s(headers.timeout_ms),
+                request.tier,
+                config.deadlines,
+                started_at,
+                client_timeout(headers.read_timeout, headers.client_timeout),
+            )
+            prompt = prompt_of(request)
+            if request.as_written is not None:
+                config.check_tools(request.as_written)
+            return ParsedRequest(
+                request=request,
+                body=body,
+                prompt=prompt,
+                input_tokens=input_tokens(request, prompt),
+                deadline=deadline,
+                parse_escalation=wanted,
+                idempotency_key=headers.idempotency_key,
+                later=found.later,
+                to_count=found.to_count,
+                keeper=keeper,
+            )
+
+        try:
+            # Nearly all are read here and now, which a coroutine of its own would make dearer.
+            return await self.bodies.read(body, read) if is_heavy(body) else read()
+        except BaseException:
+            if upload is not None:
+                upload.close()
+            raise
+
+
+def _of_caller(request: ChatRequest, upload: Upload | None, aliases: Container[str], caller: Caller) -> ChatRequest:
+    """Return the request with its file, and with the name by which its model is chosen. Raises BadRequest or WrongTeam."""
     if upload is not None:
         request = msgspec.structs.replace(request, upload=upload)
     if request.model in aliases:
@@ -97,24 +212,14 @@ def parsed_request(
         raise WrongTeam(
             "`x-team-id` is not the team of this key; leave it out or use that team's key.", param="x-team-id"
         )
-    if request.tag:
-        tags.admit(caller.team_id, request.tag)
-    deadline = deadline_of(
-        None if headers.timeout_ms is None else own_timeout_s(headers.timeout_ms),
-        request.tier,
-        deadlines,
-        started_at,
-        client_timeout(headers.read_timeout, headers.client_timeout),
-    )
-    prompt = prompt_of(request)
-    return ParsedRequest(
-        request=request,
-        body=body,
-        prompt=prompt,
-        input_tokens=input_tokens(request, prompt),
-        deadline=deadline,
-        wants_escalation=None if headers.escalate is None else wants_escalation(headers.escalate),
-        idempotency_key=headers.idempotency_key,
-        later=understood.later,
-        to_count=understood.to_count,
-    )
+    return request
+
+
+def parse_escalation(header: str) -> Escalation:
+    """Return the request's choice of escalation. Raises BadRequest."""
+    said = _ESCALATIONS.get(header.lower())
+    if said is None:
+        raise BadRequest(
+            "`x-weighbridge-escalate` must be `true`, `false` or `agreement`.", param="x-weighbridge-escalate"
+        )
+    return said

@@ -1,8 +1,8 @@
-"""The reasoning effort that a request asks for, in whichever words. Pure.
+"""The reasoning effort that a request asks for, in any dialect. Pure.
 
-Sources, read on 2026-11-29: OpenAI `reasoning_effort` and `reasoning.effort`; OpenRouter `reasoning` with `effort`, `max_tokens`,
-`enabled`; Anthropic `thinking` and `output_config.effort`; Qwen's and DeepSeek's templates in vLLM and SGLang
-`chat_template_kwargs.enable_thinking` and `.thinking`.
+Sources, read on 2026-11-29: OpenAI `reasoning_effort` and `reasoning.effort`; OpenRouter `reasoning` with `effort`,
+`max_tokens`, `enabled`; Anthropic `thinking` and `output_config.effort`; Qwen's and DeepSeek's templates in vLLM and
+SGLang `chat_template_kwargs.enable_thinking` and `.thinking`.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from providers.claude.request import effort_of_budget
 CHAT_FIELDS: Final = frozenset(
     {"chat_template_kwargs", "enable_thinking", "output_config", "reasoning", "reasoning_effort", "thinking"}
 )
-"""The fields of a chat that may say an effort."""
+"""The fields of a chat that may set an effort."""
 _THINKS: Final = "medium"
-"""The effort of who asks for reasoning and not for how much."""
+"""The effort of a request for reasoning that names no effort."""
 _ADAPTIVE: Final = "high"
-"""The effort at which Anthropic's models think as they find right, where none is named."""
+"""The effort of Anthropic's adaptive thinking where none is named."""
 
 
 def effort_of_raw(fields: Mapping[str, msgspec.Raw]) -> str:
-    """Returns the effort that a chat's fields ask for, as one of `EFFORTS`; empty where they ask for none. What cannot be read
-    is the upstream's to refuse.
+    """Return the effort that a chat's fields ask for, as one of `EFFORTS`; empty where they ask for none. Unreadable
+    fields are the upstream's to refuse.
     """
     if CHAT_FIELDS.isdisjoint(fields):
         return ""
@@ -36,7 +36,9 @@ def effort_of_raw(fields: Mapping[str, msgspec.Raw]) -> str:
 
 
 def effort_of(fields: Mapping[str, Any]) -> str:
-    """Returns the effort that decoded fields of any dialect ask for, as one of `EFFORTS`; empty where they ask for none."""
+    """Return the effort that decoded fields of any dialect ask for, as one of `EFFORTS`; empty where they ask for
+    none.
+    """
     said = fields.get("reasoning_effort")
     if isinstance(said, str) and said in EFFORTS:
         return said

@@ -12,22 +12,21 @@ from proxy.http.multipart import Head, Multipart, missing_end
 _MAX_FIELD_BYTES: Final = 16 * 1024
 _MOST_FIELDS: Final = 20
 _MOST_HELD_BYTES: Final = 2 * 1024**3
-"""Of all uploads that one process holds on disk at once."""
+"""The most bytes of all uploads that one process holds on disk at once."""
 _FILE: Final = "file"
 _FRAMING_BYTES: Final = _MAX_FIELD_BYTES * _MOST_FIELDS
 _MOST_NAME_CHARS: Final = 200
 
 
 class Uploads:
-    """Takes uploads, and counts what they hold together."""
+    """A receiver of uploads that counts the bytes they hold together."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
 
     async def take(self, exchange: Exchange, max_bytes: int) -> tuple[bytes, Upload]:
-        """The fields as a JSON object, in which `file` says what came with them, and the file. Whoever has it closes it.
-
-        Raises BadRequest, BodyTooLarge, Overloaded, and what reading a body raises.
+        """Return the form's fields as a JSON object, in which `file` describes the file, and the file, which the
+        caller of this must close. Raises BadRequest, BodyTooLarge, Overloaded, and the errors of reading a body.
         """
         parser = Multipart((exchange.field(b"content-type") or b"").decode("latin-1"))
         if (exchange.length or 0) > max_bytes + _FRAMING_BYTES:
@@ -48,7 +47,7 @@ class Uploads:
             raise
 
     def hold(self, count: int) -> None:
-        """Counts so many bytes more. Raises Overloaded."""
+        """Count `count` bytes more. Raises Overloaded."""
         if self.held_bytes + count > _MOST_HELD_BYTES:
             raise Overloaded(
                 "This gateway process holds as many uploads as it may; try again shortly.", retry_after_s=5.0
@@ -70,7 +69,9 @@ class _Form:
         self._part = ""
 
     async def add(self, found: Head | bytes) -> None:
-        """A part's beginning, or a piece of the part that began last. Raises BadRequest, BodyTooLarge, Overloaded."""
+        """Add a part's beginning, or a piece of the part that began last. Raises BadRequest, BodyTooLarge,
+        Overloaded.
+        """
         if isinstance(found, Head):
             self._begin(found)
         elif self._part == _FILE and self._upload is not None:
@@ -95,7 +96,7 @@ class _Form:
         self._upload = Upload(filename, head.content_type or "application/octet-stream", self._uploads.give_back)
 
     async def whole(self, parser: Multipart) -> tuple[bytes, Upload]:
-        """The fields as JSON, and the file. Raises BadRequest without one, or without the form's end."""
+        """Return the fields as JSON, and the file. Raises BadRequest without a file, or without the form's end."""
         if not parser.is_complete:
             raise missing_end()
         if self._upload is None:

@@ -1,13 +1,14 @@
-"""Agreement: which two cheap targets are asked first, where a program can tell whether their answers say the same. Pure.
+"""Agreement: the pair of cheap targets that is asked first, for a request whose answers a program can compare. Pure.
 
-Two cheap answers that say the same are rarely wrong together, and two that differ show that the prompt is hard. So two are asked beside each
-other: what they agree on is the answer, and where they differ a better target is asked. By the rule of `classifier/pairs.py` that is done where it
-is worth more than the plan's own choice:
+Two cheap answers that say the same are rarely wrong together, and two that differ show that the prompt is hard. So two
+targets are asked beside each other: the answer on which they agree is given, and where they differ a better target is
+asked. By the rule of `classifier/pairs.py` a pair is asked where it is worth more than the plan's own choice:
 
 - `auto` chose a dear target, which is asked only where the two differ: that costs less;
-- `auto` chose a cheap one, on the classifier's word: a better one is asked where another cheap one differs from it, which gives more than it costs.
+- `auto` chose a cheap one, on the classifier's word: a better one is asked where another cheap one differs from it, which
+  gives more than it costs.
 
-It is not done where a team's answers of this form have shown to agree too seldom for that.
+No pair is asked where a team's answers of this form have shown to agree too seldom for that.
 """
 
 import math
@@ -27,43 +28,47 @@ MAX_RATES: Final = 4_096
 _PRIOR: Final = 4.0
 """Expected agreements that a team's own weigh against."""
 _KEEP: Final = 0.98
-"""What is left of earlier observations with each new one: some fifty of them count."""
+"""The share of earlier observations that remains with each new one: some fifty of them count."""
 _TRIED_AGAIN: Final = 32
-"""Where agreement stopped paying, every so many requests it is tried all the same, as prompts change."""
+"""The number of requests of which one tries agreement where it stopped paying, as prompts change."""
 _CHOSEN_OTHERWISE: Final = frozenset({"holdout", "same-turn", "struggle", "degraded"})
 """Reasons of plans that do not follow from the minimum quality and the price."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two targets that are asked beside each other."""
+    """The two targets that are asked beside each other."""
 
     asked: AskedForm
     first: Candidate
-    """The one that is more likely right: its answer is given when both agree."""
+    """The target that is more likely right: its answer is given when both agree."""
     second: Candidate
     agrees: float
     """The chance that both are right, and so agree."""
     wait_s: float
     """The most seconds that both are waited for."""
     then: RoutePlan | None = None
-    """The plan for where they differ; None for the one that there is."""
+    """The plan for answers that differ; None for the present one."""
     alone: str = ""
-    """The target whose answer is given where the other one has none in time, as the plan chose it; empty where neither is good enough."""
+    """The target whose answer is given where the other one has none in time, as the plan chose it; empty where
+    neither is good enough.
+    """
 
     def in_words(self, route: RoutePlan) -> str:
-        """Returns which two are asked before the `route`, and who where they differ."""
+        """Return in words the two targets that are asked before the `route`, and the one asked where they differ."""
         third = (self.then or route).candidates[0].target.target_id
         return f"{self.first.target.target_id} and {self.second.target.target_id}, where they differ {third}"
 
 
 class AgreementRates:
-    """How often answers agreed, by team and form, beside how often they were expected to. Bounded: the least recently used goes first."""
+    """The rates of agreement by team and form, beside the expected ones. Bounded: the least recently used goes first."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[str, str], tuple[float, float, int]] = OrderedDict()
 
     def share(self, team_id: str, form: str) -> float:
-        """Returns what the chance of agreement is multiplied with; 1 with every so many requests, however rare it was."""
+        """Return the factor of the chance of agreement; 1 with every _TRIED_AGAIN-th request, however rare agreement
+        was.
+        """
         seen = self._seen.get((team_id, form))
         if seen is None:
             return 1.0
@@ -72,7 +77,7 @@ class AgreementRates:
         return 1.0 if (asked + 1) % _TRIED_AGAIN == 0 else min(1.0, (agreed + _PRIOR) / (expected + _PRIOR))
 
     def note(self, team_id: str, form: str, expected: float, *, agreed: bool) -> None:
-        """Adds one comparison."""
+        """Add one comparison."""
         before, right, asked = self._seen.get((team_id, form), (0.0, 0.0, 0))
         self._put(team_id, form, (before * _KEEP + expected, right * _KEEP + agreed, asked))
 
@@ -94,10 +99,9 @@ def pair_for(
     share: float = 1.0,
     wait_s: float = math.inf,
 ) -> Pair | None:
-    """Returns the pair that is worth more than what the plan chose; None without one.
-
-    All must have a measured or published chance for the prompt: what is declared is no chance. `unasked` is True where nobody opted in,
-    `share` is what the chance of agreement is multiplied with.
+    """Return the pair that is worth more than the plan's choice; None without one. All must have a measured or
+    published chance for the prompt: a declared capability is no chance. `unasked` is True without an opt-in, `share`
+    is the factor of the chance of agreement.
     """
     planned = route.candidates[0]
     if planned.reason in _CHOSEN_OTHERWISE or facts.loop.steps:
@@ -142,7 +146,7 @@ class _Known(NamedTuple):
 
 
 def _known(route: RoutePlan) -> list[_Known]:
-    """The targets that could serve the request, with their chances and what they are compared by."""
+    """Return the targets that could serve the request, with their chances and the costs they are compared by."""
     told = [(each.target.target_id, each.adequate, each.margin_nanousd) for each in route.candidates]
     weak = (each for each in route.rejected if each.obstacle == "too-hard")
     told += [(each.target_id, each.adequate, each.margin_nanousd) for each in weak]
@@ -153,7 +157,7 @@ def _known(route: RoutePlan) -> list[_Known]:
 
 
 def _then(route: RoutePlan, target_id: str) -> RoutePlan:
-    """The plan for where the two differ: that target first."""
+    """Return the plan for answers that differ: that target first."""
     first = next(each for each in route.candidates if each.target.target_id == target_id)
     others = [each for each in route.candidates if each is not first]
     return msgspec.structs.replace(route, candidates=(msgspec.structs.replace(first, reason="escalated"), *others))

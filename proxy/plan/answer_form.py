@@ -1,8 +1,8 @@
-"""The form in which a request promises its answer: whether a program could tell that two answers to it say the same.
+"""The form in which a request promises its answer, if a program can tell that two answers of it say the same.
 
-That is decided from the request, before anything is asked, so it holds only where the request itself promises a short or formal answer: JSON
-that was asked for, a call that must be made, a letter of options, a number, a label. What may be answered at length is not compared,
-however short its answers happen to be: no second model is asked for it, and it costs nothing.
+The form is decided from the request, before anything is asked, so there is one only where the request itself promises a
+short or formal answer: requested JSON, a call that must be made, a letter of options, a number, a label. Answers that
+may be long are not compared, however short they happen to be: no second model is asked for them, and they cost nothing.
 """
 
 import re
@@ -16,7 +16,7 @@ from providers.wire import ChatRequest
 Form = Literal["choice", "number", "literal", "json", "call", "text"]
 
 _READ_CHARS: Final = 2_000
-"""The most that is read of each end of the last user message and of the system message."""
+"""The most characters that are read of each end of the last user message and of the system message."""
 _SHORT_TOKENS: Final = 16
 """A bound of the caller's own that only a short text fits in."""
 MAX_EXPECTED_TOKENS: Final = 60
@@ -52,9 +52,9 @@ class AskedForm(msgspec.Struct, frozen=True):
 
 
 def asked_form(request: ChatRequest, prompt: Prompt, expected_tokens: int) -> AskedForm | None:
-    """Returns the form that the request promises its answer in; None where two answers could not be compared.
-
-    `expected_tokens` is the predicted length of the answer: words such as "nothing else" are said of whole programs, too.
+    """Return the form that the request promises its answer in; None where two answers could not be compared.
+    `expected_tokens` is the predicted length of the answer: words such as "nothing else" are said of whole programs,
+    too.
     """
     if request.operation != "chat" or request.n != 1 or request.as_written is not None:
         return None
@@ -83,7 +83,7 @@ def _form_of_text(request: ChatRequest, prompt: Prompt, expected_tokens: int) ->
 
 
 def _tool_choice(request: ChatRequest) -> Literal["none", "auto", "required"]:
-    """Whether a tool must be called, may be, or must not be."""
+    """Return `required` where a tool must be called, `none` where none may be, else `auto`."""
     raw = request.fields.get("tool_choice") or request.fields.get("function_call")
     if raw is None or len(memoryview(raw)) > _MAX_FIELD_BYTES:
         return "auto"
@@ -97,7 +97,7 @@ def _tool_choice(request: ChatRequest) -> Literal["none", "auto", "required"]:
 
 
 def _options(text: str) -> str:
-    """The letters of the options that a text lists, one a line, from A on; empty for fewer than two."""
+    """Return the letters of the options that a text lists, one a line, from A on; empty for fewer than two."""
     letters = "".join(dict.fromkeys(found["letter"] for found in _OPTION.finditer(text)))
     return letters if len(letters) > 1 and "ABCDEFGHIJKLMNOP".startswith(letters) else ""
 

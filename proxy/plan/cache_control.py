@@ -1,6 +1,7 @@
-"""Whether marks for a provider's prompt cache pay: what is written there costs more than what is not, and reading less.
+"""Cache marks: a provider's prompt cache is used where it pays, as writing to it costs more than usual input, and
+reading less.
 
-How often prompts begin as one before is measured: the share of a team's requests whose conversation was here a moment ago.
+The benefit is measured: the share of a team's requests that continue a recent conversation.
 """
 
 from collections import OrderedDict
@@ -9,31 +10,32 @@ from typing import Final
 import msgspec
 
 from cost.prices import Price
+from proxy.plan.routing_config import CacheMarksConfig
 
 _ENOUGH: Final = 20
-"""Requests from which on a team's share is believed."""
+"""The number of requests from which on a team's share is believed."""
 _REMEMBERED: Final = 500
-"""Requests that count: at so many the counts are halved."""
+"""The number of requests at which the counts are halved, so that recent ones count more."""
 _MAX_TEAMS: Final = 10_000
 
 
 class Reuse(msgspec.Struct, frozen=True):
-    """What is known of a request's prompt being cached."""
+    """The chance that a request's prompt is cached."""
 
     share: float | None
-    """The share of its team's requests that go on from one before; None before enough were seen."""
+    """The share of its team's requests that continue an earlier one; None before enough were seen."""
     at: str | None
-    """The target that should have the beginning of this one; None for none."""
+    """The target that should have the beginning of this one cached; None for none."""
 
 
 class ReuseShares:
-    """The shares of all teams, as this process saw them."""
+    """The shares of all teams in this process."""
 
     def __init__(self) -> None:
         self._teams: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def note(self, team_id: str, *, again: bool) -> None:
-        """Counts a request that is long enough to be cached."""
+        """Count a request that is long enough to be cached."""
         seen, repeated = self._teams.pop(team_id, (0, 0))
         if seen >= _REMEMBERED:
             seen, repeated = seen // 2, repeated // 2
@@ -41,14 +43,24 @@ class ReuseShares:
         if len(self._teams) > _MAX_TEAMS:
             self._teams.popitem(last=False)
 
+    def reuse(self, team_id: str, target_id: str | None, marks: CacheMarksConfig) -> Reuse | None:
+        """Count a request that is long enough to be cached, whose conversation `target_id` answered last, and return what is known of
+        its reuse. None for teams that want no marks.
+        """
+        self.note(team_id, again=target_id is not None)
+        if not marks.enabled or team_id in marks.off_for_teams:
+            return None
+        return Reuse(self.share(team_id), target_id)
+
     def share(self, team_id: str) -> float | None:
         seen, repeated = self._teams.get(team_id, (0, 0))
         return repeated / seen if seen >= _ENOUGH else None
 
 
 def pays(reuse: Reuse, target_id: str, price: Price | None) -> bool:
-    """Whether a request that is long enough is marked for this target: a conversation that goes on there, as without a
-    mark nothing is read either, or one of a team whose prompts come again often enough for the price of writing.
+    """Return True when a request that is long enough is marked for this target: a conversation that continues there,
+    as without a mark nothing is read either, or one of a team whose prompts come again often enough for the price of
+    writing.
     """
     if reuse.at == target_id:
         return True

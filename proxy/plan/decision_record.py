@@ -1,4 +1,6 @@
-"""What one request's targets were compared by, in a few hundred bytes, for those who later ask why it went there."""
+"""The record of one routing decision: the targets and the figures they were compared by, in a few hundred bytes, for
+later questions.
+"""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -9,14 +11,16 @@ from proxy.plan.evidence import Evidence
 from proxy.plan.route_plan import Rejection, RoutePlan, why_too_weak
 
 MOST: Final = 12
-"""Most targets written down: those that could be asked, then those that were passed over, as planning has them."""
+"""The most targets in a record: those that could be asked, then those that were passed over, in the order of
+planning.
+"""
 _MOST_DETAIL: Final = 160
 _PARTS: Final = 10_000
-"""Shares are written to four digits."""
+"""The parts of 1 in which shares are written: four digits."""
 
 
 class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One target as it was compared. Costs are nano-dollars, chances are in [0, 1]; None where they are not known."""
+    """A target as it was compared. Costs are nano-dollars, chances are in [0, 1]; None where they are not known."""
 
     target_id: str
     why: str
@@ -31,12 +35,12 @@ class ConsideredTarget(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     expected_nanousd: int | None
     """The expected price."""
     margin_nanousd: int | None
-    """What one more request was reckoned at, by which targets were put in order."""
+    """The cost of one more request, by which targets were put in order."""
     margin_why: str
     detail: str
-    """What stood in the way, in words; empty where the numbers tell it."""
+    """The obstacle in words; empty where the numbers tell it."""
     evidence: Evidence | Literal[""] = ""
-    """How it was known how good it is, the baseline model counted in; empty where that was not written down."""
+    """The evidence of its quality, the baseline model counted in; empty where that was not written down."""
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -50,12 +54,12 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     left_out: int = 0
     """Targets that did not fit into the record."""
     complexity: float | None = None
-    """The complexity that declared capability was held against."""
+    """The complexity that declared capability was compared with."""
     stand_in: bool = False
     """True where the best known model stood for the reference, which has no row."""
 
     def note(self, target: ConsideredTarget) -> str:
-        """What stood in the way of one of its targets, in words; empty for one that could be asked."""
+        """Return the obstacle of one of its targets in words; empty for one that could be asked."""
         if target.detail or target.may_be_asked:
             return target.detail
         return why_too_weak(
@@ -74,14 +78,16 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 _Row = tuple[str, str, bool, float | None, float | None, int | None, int | None, str, str, Evidence | Literal[""]]
-"""A `ConsideredTarget` as it is written: its fields in their order. Structs of them would only be made to be encoded."""
+"""The fields of a `ConsideredTarget` in their order, as it is written. Structs of them would only be made to be
+encoded.
+"""
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Considered)
 
 
 def written(plan: RoutePlan) -> str:
-    """Returns the plan's comparison as it is kept in the ledger: `Considered` as an array."""
+    """Return the plan's comparison as it is kept in the ledger: `Considered` as an array."""
     candidates, rejected, grounds = plan.candidates, plan.rejected, plan.grounds
     targets: list[_Row] = [
         (
@@ -113,12 +119,12 @@ def written(plan: RoutePlan) -> str:
 
 
 def compared(plan: RoutePlan) -> Considered:
-    """Returns the plan's comparison."""
+    """Return the plan's comparison."""
     return _decoder.decode(written(plan))
 
 
 def read(text: str) -> Considered | None:
-    """Returns what `written` wrote; None where nothing was written, or another version wrote it."""
+    """Read the result of `written`. Return None where nothing was written, or another version wrote it."""
     if not text:
         return None
     try:

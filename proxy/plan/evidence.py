@@ -1,12 +1,12 @@
-"""What is known of how good targets are, and which of them may answer a prompt because of it. Pure.
+"""The evidence of targets' quality, and the choice of those that may answer a prompt because of it. Pure.
 
-A target is known by its row in the classifier's table, which predicts the chance of an adequate answer to each prompt, or by
-the capability that its operator declared. What is known by neither is unknown, and then:
+A target is known by its row in the classifier's table, which predicts the chance of an adequate answer to each prompt,
+or by the capability that its operator declared. A target with neither is unknown, and then:
 
 - it is never preferred to a known target, whatever it costs;
-- the baseline model alone may be trusted without being known, because its operator names it as what quality is measured
-  against: it answers what no known target is good enough for, unless a known one is dearer;
-- of unknown targets the baseline model comes first, then the dearest: a price is the only other thing that is known.
+- the baseline model alone may be trusted without being known, because its operator names it as the reference of quality:
+  it answers prompts that no known target is good enough for, unless a known one is dearer;
+- of unknown targets the baseline model comes first, then the dearest: a price is the only other known fact.
 """
 
 import math
@@ -22,8 +22,8 @@ from providers.catalog import Catalog
 from providers.target import Target
 
 Evidence = Literal["measured", "published", "extrapolated", "declared", "none"]
-"""How it is known how good a target's answers are: by outcomes of its own answers, by its published scores, by those and better
-than all models with outcomes, by its operator's word, or not at all.
+"""The kinds of evidence of a target's quality: outcomes of its own answers, its published scores, those of a model
+better than all models with outcomes, its operator's word, or none.
 """
 EVIDENCE_WORDS: Final[Mapping[Evidence, str]] = {
     "measured": "measured",
@@ -39,13 +39,13 @@ PUBLISHED: Final[frozenset[Evidence]] = frozenset({"published", "extrapolated"})
 NO_EVIDENCE: Final[Mapping[str, Evidence]] = {}
 
 Standing = Literal["good-enough", "too-weak", "unknown"]
-"""What a target is for one prompt."""
+"""The standing of a target for one prompt."""
 _STAND_IN_LOSS: Final = 0.03
-"""As much as the usual minimum quality of 0.97 lets be lost, for each prompt: without the baseline model's row nobody can say what
-it comes to on average.
+"""The loss that a prompt may have where the baseline model has no row: as much as the usual minimum quality of 0.97
+allows on average.
 """
 _UNKNOWN: Final = -1.0
-"""The strength of what is unknown: below all that is known."""
+"""The strength of an unknown target: below all known ones."""
 
 
 @runtime_checkable
@@ -67,7 +67,7 @@ class Manifested(Protocol):
 
 
 def evidence_of(target: Target, classifier: object) -> Evidence:
-    """Returns how it is known how good a target is, by the classifier in use."""
+    """Return the evidence of a target's quality, by the classifier in use."""
     row = classifier.rows.get(target.target_id) if isinstance(classifier, Rows) else None
     return "declared" if row is None and target.capability is not None else _of_row(row)
 
@@ -81,8 +81,8 @@ def _of_row(row: Ability | None) -> Evidence:
 
 
 def evidence_of_name(name: str, catalog: Catalog, classifier: object) -> Evidence:
-    """Returns the evidence of a target without an entry of its own, by its id: a wildcard stands for it, or it was configured
-    once and is a known model's name.
+    """Return the evidence of a target without an entry of its own, by its id: a wildcard stands for it, or it was
+    configured once and is a known model's name.
     """
     target = catalog.named(name)
     model = known_model([name]) if target is None else None
@@ -93,13 +93,13 @@ def evidence_of_name(name: str, catalog: Catalog, classifier: object) -> Evidenc
 
 
 def evidence_by_target(targets: Iterable[Target], classifier: object) -> dict[str, Evidence]:
-    """Returns the evidence of each target by its id."""
+    """Return the evidence of each target by its id."""
     return {target.target_id: evidence_of(target, classifier) for target in targets}
 
 
 def grounds(evidence: Mapping[str, Evidence], reference: str | None) -> dict[str, Evidence]:
-    """Returns by target id what a choice of it rests on: it is compared with the baseline model, so the less sure of the two
-    counts.
+    """Return the evidence that a choice of each target rests on, by its id: it is compared with the baseline model,
+    so the less sure of the two counts.
     """
     baseline: Evidence = "measured" if reference is None else evidence.get(reference, "none")
     return {
@@ -108,17 +108,17 @@ def grounds(evidence: Mapping[str, Evidence], reference: str | None) -> dict[str
 
 
 def less_sure(one: Evidence, other: Evidence) -> Evidence:
-    """Returns the less sure of the two."""
+    """Return the less sure of the two."""
     return max(one, other, key=_SUREST_FIRST.index)
 
 
 def measuring_hint(target_id: str) -> str:
-    """Returns the sentence that says what to do about a target that was not measured."""
+    """Return the sentence that tells how to measure a target."""
     return f"`weighbridge classifier measure {target_id}` measures it in minutes; `ability: NAME` says which known model it is"
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
-    """One target's standing, and how strong it is in comparison: more is better."""
+    """A target's standing, and its strength in comparison: more is better."""
 
     standing: Standing
     strength: float
@@ -127,21 +127,20 @@ class Judged(msgspec.Struct, frozen=True, gc=False):
 _UNJUDGED: Final = Judged("unknown", _UNKNOWN)
 
 
-class Yardstick(msgspec.Struct, frozen=True, gc=False):
-    """What the targets are held against for one prompt."""
+class Reference(msgspec.Struct, frozen=True, gc=False):
+    """The figures that targets are compared with for one prompt."""
 
     complexity: float
     reference: float | None
-    """P(adequate) of the baseline model or of what stands for it; None where no target has a row."""
+    """The P(adequate) of the baseline model or its stand-in; None where no target has a row."""
     least: float | None
     """The P(adequate) that the prompt asks for; None where no target has a row."""
     shift: float = 0.0
-    """What is added to every declared capability."""
+    """The amount that is added to every declared capability."""
 
     def judge(self, adequate: float | None, declared: float | None) -> Judged:
-        """Judges a target by its P(adequate), else by its declared capability.
-
-        What is declared capable of the prompt loses nothing against the baseline model, by its operator's word.
+        """Judge a target by its P(adequate), else by its declared capability. A target that is declared capable of
+        the prompt loses nothing against the baseline model, by its operator's word.
         """
         reference, least = self.reference, self.least
         if adequate is not None and least is not None:
@@ -154,15 +153,15 @@ class Yardstick(msgspec.Struct, frozen=True, gc=False):
 
 
 def stand_in_asks(best_known: float) -> float:
-    """Returns the P(adequate) that a prompt asks for where the baseline model has no row: it is taken to be as good as the best of
-    all known models, and no prompt may lose more than a little against that.
+    """Return the P(adequate) that a prompt asks for where the baseline model has no row: it is taken to be as good as
+    the best of all known models, and no prompt may lose more than a little against that.
     """
     return best_known - _STAND_IN_LOSS
 
 
 def trust_baseline(costs_of_known: Iterable[float], cost: float) -> bool:
-    """Returns True when an unknown baseline model answers what no known target is good enough for: when none of those is
-    dearer.
+    """Return True when an unknown baseline model answers a prompt that no known target is good enough for: when none
+    of those is dearer.
     """
     return all(known <= cost for known in costs_of_known)
 
@@ -172,8 +171,8 @@ TRUSTED: Final = Judged("unknown", math.inf)
 
 
 def trust_order(judged: Judged, cost: float, *, spares: bool) -> tuple[float, float]:
-    """The sort key of what is not good enough, the most trusted first: the known by strength, then by least cost; the unknown
-    by most cost, or by least where a spent budget `spares`.
+    """Return the sort key of targets that are not good enough, the most trusted first: the known by strength, then by
+    least cost; the unknown by most cost, or by least where a spent budget `spares`.
     """
     if judged.standing == "unknown" and not spares:
         return -judged.strength, -cost
@@ -181,8 +180,8 @@ def trust_order(judged: Judged, cost: float, *, spares: bool) -> tuple[float, fl
 
 
 def evidence_notes(evidence: Mapping[str, Evidence], *, trained: bool) -> Iterator[str]:
-    """Yields sentences about targets that were not measured, with what mends it; none where all were. `trained` is False where
-    the plain rule classifies.
+    """Yield sentences about targets that were not measured, with the remedy; none where all were. `trained` is False
+    where the plain rule classifies.
     """
     by: dict[Evidence, list[str]] = {}
     for target_id, each in evidence.items():

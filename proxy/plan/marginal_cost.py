@@ -1,12 +1,13 @@
-"""Shadow price: what one more request costs on our own GPUs, for choosing a target. Pure; the books know nothing of it.
+"""Shadow price: the cost of one more request on our own GPUs, for choosing a target. Pure; the books know nothing of
+it.
 
 The hours of a pool that is up are paid for whether or not anybody uses them. While it has room, one more request costs
 next to nothing; as it fills, each request displaces another that must then be bought elsewhere. So the price of one
-more rises with the expected wait, from nearly nothing up to the price of the cheapest capable alternative. There the
-request goes elsewhere.
+more rises with the expected wait, from nearly nothing up to the price of the cheapest capable alternative. At that
+price the request goes elsewhere.
 
-Where that is differs from request to request, by a hash of its id, so that several processes that read the same
-snapshot send a part of the requests elsewhere, which grows with the wait, and never all of them at once.
+That point differs from request to request, by a hash of its id, so that several processes that read the same snapshot
+send a part of the requests elsewhere, which grows with the wait, and never all of them at once.
 """
 
 import hashlib
@@ -15,16 +16,18 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from providers.target import Target
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 
 MarginWhy = Literal["", "bought", "average", "own-room", "own-filling", "own-full"]
-"""What a margin follows from. `bought`: it is the price that is paid; `average`: our own GPUs at their average price,
-because their room is not known, no hours are up, or the configuration says so; `own-room`, `own-filling`, `own-full`:
-our own GPUs by their room. Empty where nothing was compared, as for a model that the caller named."""
+"""The origin of a margin. `bought`: it is the price that is paid; `average`: our own GPUs at their average price,
+because their room is not known, no hours are up, or the configuration asks for it; `own-room`, `own-filling`,
+`own-full`: our own GPUs by their room. Empty where nothing was compared, as for a model that the caller named.
+"""
 
 RESTING_PARTS: Final = 100
-"""With room, a request costs this part of its average price: not nothing, so that of two pools with room the lighter
-one is chosen, and of two places in it the one that has the conversation cached."""
+"""The part of its average price that a request costs with room: not nothing, so that of two pools with room the
+lighter one is chosen, and of two places in it the one that has the conversation cached.
+"""
 _ROOM: Final = 0.25
 """The share of the load that a request bears up to which a pool counts as having room."""
 SPREAD: Final = 0.5
@@ -34,12 +37,12 @@ _FREE: Final = 0.2
 rise before that."""
 _PPM: Final = 1_000_000
 _KEY: Final = b"weighbridge margin"
-"""Hash key that makes this draw independent of every other draw from a request's id."""
+"""The hash key that makes this draw independent of every other draw from a request's id."""
 _SPAN: Final = 1 << 64
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What is known of a pool's room for one request."""
+    """The room of a pool for one request."""
 
     wait_s: float
     """Expected seconds until its prompt would be read."""
@@ -65,28 +68,30 @@ class Rooms(msgspec.Struct, frozen=True):
     """False for a team whose requests stay on our own GPUs: those cost their average at most."""
 
     def has_room(self, target_id: str) -> bool:
-        """True when the target's room is known, and there is some for this request."""
+        """Return True when the target's room is known, and there is some for this request."""
         room = self.by_target.get(target_id)
         return room is not None and _borne(room, self.place) < 1.0
 
 
 NO_ROOMS: Final = Rooms({}, 0.0)
-"""Nothing is known, so everything is priced at its average."""
+"""No room is known, so everything is priced at its average."""
 
 
 class TargetCapacity(Protocol):
     """The free capacity of targets as the process knows it, from queues and replicas."""
 
-    def expect(self, target: Target, work: Work, prompt_tokens: int, aim_s: float) -> Room | None: ...
+    def expect(self, target: Target, work: QueueItem, prompt_tokens: int, aim_s: float) -> Room | None: ...
 
     def starts_in_s(self, target: Target) -> float | None: ...
 
     def record_overflow(self, target: Target, tokens: int) -> None:
-        """Report `tokens` of demand that go elsewhere for want of room, for the autoscaler."""
+        """Record `tokens` of demand that go elsewhere for want of room, for the autoscaler."""
 
 
 class Margin(NamedTuple):
-    """What one more request costs, and why. `overflows`: the cheapest alternative comes first."""
+    """The cost of one more request in nano-dollars, and its origin. `overflows`: the cheapest alternative comes
+    first.
+    """
 
     nanousd: int
     why: MarginWhy
@@ -94,20 +99,20 @@ class Margin(NamedTuple):
 
 
 def place_of(request_id: str) -> float:
-    """The request's place from 0 to 1, drawn from a hash of its id, so that every process draws the same."""
+    """Return the request's place from 0 to 1, drawn from a hash of its id, so that every process draws the same."""
     digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=_KEY).digest()
     return int.from_bytes(digest, "big") / _SPAN
 
 
 def resting_nanousd(average_nanousd: int, alternative_nanousd: int | None) -> int:
-    """The margin while there is room."""
+    """Return the margin, in nano-dollars, while there is room."""
     resting = average_nanousd // RESTING_PARTS
     return resting if alternative_nanousd is None else min(resting, alternative_nanousd)
 
 
 def margin(average_nanousd: int, alternative_nanousd: int | None, room: Room, place: float) -> Margin:
-    """The margin of one request: monotone and continuous in the wait, from `resting_nanousd` up to the cheapest capable
-    alternative's price. Without an alternative it is the average price, and the request stays.
+    """Return the margin of one request: monotone and continuous in the wait, from `resting_nanousd` up to the
+    cheapest capable alternative's price. Without an alternative it is the average price, and the request stays.
     """
     resting = resting_nanousd(average_nanousd, alternative_nanousd)
     most = average_nanousd if alternative_nanousd is None else alternative_nanousd
@@ -121,7 +126,7 @@ def margin(average_nanousd: int, alternative_nanousd: int | None, room: Room, pl
 
 
 def _borne(room: Room, place: float) -> float:
-    """The load as a share of what this request bears: one at place 0 the whole aim, one at place 1 the part of it that is
-    not spread over.
+    """Return the load as a share of the load that this request bears: one at place 0 bears the whole aim, one at
+    place 1 the part of it that is not spread over.
     """
     return room.load / (1.0 - SPREAD * place)

@@ -1,21 +1,37 @@
 """The part of the configuration that the request pipeline uses and a reload may change."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
 from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
-from proxy.plan.escalation_rules import EscalationRules
+from providers.provider_tools import AsWritten
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import Policy
+from proxy.plan.route_plan import Policy, refuse_unrun_tools
 from proxy.plan.routing_config import CacheMarksConfig
 from proxy.shared.deadline import DeadlinesSection
 
 
+class EscalationRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's limits on escalation."""
+
+    max_share: float = 0.1
+    """The most escalations, as a share of the requests that may escalate."""
+    max_running: int = 64
+    min_mean_logprob: float | None = None
+    """The mean log-probability of the tokens below which an answer is weak; None disables the check."""
+    hold_max_bytes: int = 512 * 1024
+    hold_max_s: float = 30.0
+    agreement_wait_s: float = 20.0
+    """The most seconds that two cheap answers are waited for before the planned target is asked."""
+    batch_agreement_from: float | None = 0.99
+    """The minimum quality from which two cheap targets may be asked for lines of batches, whatever the team says; None for never."""
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One immutable configuration of the pipeline. A reload swaps it whole, so that a request sees one from start to
+    """An immutable configuration of the pipeline. A reload swaps it whole, so that a request sees one from start to
     end.
     """
 
@@ -34,10 +50,19 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     holdout_share: float = 0.0
     """The share of `auto` requests sent to the reference as an experiment; as many others form the control group."""
     tolerances: Tolerances | None = None
-    """What floors come to; None means that the most capable target answers."""
+    """The willingness to pay for each quality floor; None means that the most capable target answers."""
     deadlines: DeadlinesSection = DeadlinesSection()
     cache_marks: CacheMarksConfig = CacheMarksConfig()
 
+    @property
+    def aliases(self) -> Container[str]:
+        """The names that stand for a choice among chat models."""
+        return self.policy.autos
+
+    def check_tools(self, written: AsWritten) -> None:
+        """Raise BadRequest for tools of a provider that no target runs."""
+        refuse_unrun_tools(written, self.catalog)
+
     def has_model(self, name: str) -> bool:
-        """True for an alias, a target, and what a wildcard stands for."""
+        """Return True for an alias, a target, and a name that a wildcard matches."""
         return self.catalog.named(name) is not None or name in self.policy.aliases or name in self.policy.autos

@@ -1,7 +1,7 @@
-"""Tolerances: converts a quality floor into what planning may pay for one more adequate answer.
+"""Tolerances: converts a quality floor into the price that planning may pay for one more adequate answer.
 
-A floor of 0.95 says: of the quality that is to be had for what the reference costs, keep 95 %. The willingness to pay says
-what that comes to for one prompt (`classifier/frontier.py`). The curve between them is computed over a sample of weighed
+A floor of 0.95 says: of the quality that is to be had for the reference's cost, keep 95 %. The willingness to pay is
+the same for one prompt (`classifier/frontier.py`). The curve between them is computed over a sample of classified
 prompts, either the one that the trained model brings along or, once there are enough, the team's own requests.
 """
 
@@ -33,7 +33,15 @@ from providers.catalog import Catalog
 from providers.target import Target
 from proxy.plan.evidence import Evidence
 from proxy.plan.marginal_cost import RESTING_PARTS
-from proxy.plan.route_plan import NO_LIMIT_NANOUSD, OwnPool, Policy, choosable, evidence_for_auto, is_own, yardstick
+from proxy.plan.route_plan import (
+    NO_LIMIT_NANOUSD,
+    OwnPool,
+    Policy,
+    choosable,
+    evidence_for_auto,
+    is_own,
+    reference_targets,
+)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -45,9 +53,9 @@ FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0
 
 
 class Willingness(NamedTuple):
-    """What one more adequate answer may cost, in nano-dollars: where average prices are compared, and where margins are.
-    Either keeps the floor by itself, since our own GPUs get more prompts while they have room, and theirs may be the weaker
-    model.
+    """The most that one more adequate answer may cost, in nano-dollars: where average prices are compared, and where
+    margins are. Either keeps the floor by itself, since our own GPUs get more prompts while they have room, and
+    theirs may be the weaker model.
     """
 
     by_average: float
@@ -89,12 +97,13 @@ class MeasuredClassifier(Classifier, Protocol):
         """Prompts that it was not trained on, or None."""
 
     def adequacies(self, vectors: NDArray[np.float32], target_ids: Sequence[str]) -> NDArray[np.floating]:
-        """P(adequate) of these targets' answers, as an array of shape (prompts, targets)."""
+        """Return P(adequate) of these targets' answers, as an array of shape (prompts, targets)."""
 
 
 class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
-    """What a minimum comes to where two cheap targets are asked first (`escalation: agreement`), for requests whose answers can be compared.
-    Shares and money are by the worse assumption, that two wrong answers never say the same. Money is for 1,000 requests.
+    """The effect of a minimum where two cheap targets are asked first (`escalation: agreement`), for requests whose
+    answers can be compared. Shares and money are by the worse assumption, that two wrong answers never say the same.
+    Money is for 1,000 requests.
     """
 
     asked: float
@@ -103,14 +112,20 @@ class TwoFirst(msgspec.Struct, frozen=True, kw_only=True):
     """The share that the better target is asked for after them."""
     cost_nanousd: int
     kept_low: float
-    """What is kept where two wrong answers always say the same, and the better target is right about each of them."""
+    """The quality kept where two wrong answers always say the same, and the better target is right about each of
+    them.
+    """
     kept_high: float
-    """The same where they never do, and models are right independently of each other."""
+    """The quality kept where they never do, and models are right independently of each other."""
     ways: tuple[tuple[str, str, str, str, float, float], ...] = ()
-    """Which two are asked, the better target, what is asked at once otherwise, and what `asked` and `again` are of these."""
+    """Rows of (first target, second target, better target, target asked at once otherwise, share `asked`, share
+    `again`).
+    """
 
     def added_s(self, answer_s: Mapping[str, float]) -> float | None:
-        """The mean seconds that an answer comes later, from how long each target takes for one; None where that is not known."""
+        """Return the mean seconds that an answer comes later, by the seconds that each target takes for one; None
+        where a target's are not known.
+        """
         added = 0.0
         for first, second, better, planned, asked, again in self.ways:
             if not {first, second, better, planned} <= answer_s.keys():
@@ -124,17 +139,17 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
 
     floor: float
     willing_nanousd: float
-    """What one more adequate answer may cost."""
+    """The most that one more adequate answer may cost."""
     reached: bool
-    """False when nothing keeps so much quality; the figures are then the best there is."""
+    """False when no choice keeps so much quality; the figures are then the best there is."""
     kept: float
     """Quality as a share of the reference's; above 1 where the targets together are better."""
     kept_error: float
     """The standard error of `kept` due to the sample's size."""
     cost_nanousd: int
-    """What is booked: our own GPUs at their average price."""
+    """The cost as it is booked: our own GPUs at their average price."""
     margin_nanousd: int
-    """What the requests add to what is paid anyway, while our own pools have room."""
+    """The cost that the requests add to the running one, while our own pools have room."""
     full_willing_nanousd: float
     full_nanousd: int
     """The willingness and the cost where our own pools have no room, or are compared by their average price."""
@@ -147,7 +162,7 @@ class FloorResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that all the requests, 1,000 for `auto`, keep one replica of each of our own pools busy."""
     current: bool
     moves: dict[str, Move] = {}
-    """What becomes of the requests that each target has at the present policy, which bills are changed by."""
+    """The new destinations of the requests that each target has under the present policy, by which bills change."""
     two: TwoFirst | None = None
     """The same minimum with two cheap targets first; None where there is no target to ask where they differ."""
 
@@ -169,7 +184,9 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
     by_margin: bool
 
     def carries_per_s(self, replica_s: float) -> float | None:
-        """Requests for `auto` a second that keep it wholly busy, from the seconds of 1,000; None when it gets none."""
+        """Return the requests for `auto` a second that keep it wholly busy, from the seconds of 1,000; None when it
+        gets none.
+        """
         return PREVIEWED_REQUESTS * self.replicas / replica_s if replica_s > 0 else None
 
 
@@ -191,7 +208,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     own: frozenset[str] = frozenset()
     """The targets on our own GPUs."""
     evidence: dict[str, Evidence] = {}
-    """How it is known how good each target is that `auto` may choose, by target id."""
+    """The evidence of the quality of each target that `auto` may choose, by target id."""
     trained: bool = False
     """True where a trained classifier predicts."""
 
@@ -200,9 +217,9 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """A sample with the adequacy and cost of every target that could be chosen."""
 
     choices: Choices
-    """In the order of margins, with room."""
+    """The choices in the order of margins, with room."""
     by_average: Choices
-    """In the order of average prices; the same where no pool is compared by its margin."""
+    """The choices in the order of average prices; the same where no pool is compared by its margin."""
     columns: tuple[str, ...]
     reference: tuple[str, ...]
     reference_cost: float | None
@@ -216,12 +233,12 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     """The quality that a floor of 1 asks for, with room or without."""
 
     def for_floor(self, floor: float, *, full: bool = False) -> Point:
-        """The point of a floor; with `full`, where our own pools have no room."""
+        """Return the point of a floor; with `full`, where our own pools have no room."""
         choices = self.by_average if full else self.choices
         return bounded_point(choices, floor, willingness_for(choices, floor, self.whole).willingness)
 
     def at(self, floor: float, willingness: float, *, full: bool = False) -> Choice:
-        """What is chosen at a floor and its willingness; with `full`, where our own pools have no room."""
+        """Return the choice at a floor and its willingness; with `full`, where our own pools have no room."""
         choices = self.by_average if full else self.choices
         adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
         return Choice(
@@ -235,7 +252,7 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tolerances:
-    """What floors come to under one configuration; a reload or a new tuning makes a new instance."""
+    """The willingness for each floor under one configuration; a reload or a new tuning makes a new instance."""
 
     def __init__(self, *, catalog: Catalog, policy: Policy, classifier: Classifier) -> None:
         self._catalog = catalog
@@ -243,7 +260,7 @@ class Tolerances:
         self._classifier = classifier
         self._measured = classifier if isinstance(classifier, MeasuredClassifier) else None
         self._sample = None if self._measured is None else self._measured.sample()
-        # What planning will be told of any prompt tells which targets have outlooks, and how long their answers are.
+        # The outlooks of any prompt show the targets that have one, and the lengths of their answers.
         probe = classifier.classify(_PROBE)
         self._lengths = {
             name: outlook.output_tokens / max(1, probe.expected_output_tokens)
@@ -253,13 +270,13 @@ class Tolerances:
         self._means: Mapping[str, float] | None = None
         self._known: OrderedDict[tuple[float, frozenset[str] | None], Willingness] = OrderedDict()
         self._requested: OrderedDict[RequestedFloor, Willingness] = OrderedDict()
-        """What each team asked for, and is given: by the sample, or by its own requests."""
+        """The willingness given to each team's request, from the sample or from its own requests."""
         self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
 
     def renewed(self) -> "Tolerances":
-        """A fresh instance, for when the classifier was tuned and cached values are outdated."""
+        """Return a fresh instance, for when the classifier was tuned and cached values are outdated."""
         return Tolerances(catalog=self._catalog, policy=self._policy, classifier=self._classifier)
 
     @property
@@ -268,9 +285,8 @@ class Tolerances:
         return 0 if self._sample is None else int(self._sample.vectors.shape[1])
 
     def mean_adequacies(self) -> Mapping[str, float]:
-        """Returns the mean chance of a good answer over the sample, by measured target; empty without a sample.
-
-        Takes milliseconds a target the first time.
+        """Return the mean chance of a good answer over the sample, by measured target; empty without a sample. Takes
+        milliseconds a target the first time.
         """
         if self._means is None:
             measured, sample = self._measured, self._sample
@@ -289,9 +305,8 @@ class Tolerances:
         return tuple(dict.fromkeys(team_id for _, _, team_id in reversed(self._requested) if team_id))
 
     def of(self, floor: float | None, allowed: frozenset[str] | None, team_id: str = "") -> Willingness:
-        """Returns the willingness to pay that keeps `floor` of the quality attainable among the allowed targets.
-
-        Takes milliseconds the first time, then a look-up. A floor of None takes the gateway's.
+        """Return the willingness to pay that keeps `floor` of the quality attainable among the allowed targets. Takes
+        milliseconds the first time, then a look-up. A floor of None takes the gateway's.
         """
         key = (self._policy.quality_floor if floor is None else floor, allowed, team_id)
         found = self._requested.get(key)
@@ -303,14 +318,16 @@ class Tolerances:
         return found
 
     def of_own(self, team_id: str, own: Sample | None) -> dict[RequestedFloor, Willingness | None]:
-        """Computes what the floors come to from the team's own requests for each floor it asked for. Pure; some milliseconds each."""
+        """Compute the willingness from the team's own requests for each floor it asked for. Pure; some milliseconds
+        each.
+        """
         asked = [each for each in tuple(self._requested) if each[2] == team_id]
         if own is None:
             return dict.fromkeys(asked)
         return {each: _willingness(self._choice_table(own, each[1]), each[0]) for each in asked}
 
     def adopt(self, own: Mapping[RequestedFloor, Willingness | None]) -> None:
-        """Adopts what was computed from own requests; None returns to the sample's."""
+        """Adopt the willingness from own requests; None returns to the sample's."""
         for key, found in own.items():
             if key in self._requested:
                 self._requested[key] = self._of_sample(key) if found is None else found
@@ -333,8 +350,8 @@ class Tolerances:
         up: Mapping[str, int] | None = None,
         present: Present | None = None,
     ) -> Preview:
-        """Computes the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up` the
-        replicas by pool that take requests, where somebody watches them, `present` the policy that holds today where
+        """Compute the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up`
+        the replicas by pool that take requests, where they are watched, `present` the policy that holds today where
         another one is previewed.
         """
         floor = self._policy.quality_floor if current is None else current
@@ -405,7 +422,7 @@ class Tolerances:
         return tuple(target.target_id for target in pool if target.target_id not in self._lengths)
 
     def _cached_table(self, allowed: frozenset[str] | None) -> _ChoiceTable | None:
-        """The sample's choice table for these models, cached as it is the same for every floor."""
+        """Return the sample's choice table for these models, cached as it is the same for every floor."""
         if allowed not in self._tables:
             _remember(self._tables, allowed, self._choice_table(self._sample, allowed), most=MAX_GROUNDS)
         return self._tables[allowed]
@@ -413,10 +430,10 @@ class Tolerances:
     def _choice_table(
         self, sample: Sample | None, allowed: frozenset[str] | None, empty: frozenset[str] = frozenset()
     ) -> _ChoiceTable | None:
-        """Builds a choice table; None without a sample, without a reference, or from values that are not finite. `empty`
-        names pools without replicas, which are compared by their average price.
+        """Build a choice table; None without a sample, without a reference, or from values that are not finite.
+        `empty` names pools without replicas, which are compared by their average price.
         """
-        reference = yardstick(self._lengths, self._policy, self._catalog, allowed)
+        reference = reference_targets(self._lengths, self._policy, self._catalog, allowed)
         targets = [
             target
             for target in choosable(self._policy, self._catalog, allowed)
@@ -472,13 +489,17 @@ class Tolerances:
         return float(self._cost(target, target.price, sample)[rows] @ weights / weights.sum())
 
     def _cost(self, target: Target, price: Price, sample: Sample) -> Floats:
-        """The cost of each prompt in nano-dollars, rounded as a booking is; floats, as it is a statistic."""
+        """Return the cost of each prompt in nano-dollars, shape (prompts,), rounded as a booking is; floats, as it is
+        a statistic.
+        """
         output = self._output_tokens(target, sample)
         total = np.asarray(sample.input_tokens, dtype=np.float64) * price.input_nanousd + output * price.output_nanousd
         return np.asarray(np.floor(total / _TOKENS_PER_PRICE + 0.5))
 
     def _work(self, target: Target, pool: OwnPool | None, sample: Sample) -> Floats:
-        """The seconds that each prompt keeps one replica of its pool busy; 0 where no pool of ours serves the target."""
+        """Return the seconds that each prompt keeps one replica of its pool busy, shape (prompts,); 0 where no pool
+        of ours serves the target.
+        """
         if pool is None:
             return np.zeros(len(sample.weights))
         read = np.asarray(sample.input_tokens, dtype=np.float64) * pool.input_s
@@ -492,7 +513,7 @@ class Tolerances:
 async def learn_from_own_requests(
     tolerances: Tolerances, read: Callable[[str], Awaitable[Sample | None]], pause_s: float = 0.05
 ) -> None:
-    """Computes and adopts what floors come to from the own requests of teams that asked recently; `read` fetches a team's."""
+    """Compute and adopt the willingness from the own requests of teams that asked recently; `read` fetches a team's."""
     for team_id in tolerances.teams:
         own = await read(team_id)
         tolerances.adopt(await asyncio.to_thread(tolerances.of_own, team_id, own))
@@ -509,7 +530,7 @@ def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
-    """Stores a value as the latest, and evicts the oldest beyond `most`."""
+    """Store a value as the latest, and evict the oldest beyond `most`."""
     cache[key] = value
     cache.move_to_end(key)
     if len(cache) > most:
@@ -517,7 +538,7 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
 
 
 NO_CURVE: Final = Willingness(NO_LIMIT_NANOUSD, NO_LIMIT_NANOUSD)
-"""Where no curve is known nothing says what a floor comes to, so quality comes first."""
+"""The willingness without a curve: no limit, so quality comes first."""
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
@@ -555,7 +576,7 @@ def _floor_result(
 
 
 def _two_first(ground: _ChoiceTable, floor: float, willingness: float) -> TwoFirst:
-    """The effect of asking two cheap targets first, where that is worth more than the plan's own choice."""
+    """Return the effect of asking two cheap targets first, where that is worth more than the plan's own choice."""
     choices, names, most = ground.choices, ground.columns, most_lost(floor)
     rows = np.arange(len(choices.weights))
     planned = choose(bounded(choices.adequate, choices.reference, most), choices.order, willingness)

@@ -1,12 +1,11 @@
-"""Planning: orders the targets for a request by what is known of its prompt and of the targets. Pure.
+"""Planning: orders the targets for a request by the facts known of its prompt and of the targets. Pure.
 
-Filter what cannot serve the request, then order what can by what one more request costs: the expected price of what is
-bought, the shadow price of our own GPUs (`proxy/plan/marginal_cost.py`). Every target ends up either as a candidate with a
-reason or as a rejection with a reason.
+Filter out the targets that cannot serve the request, then order the others by the cost of one more request: the
+expected price of a paid target, the shadow price of our own GPUs (`proxy/plan/marginal_cost.py`). Every target ends up
+either as a candidate with a reason or as a rejection with a reason.
 
-Of the targets with a row the one of the greatest net benefit sets what a prompt asks for (the rule is that of
-`classifier/frontier.py`). Which targets are good enough beside it, and what becomes of those that nothing is known of,
-`proxy/plan/evidence.py` says.
+Of the targets with a row the one of the greatest net benefit sets the chance that a prompt asks for (the rule is that
+of `classifier/frontier.py`). `proxy/plan/evidence.py` decides which others are good enough, and ranks unknown targets.
 """
 
 import math
@@ -24,12 +23,13 @@ from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.breaker import Absence
 from providers.catalog import Catalog, those_that_chat
+from providers.errors import UpstreamRateLimited
 from providers.provider_tools import AsWritten
 from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
 from proxy.errors import (
+    FAULTS,
     BadRequest,
     ContextTooLong,
-    Fault,
     ModelNotFound,
     NoEligibleTarget,
     Refused,
@@ -42,7 +42,7 @@ from proxy.plan.evidence import (
     TRUSTED,
     Evidence,
     Judged,
-    Yardstick,
+    Reference,
     measuring_hint,
     stand_in_asks,
     trust_baseline,
@@ -54,7 +54,9 @@ from proxy.plan.session_affinity import Kept, Sticky, TurnChoice
 from proxy.plan.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
 NO_LIMIT_NANOUSD: Final = 1e15
-"""A willingness to pay of a million US dollars for one more adequate answer: whatever is most likely to be adequate is chosen."""
+"""A willingness to pay of a million US dollars for one more adequate answer: the target that is most likely to be
+adequate is chosen.
+"""
 
 # Input tokens are an estimate: only what is clearly too long is refused here, the rest is the upstream's to count.
 _ESTIMATE_SLACK = 0.9
@@ -81,7 +83,7 @@ _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "reran
 _TOLD_BY_UNIT: Final[frozenset[Capability]] = frozenset({"speech", "transcription"})
 """Answers that may tell no tokens, though their model is sold by tokens."""
 _AGAIN_S: Final = 5.0
-"""What a caller is told to wait where it is not known when something is called again."""
+"""Seconds that a caller is told to wait where the time of the next call is not known."""
 _EJECTED: Final = "every deployment is ejected by its breaker"
 _NOBODY_READY: Final = "no replica of its pool takes work now"
 _Kind = Literal["auto", "alias", "named"]
@@ -118,14 +120,14 @@ class OwnPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AutoRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What an alias for `auto` changes."""
+    """The differences of an alias for `auto` from `auto`."""
 
     targets: frozenset[str] | None = None
     """The target ids it chooses from; None for those of `auto`."""
     quality_floor: float | None = None
     """The share of the reference's quality to keep; None for the team's."""
     escalation: Escalation | None = None
-    """When answers are asked again, or asked of two; None for the team's."""
+    """The mode of escalation; None for the team's."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,16 +157,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[OwnPool, ...] = ()
     """Our own pools whose hours `cost.pools` bills."""
     evidence: Mapping[str, Evidence] = NO_EVIDENCE
-    """By target id how it is known how good it is."""
+    """The evidence of each target's quality, by target id."""
     grounds: Mapping[str, Evidence] = NO_EVIDENCE
-    """By target id what a choice of it rests on, the baseline model counted in."""
+    """The evidence that a choice of each target rests on, the baseline model counted in, by target id."""
     degrade: bool = False
     """True to try less capable targets, best first, after all capable ones."""
     max_candidates: int = 4
     stay_in_turn: bool = True
     """True to keep a tool loop at the target that its turn began with."""
     loops: LoopRules = LoopRules()
-    """From when on a tool loop is taken to struggle."""
+    """The thresholds from which on a tool loop is taken to struggle."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,23 +185,27 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     willing_nanousd: float = NO_LIMIT_NANOUSD
-    """The willingness to pay: what one more adequate answer may cost, in nano-dollars."""
+    """The willingness to pay for one more adequate answer, in nano-dollars."""
     willing_with_room_nanousd: float | None = None
-    """The same while our own GPUs have room, and so come first; None when it is no other."""
+    """The same while our own GPUs have room, and so come first; None when it does not differ."""
     most_lost: float = 1.0
     """The most that the prompt may be expected to lose against the reference, as a difference of chances."""
     loop: ToolLoop = NO_LOOP
-    """What the messages after the last user message show, for `auto`."""
+    """The tool loop after the last user message, for `auto`."""
     service_tier: ServiceTier | None = None
     """The provider's service tier that the caller asked for; None for the usual one."""
     decisive: frozenset[str] = frozenset()
-    """The parameters sent that an answer must do justice to, such as `n`: who cannot take them is not asked."""
+    """The parameters sent that an answer must do justice to, such as `n`: targets that cannot take them are not
+    asked.
+    """
     unit: str = ""
-    """What it uses beside tokens, how much of it, and how much at most, in thousandths, as in `ChatRequest`."""
+    """The unit that the request uses beside tokens. Its expected amount and its most, in thousandths, follow, as in
+    `ChatRequest`.
+    """
     units_milli: int = 0
     most_units_milli: int = 0
     spares: bool = False
-    """True where a spent budget lets the gateway choose: what is cheapest comes first among the unknown."""
+    """True where a spent budget lets the gateway choose: the cheapest comes first among the unknown."""
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
     overruns: Mapping[str, str] = {}
@@ -207,17 +213,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Dialect | None = None
     """The dialect that the target must be asked in; None where chat does."""
     provider_tools: Mapping[str, str] = {}
-    """The tools that the target's provider must run, by name, and where the request asks for each."""
+    """The tools that the target's provider must run, by name, each with its place in the request."""
     opening_tokens: int | None = None
-    """The estimated tokens up to the last user message, by which prices are compared within its tool loop: what the loop
-    has added since must not move it. None where no loop is under way.
+    """The estimated tokens up to the last user message, by which prices are compared within its tool loop: later
+    messages of the loop must not move it. None where no loop is under way.
     """
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A target to try, the reason, and its expected and maximum cost in nano-dollars; None without a price.
-
-    Costs are what is booked. `margin_nanousd` is what it was compared by, and `margin_why` what that follows from.
+    """A target to try, the reason, and its expected and maximum cost in nano-dollars, as booked; None without a
+    price. `margin_nanousd` is the cost it was compared by, and `margin_why` the origin of that.
     """
 
     target: Target
@@ -229,7 +234,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     adequate: float | None = None
     """The predicted P(adequate) of its answer, where the target has a row."""
     strength: float = 0.0
-    """How good it is for this prompt in comparison with the plan's other candidates, where the gateway chose."""
+    """The strength for this prompt in comparison with the plan's other candidates, where the gateway chose."""
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     """The expected answer tokens of all choices together."""
     waited_s: float = 0.0
@@ -237,12 +242,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that is not asked, and why. What is too weak was compared all the same; costs are nano-dollars."""
+    """A target that is not asked, and its obstacle. One that is too weak was compared all the same; costs are
+    nano-dollars.
+    """
 
     target_id: str
     obstacle: Obstacle
     detail: str = ""
-    """What stands in the way, in words; empty for what is too weak, as `why_too_weak` tells it from the numbers."""
+    """The obstacle in words; empty for a target that is too weak, as `why_too_weak` tells it from the numbers."""
     capability: float | None = None
     """The most complexity that it is trusted with, of one that was too weak by that."""
     expected_nanousd: int | None = None
@@ -257,7 +264,7 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
     complexity: float | None = None
-    """The complexity that declared capability was held against; None where the caller named a model."""
+    """The complexity that declared capability was compared with; None where the caller named a model."""
     tolerance: float | None = None
     """The most by which a target's P(adequate) may fall below the reference's for this prompt, below 0 where it must be higher;
     None where the caller named a model or declared capability decided.
@@ -267,9 +274,9 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
     stand_in: bool = False
     """True where the reference has no row, and the best of all known models stood for it."""
     willing_nanousd: float | None = None
-    """What one more adequate answer may cost, where that decided; None where it did not."""
+    """The most that one more adequate answer may cost, where that decided; None where it did not."""
     grounds: Mapping[str, Evidence] = NO_EVIDENCE
-    """By target id what a choice of it rests on; empty where the caller named a model."""
+    """The evidence that a choice of each target rests on, by target id; empty where the caller named a model."""
     cheapest_commercial: Target | None = None
     """The paid target of least expected cost among those capable of this prompt."""
     paced_s: float | None = None
@@ -279,7 +286,7 @@ class RoutePlan(msgspec.Struct, frozen=True, kw_only=True):
 Fleet = Mapping[str, tuple[Deployment, ...]]
 """A snapshot of the callable deployments by target id."""
 Absences = Mapping[str, Absence]
-"""Why those that have none are not called, by target id, where it is known."""
+"""The known reasons for targets without a callable deployment, by target id."""
 NO_ABSENCES: Final[Absences] = {}
 
 
@@ -295,11 +302,10 @@ def plan(
     *,
     absences: Absences = NO_ABSENCES,
 ) -> RoutePlan:
-    """Plans one request: filters the targets that can serve it and orders them.
-
-    `prediction`, `rooms` and `turn` are needed for `auto` only; without rooms our own GPUs are compared by their average
-    price, and without the turn's earlier choice its tool loop is planned as the turn's first request was. Raises
-    ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is nothing to try.
+    """Plan one request: filter the targets that can serve it and order them. `prediction`, `rooms` and `turn` are
+    needed for `auto` only; without rooms our own GPUs are compared by their average price, and without the turn's
+    earlier choice its tool loop is planned as the turn's first request was. Raises ModelNotFound, ContextTooLong,
+    NoEligibleTarget or TargetsUnavailable when there is nothing to try.
     """
     pool, kind = _named_targets(facts, policy, catalog)
     eligible: list[Target] = []
@@ -314,7 +320,7 @@ def plan(
         if obstacle.obstacle == "output":
             shorter.append(target)
     if not eligible and shorter:
-        # A limit is no demand: where nobody writes as much, the answer ends where the target's does.
+        # A limit is no demand: where a target writes less, the answer ends at the target's own limit.
         eligible = shorter
         rejected = [each for each in rejected if each.obstacle != "output"]
     if not eligible:
@@ -332,7 +338,7 @@ def plan(
     return RoutePlan(
         candidates=tuple(candidates),
         rejected=tuple(rejected),
-        # A caller that names a model has decided what is good enough.
+        # A caller that names a model has decided about quality.
         cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
     )
 
@@ -346,8 +352,8 @@ def why_too_weak(
     tolerance: float | None,
     stand_in: bool = False,
 ) -> str:
-    """Returns in words why a target was too weak: by its declared `capability`, or by its predicted chance. Empty where too
-    little is known.
+    """Return in words the reason for which a target was too weak: its declared `capability`, or its predicted chance.
+    Empty where too little is known.
     """
     if capability is not None and complexity is not None:
         return f"complexity {complexity:.2f} is above its {capability:.2f}"
@@ -361,7 +367,9 @@ def why_too_weak(
 
 
 def planned_rooms(policy: Policy) -> Rooms:
-    """Every pool that is planned to be up has room, and nobody waits: for decisions that nobody will act on."""
+    """Return rooms in which every pool that is planned to be up has room, and nobody waits: for previews of
+    decisions.
+    """
     return Rooms(
         {name: Room(0.0, 1.0) for pool in policy.pools if pool.by_margin and pool.replicas for name in pool.targets},
         0.0,
@@ -373,7 +381,7 @@ def _itself(target: Target) -> Target:
 
 
 def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list[Target]:
-    """Returns our own targets that were unavailable but eligible otherwise; their pools' autoscalers learn of the
+    """Return our own targets that were unavailable but eligible otherwise; their pools' autoscalers learn of the
     demand only here.
     """
     pool, kind = _named_targets(facts, policy, catalog)
@@ -388,27 +396,25 @@ def absent(facts: Facts, policy: Policy, catalog: Catalog, fleet: Fleet) -> list
 
 
 def choosable(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None) -> list[Target]:
-    """Returns the targets that `auto` could choose for a team if all were healthy."""
+    """Return the targets that `auto` could choose for a team if all were healthy."""
     names: Iterable[str] = policy.auto_targets if policy.auto_targets is not None else catalog.targets
     targets = (catalog.targets[name] for name in names if allowed is None or name in allowed)
     return [target for target in targets if target.price is not None and target.routing_weight > 0 and target.chats]
 
 
 def evidence_for_auto(policy: Policy, catalog: Catalog, allowed: frozenset[str] | None = None) -> dict[str, Evidence]:
-    """Returns how it is known how good each of the targets is that `auto` could choose, by target id."""
+    """Return the evidence of each target that `auto` could choose, by target id."""
     return {each.target_id: policy.evidence.get(each.target_id, "none") for each in choosable(policy, catalog, allowed)}
 
 
-def yardstick(
+def reference_targets(
     known: Container[str], policy: Policy, catalog: Catalog, allowed: frozenset[str] | None
 ) -> tuple[str, ...]:
-    """Returns the ids of the targets whose best P(adequate) is the reference, of those with rows; empty where none may stand
-    for it.
-
-    It is the reference, also where the reference itself cannot serve the request: the floor is a promise about its
-    quality, and what one target may have must not hang on the health of another. Where none is configured the best of the
-    targets with rows stands for it, unless one without a row is declared more capable than all of them: a small model that
-    happens to be the only known one must not be its own yardstick.
+    """Return the ids of the targets whose best P(adequate) is the reference, of those with rows; empty where none may
+    stand for it. The configured reference counts also where it cannot serve the request: the floor is a promise about
+    its quality, and the choice of one target must not depend on the health of another. Where none is configured the
+    best of the targets with rows stands for it, unless one without a row is declared more capable than all of them: a
+    small model that happens to be the only known one must not be its own reference.
     """
     if policy.reference is not None:
         return (policy.reference,) if policy.reference in known else ()
@@ -422,12 +428,12 @@ def yardstick(
 
 def _reference(prediction: Prediction, policy: Policy, catalog: Catalog, facts: Facts) -> float | None:
     outlooks = prediction.outlooks
-    names = yardstick(outlooks, policy, catalog, facts.allowed_models)
+    names = reference_targets(outlooks, policy, catalog, facts.allowed_models)
     return max((outlooks[name].adequate for name in names), default=None)
 
 
 def _named_targets(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[Sequence[Target], _Kind]:
-    """Returns the targets behind a name, in order, and the name's kind. Targets the team may not use are left out.
+    """Return the targets behind a name, in order, and the name's kind. Targets the team may not use are left out.
     Raises ModelNotFound.
     """
     if facts.alias == AUTO:
@@ -450,19 +456,19 @@ def _named_targets(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[Sequ
 
 
 def names_behind(alias: str, policy: Policy) -> tuple[str, ...]:
-    """Returns the names that a sent one stands for, in the order in which they are tried."""
+    """Return the names that a sent one stands for, in the order in which they are tried."""
     return policy.aliases.get(alias) or (alias, *policy.fallbacks.get(alias, ()))
 
 
 def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
-    """Returns True when a caller who may use these models, None for all, may use the target. Who may use `openai/*` may
-    use all that it stands for.
+    """Return True when a caller who may use these models, None for all, may use the target. A caller who may use
+    `openai/*` may use all that it matches.
     """
     return allowed is None or target.target_id in allowed or target.pattern in allowed
 
 
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
-    """Returns the first reason why a target cannot serve the request, or None."""
+    """Return the first reason why a target cannot serve the request, or None."""
     auto, wanted = kind == AUTO, facts.max_output_tokens
     found: tuple[Obstacle, str]
     if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
@@ -486,7 +492,7 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
 
 
 def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
-    """Returns the obstacle that lies in what the target can do, or None."""
+    """Return the obstacle that lies in the target's abilities, or None."""
     needed = facts.needs
     at_once = facts.input_tokens if facts.longest_tokens is None else facts.longest_tokens
     answer = 0 if target.answer_beside else facts.max_output_tokens or 0
@@ -504,7 +510,7 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
 
 
 def _not_run(target: Target, facts: Facts) -> str:
-    """Returns what stands in the way of the provider-run tools that are asked for; empty for nothing."""
+    """Return the obstacle to the provider-run tools of the request in words; empty for none."""
     if target.dialect != facts.dialect:
         return f"is not asked in the dialect of {facts.dialect}, in which {', '.join(sorted(facts.provider_tools))} is asked for"
     missing = facts.provider_tools.keys() - target.provider_tools
@@ -512,7 +518,7 @@ def _not_run(target: Target, facts: Facts) -> str:
 
 
 def _missing_capability(target: Target, needed: frozenset[Capability]) -> str | None:
-    """What the target would have to be able to do, or does instead."""
+    """Return in words the ability that the target lacks, or the one it has instead; None where it lacks none."""
     if not needed.isdisjoint(METERED_CAPABILITIES) and not needed <= target.capabilities:
         (served,) = needed
         return f"does not serve this route; a model that does has `{served}` in its `capabilities`"
@@ -560,7 +566,9 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
 
 
 def with_pace(route: RoutePlan, absences: Absences) -> RoutePlan:
-    """Returns the plan with when the first target is asked again that its provider's pace alone keeps from the request."""
+    """Return the plan with the seconds until the first target is called again whose provider's pace alone keeps the
+    request from it.
+    """
     if not absences:
         return route
     found = (absences.get(each.target_id) for each in route.rejected if each.obstacle == "unavailable")
@@ -569,8 +577,9 @@ def with_pace(route: RoutePlan, absences: Absences) -> RoutePlan:
 
 
 def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUnavailable:
-    """The error where all that could serve it is out of use. Where one only waits for its provider's pace, that is a 429, as the
-    provider's own was; the time is that of whatever is called again first.
+    """Return the error for a request whose eligible targets are all out of use. Where one only waits for its
+    provider's pace, that is a 429, as the provider's own was; its time is that of the first target to be called
+    again.
     """
     known = [each for each in absences if each is not None]
     again_s = min((each.again_s for each in known), default=_AGAIN_S)
@@ -578,15 +587,15 @@ def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUna
         f"No eligible target can be called right now ({reasons}).", retry_after_s=again_s or _AGAIN_S
     )
     if known and len(known) == len(absences) and all(each.owner == "operator" for each in known):
-        # As the first caller was told: nothing is well before somebody mends it, and clients would wait in vain.
+        # As for the first caller: an operator must act first, and clients would wait in vain.
         error.should_retry = False
     if any(each.owner == "pace" for each in known):
-        error.fault = Fault(429, "requests", "upstream_rate_limited")
+        error.fault = FAULTS[UpstreamRateLimited]
     return error
 
 
 def refuse_unrun_tools(written: AsWritten, catalog: Catalog) -> None:
-    """Raises BadRequest for tools that no model here has, so that nothing is asked, or put off, in vain."""
+    """Check that a model here runs the tools, so that nothing is asked, or queued, in vain. Raises BadRequest."""
     if not any(
         target.dialect == written.dialect and written.tools.keys() <= target.provider_tools for target in catalog
     ):
@@ -605,7 +614,7 @@ def _nobody_runs(tools: Mapping[str, str], where: str) -> BadRequest:
 
 
 class _Option(msgspec.Struct, eq=False):
-    """One eligible target as a request sees it. Costs are nano-dollars, None without a price."""
+    """An eligible target with its figures for one request. Costs are nano-dollars, None without a price."""
 
     target: Target
     outlook: TargetPrediction | None
@@ -613,7 +622,7 @@ class _Option(msgspec.Struct, eq=False):
     output_tokens: int
     expected: int | None
     compared: int | None
-    """What it is compared by: within a tool loop the expected cost of the turn's first request."""
+    """The cost it is compared by: within a tool loop the expected cost of the turn's first request."""
     judged: Judged = TRUSTED
     reason: Reason = "fallback"
     margin_nanousd: int | None = None
@@ -627,24 +636,24 @@ _rank: Final = operator.attrgetter("rank")
 
 
 def _nowhere(_target_id: str) -> bool:
-    """Room on none of our own GPUs."""
+    """Return False: our own GPUs have no room."""
     return False
 
 
 class _TargetComparison(msgspec.Struct, eq=False):
-    """Compares targets for one prompt."""
+    """A comparison of targets for one prompt."""
 
     facts: Facts
     prediction: Prediction
     policy: Policy
     reference: float | None
-    """P(adequate) of the yardstick; None when there is none."""
+    """The P(adequate) of the reference; None when there is none."""
     stand_in: bool
     """True where the best known model stands for the reference."""
 
     def option(self, target: Target, sticky: Sticky | None) -> _Option:
-        """The target with what one more request costs by its price, and the rank that follows from it and the routing weight:
-        unpriced last.
+        """Return the target with the cost of one more request by its price, and the rank that follows from it and the
+        routing weight: unpriced last.
         """
         facts, prediction, policy, target_id = self.facts, self.prediction, self.policy, target.target_id
         outlook = prediction.outlooks.get(target_id)
@@ -667,25 +676,25 @@ class _TargetComparison(msgspec.Struct, eq=False):
         )
 
     def judge(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> float | None:
-        """Marks which options are good enough, and returns the chance that the prompt asks for: that of the option of the
-        greatest net benefit; None where no row decides.
-
-        Whatever is better costs more than that is worth, or comes first for its price; what is worse saves too little. What
-        the turn began with stays good enough where it was so with room or without: each keeps the minimum, and the room may
-        have changed since.
+        """Mark the options that are good enough, and return the chance that the prompt asks for: that of the option
+        of the greatest net benefit; None where no row decides. A better option costs more than it is worth, or comes
+        first for its price; a worse one saves too little. The target that the turn began with stays good enough where
+        it was so with room or without: each keeps the minimum, and the room may have changed since.
         """
         least, at_turn = self._asked(options, rooms, kept)
         complexity, reference, shift = self.prediction.complexity, self.reference, self.policy.capability_shift
-        yardstick = Yardstick(complexity, reference, least, shift)
+        usual = Reference(complexity, reference, least, shift)
         kept_id = None if kept is None or at_turn is None else kept.target_id
         for option in options:
             outlook, target = option.outlook, option.target
-            judging = yardstick if target.target_id != kept_id else Yardstick(complexity, reference, at_turn, shift)
+            judging = usual if target.target_id != kept_id else Reference(complexity, reference, at_turn, shift)
             option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
         return least
 
     def _asked(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> tuple[float | None, float | None]:
-        """The chance that the prompt asks for now, and the least that it asked for when the turn may have begun."""
+        """Return the chance that the prompt asks for now, and the least that it asked for when the turn may have
+        begun.
+        """
         if self.reference is None:
             return None, None
         if self.stand_in:
@@ -701,7 +710,9 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return least, min(least, without, with_room)
 
     def weighed_by(self, options: Iterable[_Option], rooms: Rooms) -> tuple[float, Callable[[str], bool]]:
-        """Returns what one more adequate answer may cost now, and which targets are compared as having room."""
+        """Return the willingness to pay for one more adequate answer now, and the test for targets that are compared
+        as having room.
+        """
         roomy = self.facts.willing_with_room_nanousd
         if roomy is not None and any(rooms.has_room(option.target.target_id) for option in options):
             return roomy, rooms.has_room
@@ -731,7 +742,7 @@ class _TargetComparison(msgspec.Struct, eq=False):
         return chance
 
     def loses_nothing(self, option: _Option) -> bool:
-        """Returns True for a target with a row that is at least as likely to be adequate as the yardstick."""
+        """Return True for a target with a row that is at least as likely to be adequate as the reference."""
         return option.outlook is not None and self.reference is not None and option.outlook.adequate >= self.reference
 
     def too_weak(self, option: _Option) -> Rejection:
@@ -758,7 +769,7 @@ def _auto(
     rooms: Rooms,
     turn: TurnChoice | None,
 ) -> RoutePlan:
-    """Plans `auto`: the capable targets by what one more request costs or, when there is none, the most trusted one
+    """Plan `auto`: the capable targets by the cost of one more request or, when there is none, the most trusted one
     first. Within a tool loop the turn's target stays first, or a better one when the loop struggles.
     """
     facts, policy = scales.facts, scales.policy
@@ -779,7 +790,7 @@ def _auto(
         if others and others[0].judged is TRUSTED:
             capable.append(others.pop(0))
     else:
-        # Of what nothing is known, nobody can say that it is the weaker one.
+        # Unknown targets cannot be ordered by strength, so none of them is a fallback of another.
         all_unknown = others[0].judged.standing == others[-1].judged.standing == "unknown"
         capable, others = (others, []) if all_unknown else ([others[0]], others[1:])
         capable[0].reason = _reason_without_any(capable[0], policy)
@@ -816,7 +827,9 @@ def _auto(
 
 
 def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, policy: Policy) -> list[_Option]:
-    """Returns what is not good enough, or unknown, the most trusted first. The reference is told apart here."""
+    """Return the options that are not good enough, or unknown, the most trusted first. The reference is told apart
+    here.
+    """
     unknown = [option for option in others if option.judged.standing == "unknown"]
     if not unknown:
         return sorted(others, key=_by_strength)
@@ -825,7 +838,7 @@ def _by_trust(others: list[_Option], capable: list[_Option], facts: Facts, polic
         known = [_price_of(option) for option in (*capable, *others) if option.judged.standing != "unknown"]
         if trust_baseline(known, _price_of(baseline)):
             baseline.judged = TRUSTED
-    # Prices tell of strength, what is paid anyway does not.
+    # Only prices of paid targets hint at strength; the cost of our own GPUs does not.
     return sorted(
         others,
         key=lambda each: (
@@ -844,19 +857,18 @@ def _price_of(option: _Option) -> int:
 
 
 def _reason_without_any(option: _Option, policy: Policy) -> Reason:
-    """Returns the reason of the first candidate where no target is known to be good enough."""
+    """Return the reason of the first candidate where no target is known to be good enough."""
     if option.judged.standing != "unknown":
         return "most-capable"
     return "baseline" if option.target.target_id == policy.reference else "dearest"
 
 
 def _within_turn(ordered: list[_Option], cold: _Option, kept: Kept | None, scales: _TargetComparison) -> list[_Option]:
-    """Puts the turn's target first, and before it, for each raise that it has not had yet, the next better one: of those
-    that are more capable of this prompt, the first in the order of margins, as after a weak answer.
-
-    `cold` would come first if nothing was cached. Raises count from there where the turn has no target yet: what is first
-    for its cache may be what the turn before was raised to, and then it is no step below. Our own that have no room for
-    this request count as not available, whoever was there before.
+    """Put the turn's target first, and before it, for each raise that it has not had yet, the next better one: of
+    those that are more capable of this prompt, the first in the order of margins, as after a weak answer. `cold`
+    would come first if nothing was cached. Raises count from there where the turn has no target yet: the first for
+    its cache may be the one that the turn before was raised to, and then it is no step below. Our own that have no
+    room for this request count as not available, even when the turn began there.
     """
     first = ordered[0]
     reason = first.reason
@@ -882,7 +894,7 @@ def _is_better(option: _Option, than: _Option) -> bool:
 
 
 def _begun_with(ordered: list[_Option], kept: Kept | None) -> _Option | None:
-    """The target that the turn began with, when it may go on there."""
+    """Return the target that the turn began with, when it may go on there."""
     for option in ordered if kept is not None else ():
         if kept is not None and kept.target_id == option.target.target_id and not option.overflows:
             return option
@@ -890,10 +902,9 @@ def _begun_with(ordered: list[_Option], kept: Kept | None) -> _Option | None:
 
 
 def _price_rooms(options: list[_Option], rooms: Rooms) -> None:
-    """Sets what one more request costs at those of our own whose room is known, and their ranks. What overflows comes right
-    after the first that does not.
-
-    What is not priced by its room is the alternative of what is.
+    """Set the cost of one more request at those of our own whose room is known, and their ranks. An option that
+    overflows comes right after the first that does not. Options that are not priced by their room are the
+    alternatives of those that are.
     """
     own = [option for option in options if option.target.target_id in rooms.by_target]
     others = [option for option in options if option.target.target_id not in rooms.by_target]
@@ -914,8 +925,8 @@ _Each = TypeVar("_Each")
 
 
 def _limited(ordered: list[_Each], policy: Policy, target_of: Callable[[_Each], Target]) -> list[_Each]:
-    """Cuts the order to `max_candidates`. When those are all our own, the last place goes to the first paid target: our
-    own often share machines, so they are full or down together.
+    """Cut the order to `max_candidates`. When those are all our own, the last place goes to the first paid target:
+    our own often share machines, so they are full or down together.
     """
     if len(ordered) <= policy.max_candidates:
         return ordered
@@ -926,12 +937,12 @@ def _limited(ordered: list[_Each], policy: Policy, target_of: Callable[[_Each], 
 
 
 def is_own(target: Target, pooled: Container[str]) -> bool:
-    """Returns True for a target on our own GPUs."""
+    """Return True for a target on our own GPUs."""
     return target.own or target.target_id in pooled
 
 
 def _cheapest_bought(good_enough: Iterable[_Option]) -> Target | None:
-    """Returns the paid target of least cost. Routing weights are ignored: they express preference, not the cost
+    """Return the paid target of least cost. Routing weights are ignored: they express preference, not the cost
     elsewhere.
     """
     cheapest: _Option | None = None
@@ -948,9 +959,8 @@ def _booked(option: _Option) -> tuple[int, str]:
 def held_out(
     route: RoutePlan, facts: Facts, prediction: Prediction, policy: Policy, catalog: Catalog, fleet: Fleet
 ) -> RoutePlan | None:
-    """Returns the plan of a holdout request, with the reference first; None when the reference cannot serve it.
-
-    The original candidates follow the reference, so that the experiment costs nobody an answer.
+    """Return the plan of a holdout request, with the reference first; None when the reference cannot serve it. The
+    original candidates follow the reference, so that the experiment costs nobody an answer.
     """
     reference = catalog.targets.get(policy.reference or "")
     if (
@@ -965,7 +975,7 @@ def held_out(
 
 
 def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sticky | None, rooms: Rooms) -> Reason:
-    """Returns the reason of the first candidate: `spill-over` when it stands in for our own that have no room,
+    """Return the reason of the first candidate: `spill-over` when it stands in for our own that have no room,
     `prompt-cache` when only its cached tokens make it first.
     """
     first = capable[0]
@@ -977,7 +987,7 @@ def _first_reason(capable: list[_Option], scales: _TargetComparison, sticky: Sti
 
 
 def _first_without_cache(capable: list[_Option], scales: _TargetComparison, rooms: Rooms) -> _Option:
-    """Returns the target that would come first if nobody had anything of the conversation cached."""
+    """Return the target that would come first if no target had the conversation cached."""
     cold = [scales.option(each.target, None) for each in capable]
     _price_rooms(cold, rooms)
     first = min(cold, key=_rank).target
@@ -993,22 +1003,23 @@ def _in_order(
     kind: _Kind,
 ) -> list[Candidate]:
     first: Reason = "alias" if kind == "alias" else "named" if eligible[0].target_id == facts.alias else "fallback"
-    return [
-        _candidate(_option(target, facts, prediction, sticky, "fallback" if index else first), facts)
+    options = [
+        _option(target, facts, prediction, sticky, "fallback" if index else first)
         for index, target in enumerate(eligible)
     ]
+    return [_candidate(option, facts) for option in options]
 
 
 def _option(
     target: Target, facts: Facts, prediction: Prediction | None, sticky: Sticky | None, reason: Reason
 ) -> _Option:
-    """A target that is compared with nothing."""
+    """Return a target as an option that is compared with no other."""
     outlook = None if prediction is None else prediction.outlooks.get(target.target_id)
     predicted = DEFAULT_OUTPUT_TOKENS if prediction is None else prediction.expected_output_tokens
     predicted = predicted if outlook is None else outlook.output_tokens
     output, expected = _expected(target, facts, facts.input_tokens, predicted, sticky)
     if facts.unit:
-        # Billed by what was asked for: it costs what it may cost.
+        # Billed by the requested units: the expected cost is the maximum.
         expected = likely_most_nanousd(target, facts)
     judged = TRUSTED if outlook is None else Judged("good-enough", outlook.adequate)
     return _Option(target, outlook, output, expected, None, judged, reason)
@@ -1029,15 +1040,15 @@ def _candidate(option: _Option, facts: Facts) -> Candidate:
 
 
 def candidate_of(target: Target, facts: Facts, prediction: Prediction, reason: Reason) -> Candidate:
-    """A target that is asked beside the plan."""
+    """Return a target as a candidate that is asked beside the plan."""
     return _candidate(_option(target, facts, prediction, None, reason), facts)
 
 
 def _expected(
     target: Target, facts: Facts, input_tokens: int, predicted_tokens: int, sticky: Sticky | None
 ) -> tuple[int, int | None]:
-    """The expected answer tokens of all choices beside so many of the prompt, and the expected cost in nano-dollars: estimated
-    input, predicted output, and the conversation's cached tokens at the sticky target.
+    """Return the expected answer tokens of all choices beside `input_tokens` of prompt, and the expected cost in
+    nano-dollars: estimated input, predicted output, and the conversation's cached tokens at the sticky target.
     """
     output_tokens = 0
     if not facts.needs or facts.needs.isdisjoint(_ANSWERS_NOTHING):
@@ -1056,20 +1067,20 @@ def _expected(
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
-    """The maximum cost of one attempt by the estimates: nothing cached, everything written to the cache, the longest
-    output.
+    """Return the maximum cost of one attempt by the estimates, in nano-dollars: nothing cached, everything written to
+    the cache, the longest output.
     """
-    price = _price(target, facts)
+    most, price = _most_output_tokens(target, facts), _price(target, facts)
     if price is None:
         return None
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
-    bound = price.tokens_nanousd(facts.input_tokens, _most_output_tokens(target, facts), 0, written)
+    bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
-    """An upper bound of cost in nano-dollars that no honest upstream exceeds: the dearest meters and the most input
-    tokens.
+    """Return an upper bound of cost in nano-dollars that no honest upstream exceeds: the dearest meters and the most
+    input tokens.
     """
     price = _price(target, facts)
     if price is None:
@@ -1089,7 +1100,7 @@ def longest_prompt(target: Target, facts: Facts) -> int:
 
 
 def has_price(target: Target, facts: Facts) -> bool:
-    """Returns True when it is known what such a request costs at the target, by tokens or by what else it uses."""
+    """Return True when the cost of such a request at the target is known, by tokens or by another unit."""
     price = target.price
     if price is None or not facts.unit or price.has_tokens:
         return price is not None
@@ -1116,8 +1127,8 @@ def _missing_bound(target: Target, facts: Facts) -> str:
 
 
 def _price(target: Target, facts: Facts) -> Price | None:
-    """The price to hold for: the dearer of the usual one and that of the asked tier, which the provider may not grant. None
-    where it is not known what such a request costs.
+    """Return the price to hold for: the dearer of the usual one and that of the asked tier, which the provider may
+    not grant. None where the cost of such a request is not known.
     """
     price = target.price
     if price is None or (facts.unit and not has_price(target, facts)):
@@ -1129,10 +1140,8 @@ def _price(target: Target, facts: Facts) -> Price | None:
 
 
 def longest_answer(target: Target, facts: Facts) -> int | None:
-    """Returns the most tokens of one choice to ask the target for; None leaves it to the target.
-
-    What the caller wants is cut to what the target can. Where the caller says nothing, a hard budget bounds it by what is
-    held.
+    """Return the most tokens of one choice to ask the target for; None leaves it to the target. The caller's limit is
+    cut to the target's. Without one, a hard budget bounds it by the amount held.
     """
     wanted, most = facts.max_output_tokens, target.max_output_tokens
     if wanted is None:
@@ -1141,21 +1150,21 @@ def longest_answer(target: Target, facts: Facts) -> int | None:
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:
-    """The most answer tokens of all choices."""
+    """Return the most answer tokens of all choices."""
     if facts.needs and not facts.needs.isdisjoint(_ANSWERS_NOTHING):
         return 0
     return (longest_answer(target, facts) or target.max_output_tokens) * facts.choices
 
 
 def costliest_nanousd(facts: Facts, policy: Policy, catalog: Catalog) -> int | None:
-    """The most, by the estimates and in nano-dollars, that one attempt may cost at any target that could serve the request,
-    healthy or not; None where one of them has no price, and 0 where there is none.
+    """Return the most, by the estimates and in nano-dollars, that one attempt may cost at any target that could serve
+    the request, healthy or not; None where one of them has no price, and 0 where there is none.
     """
     try:
         pool, kind = _named_targets(facts, policy, catalog)
     except ModelNotFound:
         return 0
-    # Whoever could serve it if only somebody were there.
+    # Targets that are merely unavailable count: they may be back when the request is sent.
     told = ((target, _obstacle(target, facts, {}, policy.unpriced, kind)) for target in pool)
     able = [target for target, obstacle in told if obstacle is None or obstacle.obstacle == "unavailable"]
     bounds = [likely_most_nanousd(target, facts) for target in able]

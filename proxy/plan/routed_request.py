@@ -25,12 +25,12 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer came to before its replica was lost, for the attempt that goes on with it."""
+    """The part of an answer that came before its replica was lost, for the attempt that continues it."""
 
     usage: Usage
     cost_nanousd: int | None
     first_token_at: float
-    """When the caller's first token came, on the monotonic clock in seconds."""
+    """The time of the caller's first token, on the monotonic clock in seconds."""
     version: str
     """The model's version that was lost; empty or `-` when it is not known."""
     kept: tuple[bytes, ...]
@@ -53,7 +53,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryConfig
     upstream_headers: dict[str, str]
     alias: str
-    """The model name that the caller sent, whatever it was then planned as."""
+    """The model name that the caller sent, whatever the planned one."""
     pools: Mapping[str, str] = {}
     """Pool of our own GPUs by target id."""
     origin: Origin = "caller"
@@ -63,17 +63,19 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     hold: Hold | None = None
     """The limits for holding the answer to be judged before it is given; None relays it as it comes."""
     agreement: Pair | None = None
-    """The two cheap targets that are asked before the plan; None where two answers could not be compared, or would not pay."""
+    """The two cheap targets that are asked before the plan; None where two answers could not be compared, or would
+    not pay.
+    """
     deadline: Deadline = NO_DEADLINE
     keep_bytes: int = 0
     """The payload bytes that an attempt retains, to be judged after the reply."""
     conversation: Hashable = None
     """The conversation's key within its team and this process."""
     reuse: Reuse | None = None
-    """What is known of its prompt being cached; None where no marks are set for it."""
+    """The chance that its prompt is cached; None where no marks are set for it."""
     at_batch_price: bool = False
-    """True for what a provider's batch API answers: it costs what that provider's batches do."""
+    """True for an answer of a provider's batch API, which costs that API's price."""
     turn: Hashable = None
     """The user turn's key within its conversation; None where its target need not be remembered."""
     before: Before | None = None
-    """What was answered already, where it asks for the rest of an answer that broke off."""
+    """The part of the answer that came already, where this asks for the rest of one that broke off."""

@@ -1,20 +1,18 @@
-"""Routing stage: looks up what this process knows of conversations and breakers, and plans the request with it."""
+"""Routing stage: looks up this process's memory of conversations and breakers, and plans the request with it."""
 
 import math
-from typing import Final
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from accounts.caller import Caller, Escalation
+from accounts.caller import Caller
 from classifier.prediction import Prediction
 from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
-from providers.failure_streak import Scope
-from providers.target import Deployment, Target
-from proxy.admit.queues.queue_item import Work
-from proxy.errors import Refused, TargetsUnavailable
+from proxy.admit.queues.queue_item import QueueItem
+from proxy.errors import TargetsUnavailable
 from proxy.parse.chat_request import (
     AUTO,
     DEFAULT_OUTPUT_TOKENS,
@@ -27,18 +25,15 @@ from proxy.parse.chat_request import (
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
-from proxy.plan.agreement import AgreementRates, Pair, pair_for
-from proxy.plan.answer_form import asked_form
-from proxy.plan.answer_retention import kept_bytes, portion_bytes
-from proxy.plan.cache_control import Reuse, ReuseShares
-from proxy.plan.escalation_rules import asks_two, may_escalate
+from proxy.plan.agreement import AgreementRates
+from proxy.plan.cache_control import ReuseShares
+from proxy.plan.escalation_rules import hold_of, kept_bytes, pair_of
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.route_plan import (
     NO_ABSENCES,
-    Absences,
     Facts,
     Fleet,
     RoutePlan,
@@ -48,21 +43,21 @@ from proxy.plan.route_plan import (
     plan,
     with_pace,
 )
-from proxy.plan.routed_request import Hold, RoutedRequest
-from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity, Sticky
+from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity
 from proxy.plan.tool_loop import NO_LOOP, read_loop
-
-_PART_OF_TIME: Final = 0.3
-"""The part of the caller's time within which two cheap answers must be there."""
-_LEAST_TIME_S: Final = 0.2
-"""With less time than this for two answers nobody is asked beside the plan."""
 
 
 def facts_of(
-    parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool, bounded: bool = False
+    parsed: ParsedRequest,
+    caller: Caller,
+    config: PipelineConfig,
+    *,
+    downgraded: bool,
+    overruns: Mapping[str, str] | None = None,
 ) -> Facts:
-    """Collects the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
-    `bounded` is True under a hard budget.
+    """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
+    `overruns` are given under a hard budget.
     """
     request, policy = parsed.request, config.policy
     floor, allowed = caller.settings.quality_floor, caller.allowed_models
@@ -72,7 +67,7 @@ def facts_of(
     willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
     # The bytes that came, whichever way.
     size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
-    # Who names a model gets it, and a spent budget is not spent further.
+    # A caller that names a model gets it, and a spent budget is not spent further.
     loop = NO_LOOP if downgraded or request.model != AUTO else read_loop(request.messages, policy.loops)
     # In steps of few names: a call of more than fifteen is built from a dict, which takes five times as long.
     facts = Facts(
@@ -86,7 +81,8 @@ def facts_of(
         allowed_models=allowed,
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
-        bounded=bounded,
+        bounded=overruns is not None,
+        overruns=overruns or {},
         willing_nanousd=willing.by_average,
         willing_with_room_nanousd=willing.with_room,
         most_lost=willing.most_lost,
@@ -110,7 +106,7 @@ def facts_of(
 
 
 def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) -> frozenset[str] | None:
-    """Returns the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
+    """Return the models that a request may be sent to: its caller's, as far as the alias chooses from them."""
     if targets is None or allowed is None:
         return allowed if targets is None else targets
     return allowed & targets
@@ -119,7 +115,7 @@ def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) ->
 def drawn_arm(
     request_id: str, config: PipelineConfig, route: RoutePlan, facts: Facts, prediction: Prediction, fleet: Fleet
 ) -> tuple[Arm, RoutePlan]:
-    """Draws the experiment arm and returns it with its plan. Requests that the reference cannot serve are in no arm."""
+    """Draw the experiment arm, and return it with its plan. Requests that the reference cannot serve are in no arm."""
     arm = arm_of(request_id, config.holdout_share)
     if not arm:
         return arm, route
@@ -130,81 +126,12 @@ def drawn_arm(
 
 
 def comparators_of(comparators: Comparators, route: RoutePlan) -> Comparators:
-    """Returns the comparators of what no other model could have answered, such as embeddings: the named target is the
-    reference.
+    """Return the comparators of a request that no other model could have answered, such as embeddings: the named
+    target is the reference.
     """
     if comparators.reference is None:
         return comparators
     return replace(comparators, reference=route.candidates[0].target.comparator)
-
-
-def hold_of(
-    config: PipelineConfig, caller: Caller, parsed: ParsedRequest, facts: Facts, route: RoutePlan, in_flight: int
-) -> Hold | None:
-    """Returns the limits for holding the answer to be judged before it is given; None where no weak one is escalated."""
-    request = parsed.request
-    # What another dialect says is not judged.
-    if request.as_written is not None or not may_escalate(
-        route,
-        alias=facts.alias,
-        stream=request.stream,
-        wanted=_wanted(parsed, caller, config),
-    ):
-        return None
-    rules = config.escalation
-    return Hold(max_bytes=portion_bytes(rules.hold_max_bytes, in_flight), max_s=rules.hold_max_s)
-
-
-def may_ask_two(config: PipelineConfig, caller: Caller, parsed: ParsedRequest) -> bool:
-    """Returns True when two cheap targets may be asked before a dear one: where that is wanted, and for lines of batches that must
-    keep as much quality as the operator says.
-    """
-    request, wanted = parsed.request, _wanted(parsed, caller, config)
-    if asks_two(wanted, stream=request.stream):
-        return True
-    least = config.escalation.batch_agreement_from
-    if least is None or request.tier != "batch" or request.stream or parsed.wants_escalation == "off":
-        return False
-    rules, policy = config.policy.autos.get(request.alias), config.policy
-    floors = (None if rules is None else rules.quality_floor, caller.settings.quality_floor, policy.quality_floor)
-    return next(each for each in floors if each is not None) >= least
-
-
-def pair_of(
-    config: PipelineConfig, parsed: ParsedRequest, routed: RoutedRequest, rates: AgreementRates, now: float
-) -> Pair | None:
-    """Returns the two targets to ask first; None where their answers could not be compared, or that is worth less than the plan's choice."""
-    prediction = routed.prediction
-    if prediction is None:
-        return None
-    asked = asked_form(parsed.request, parsed.prompt, prediction.expected_output_tokens)
-    if asked is None:
-        return None
-    # Most of the time is the planned target's, should it be asked.
-    wait_s = min(config.escalation.agreement_wait_s, parsed.deadline.remaining_s(now) * _PART_OF_TIME)
-    if wait_s < _LEAST_TIME_S:
-        return None
-    opted_in = asks_two(_wanted(parsed, routed.caller, config), stream=parsed.request.stream)
-    share = rates.share(routed.caller.team_id, asked.kind)
-    return pair_for(
-        asked,
-        routed.plan,
-        routed.facts,
-        prediction,
-        config.catalog,
-        # Lines of batches that nobody opted in for are neither to cost more nor to keep less.
-        unasked=not opted_in,
-        share=share,
-        wait_s=wait_s,
-    )
-
-
-def _wanted(parsed: ParsedRequest, caller: Caller, config: PipelineConfig) -> Escalation:
-    """The request's own choice, else that of the alias that it was sent under, else the team's."""
-    if parsed.wants_escalation is not None:
-        return parsed.wants_escalation
-    rules = config.policy.autos.get(parsed.request.alias)
-    return caller.settings.escalation if rules is None or rules.escalation is None else rules.escalation
 
 
 class Router:
@@ -239,24 +166,21 @@ class Router:
         bounded: bool = False,
         compared: bool = False,
         trace_headers: dict[str, str] | None = None,
+        dry: bool = False,
     ) -> RoutedRequest:
         """Plan a request.
 
         `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded` are
-        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream.
+        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream. In a
+        `dry` run, which asks only for the target, nobody is told and nothing is remembered.
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         request = parsed.request
-        facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
-        if bounded and (overruns := self._overruns.current()):
-            facts = replace(facts, overruns=overruns)
+        facts = facts_of(
+            parsed, caller, config, downgraded=downgraded, overruns=self._overruns.current() if bounded else None
+        )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
-        absences = NO_ABSENCES
-        if not all(fleet.values()):
-            # A pool that nobody is in any more has no other way to learn that somebody wants it.
-            self._tell_absent(facts, config, fleet)
-            absences = self._absences(config, fleet, scope)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
         rooms = (
@@ -266,13 +190,19 @@ class Router:
         )
         conversation = conversation_key(request, parsed.prompt)
         sticky = self._affinity.lookup(caller.team_id, conversation)
-        reuse = None
-        if parsed.input_tokens >= CACHE_MIN_TOKENS and request.operation == "chat":
-            reuse = self._reuse(config, caller.team_id, sticky)
         turn, chosen = None, None
-        if chooses and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
+        if chooses and not dry and config.policy.stay_in_turn and (request.tools or facts.loop.steps):
             turn = turn_key(parsed.prompt)
             chosen = self._affinity.turn_choice(caller.team_id, conversation, turn)
+        reuse = None
+        if parsed.input_tokens >= CACHE_MIN_TOKENS and not dry and request.operation == "chat":
+            reuse = self._shares.reuse(caller.team_id, None if sticky is None else sticky.target_id, config.cache_marks)
+        absences = NO_ABSENCES
+        if not all(fleet.values()):
+            if not dry:
+                # A pool that nobody is in any more has no other way to learn that somebody wants it.
+                self._record_absent(facts, config, fleet)
+            absences = self._breakers.absences(config.catalog.targets, fleet, scope)
         try:
             found = plan(
                 facts, prediction, config.policy, config.catalog, fleet, sticky, rooms, chosen, absences=absences
@@ -283,10 +213,10 @@ class Router:
             raise
         arm: Arm = ""
         # Who named a model takes no part in the experiment, nor does a request that a spent budget sends elsewhere.
-        if config.holdout_share > 0 and prediction is not None and not downgraded:
+        if config.holdout_share > 0 and chooses and prediction is not None and not dry:
             arm, route = drawn_arm(request_id, config, route, facts, prediction, fleet)
-        if route.candidates[0].reason == "spill-over":
-            self._tell_overflow(route, facts)
+        if route.candidates[0].reason == "spill-over" and not dry:
+            self._record_overflow(route, facts)
         keep_bytes = 0
         if request.as_written is None:
             keep_bytes = kept_bytes(caller, prediction, in_flight, compared=compared)
@@ -311,47 +241,8 @@ class Router:
         hold = hold_of(config, caller, parsed, facts, route, in_flight)
         if arm or downgraded or hold is not None or reuse is not None or turn is not None:
             routed = replace(routed, arm=arm, downgraded=downgraded, hold=hold, reuse=reuse, turn=turn)
-        return self._with_pair(routed, parsed, config, now)
-
-    def _with_pair(
-        self, routed: RoutedRequest, parsed: ParsedRequest, config: PipelineConfig, now: float
-    ) -> RoutedRequest:
-        """The request with the two cheap targets that are asked first, where that is wanted, pays, and can be told."""
-        if routed.downgraded or routed.prediction is None:
-            return routed
-        if routed.facts.alias != AUTO or not may_ask_two(config, routed.caller, parsed):
-            return routed
-        pair = pair_of(config, parsed, routed, self._rates, now)
+        pair = None if dry else pair_of(config, parsed, routed, self._rates, now)
         return routed if pair is None else replace(routed, agreement=pair)
-
-    def first_choice(
-        self,
-        request_id: str,
-        caller: Caller,
-        parsed: ParsedRequest,
-        prediction: Prediction | None,
-        config: PipelineConfig,
-    ) -> tuple[Target, tuple[Deployment, ...]] | None:
-        """The target that the request would go to now, and its deployments that may be called. Nobody is told, and nothing is
-        remembered. None where there is none.
-        """
-        config = with_names(config, parsed.request.model)
-        facts = facts_of(parsed, caller, config, downgraded=False)
-        fleet = self._breakers.fleet(config.catalog.targets, caller.scope)
-        rooms = self._rooms(request_id, caller, parsed, prediction, fleet, config)
-        sticky = self._affinity.lookup(caller.team_id, conversation_key(parsed.request, parsed.prompt))
-        try:
-            found = plan(facts, prediction, config.policy, config.catalog, fleet, sticky, rooms).candidates[0].target
-        except Refused:
-            return None
-        return found, fleet.get(found.target_id, ())
-
-    def _reuse(self, config: PipelineConfig, team_id: str, sticky: Sticky | None) -> Reuse | None:
-        """What is known of a prompt being cached that is long enough for it. None for teams that want no marks."""
-        self._shares.note(team_id, again=sticky is not None)
-        if not config.cache_marks.enabled or team_id in config.cache_marks.off_for_teams:
-            return None
-        return Reuse(self._shares.share(team_id), None if sticky is None else sticky.target_id)
 
     def _rooms(
         self,
@@ -362,11 +253,11 @@ class Router:
         fleet: Fleet,
         config: PipelineConfig,
     ) -> Rooms:
-        """What is known now of the rooms of our own pools, for a request whose target is chosen by price."""
+        """Return the present rooms of our own pools, for a request whose target is chosen by price."""
         request, deadline = parsed.request, parsed.deadline
         if prediction is None or not config.policy.pools:
             return NO_ROOMS
-        work = Work(
+        work = QueueItem(
             team_id=caller.team_id,
             weight=caller.settings.weight,
             tier=request.tier,
@@ -386,33 +277,27 @@ class Router:
                     found[target_id] = room
         return Rooms(found, place_of(request_id), caller.settings.spill_over) if found else NO_ROOMS
 
-    def _tell_overflow(self, route: RoutePlan, facts: Facts) -> None:
-        """Tells the autoscalers of what goes elsewhere for want of room, as dispatch does of what it passes over."""
+    def _record_overflow(self, route: RoutePlan, facts: Facts) -> None:
+        """Report the tokens that go elsewhere for want of room to the autoscalers, as dispatch does for passed-over
+        targets.
+        """
         for candidate in route.candidates:
             if candidate.margin_why == "own-full":
                 self._capacity.record_overflow(candidate.target, facts.input_tokens + candidate.output_tokens)
 
-    def _absences(self, config: PipelineConfig, fleet: Fleet, scope: Scope) -> Absences:
-        """Why the targets that nothing of may be called are out of use."""
-        targets = config.catalog.targets
-        found = {
-            each: self._breakers.absence(targets[each], scope) for each, callable_ in fleet.items() if not callable_
-        }
-        return {target_id: absence for target_id, absence in found.items() if absence is not None}
-
     def _starts_in_s(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> float | None:
-        """Seconds after which a replica of a pool that nobody is in may be there; None where that is not known."""
+        """Return the seconds after which a replica of an empty pool may be there; None where that is not known."""
         found = [self._capacity.starts_in_s(target) for target in absent(facts, config.policy, config.catalog, fleet)]
         return min((each for each in found if each is not None), default=None)
 
-    def _tell_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
+    def _record_absent(self, facts: Facts, config: PipelineConfig, fleet: Fleet) -> None:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)
         for target in absent(facts, config.policy, config.catalog, fleet):
             self._capacity.record_overflow(target, tokens)
 
 
 def with_names(config: PipelineConfig, name: str) -> PipelineConfig:
-    """The configuration with what wildcards know of the names behind the one that was sent."""
+    """Return the configuration with the wildcards' targets for the names behind the one that was sent."""
     if not config.catalog.wildcards.entries:
         return config
     catalog = config.catalog.including(names_behind(name, config.policy))

@@ -1,4 +1,4 @@
-"""The configuration file's `policy:` section: how names become targets, how strict `auto` is, and weak answers."""
+"""The configuration file's `policy:` section: the targets behind names, the strictness of `auto`, and weak answers."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from accounts.caller import Escalation
 from settings.types import Finite, Section, Share
 
 DEFAULT_FLOOR: Final = 0.97
-"""The minimum quality of who sets none."""
+"""The minimum quality of teams that set none."""
 
 
 class EscalationConfig(Section):

@@ -12,7 +12,7 @@ import msgspec
 CACHE_MIN_TOKENS = 1_024
 CACHE_LIFE_S = 300.0
 TURN_LIFE_S = 3_600.0
-"""How long a turn's target is remembered after its last answer. Tools may take their time."""
+"""Seconds for which a turn's target is remembered after its last answer. Tools may take their time."""
 
 
 class Sticky(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Sticky(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A turn's target, and how many raises it stands for."""
+    """A turn's target, and the number of raises it stands for."""
 
     target_id: str
     raises: int
@@ -38,7 +38,7 @@ class TurnChoice(msgspec.Struct, frozen=True):
     targets: Mapping[int, str] = MappingProxyType({})
 
     def at(self, raises: int) -> Kept | None:
-        """The target of the most raises up to these."""
+        """Return the target of the most raises up to these."""
         found = max((each for each in self.targets if each <= raises), default=None)
         return None if found is None else Kept(self.targets[found], found)
 
@@ -65,7 +65,7 @@ class Affinity:
         return found[1]
 
     def remember(self, team_id: str, conversation: Hashable, target_id: str, tokens: int) -> None:
-        """Records that `target_id` served the conversation. `tokens` counts the whole conversation so far; below the
+        """Record that `target_id` served the conversation. `tokens` counts the whole conversation so far; below the
         cacheable minimum the entry is dropped instead.
         """
         key = (team_id, conversation)
@@ -85,7 +85,7 @@ class Affinity:
         return found[1]
 
     def remember_turn(self, team_id: str, conversation: Hashable, turn: Hashable, target_id: str, *raises: int) -> None:
-        """Records that `target_id` answered within the turn at these raises."""
+        """Record that `target_id` answered within the turn at these raises."""
         known = self.turn_choice(team_id, conversation, turn) or TurnChoice()
         key = (team_id, conversation, turn)
         self._turns[key] = (self._clock(), known.with_target(target_id, *raises))

@@ -1,11 +1,11 @@
-"""Tool loops: how far the messages after the last user message have come, and whether they show struggle. Pure.
+"""Tool loops: the steps of the messages after the last user message, and signs of struggle among them. Pure.
 
 An agent answers one user message in many requests: the model calls tools, their results are appended, and it is asked
-again. All that is known of the loop stands in the request itself, so every process reads the same of it, and nothing has
-to be remembered. Messages are read from the loop's beginning, and what was found never changes as the loop grows.
+again. The request itself holds the whole loop, so every process reads the same of it, and nothing has to be remembered.
+Messages are read from the loop's beginning, and a finding never changes as the loop grows.
 
-Results that were meant for a model have no agreed form, so what counts as an error is read narrowly: a loop that is taken
-for one that struggles costs money, one that is overlooked costs what it did before.
+Results that were meant for a model have no agreed form, so errors are recognised narrowly: a loop wrongly taken for a
+struggle costs money, an overlooked one costs no more than before.
 """
 
 import re
@@ -19,13 +19,14 @@ from providers.wire import Message
 from proxy.parse.chat_request import turn_start
 
 Struggle = Literal["repeated-call", "repeated-errors", "no-progress"]
-"""How a loop struggles. `repeated-call`: the same call with the same arguments, and its result is the same or fails
+"""The kinds of struggle. `repeated-call`: the same call with the same arguments, and its result is the same or fails
 again; `repeated-errors`: steps in a row whose every result is an error; `no-progress`: steps in a row with the same
-result, or many steps among a few calls."""
+result, or many steps among a few calls.
+"""
 
 
 class LoopRules(msgspec.Struct, frozen=True, kw_only=True):
-    """From when on a loop is taken to struggle, and how often that may count."""
+    """The thresholds from which on a loop is taken to struggle, and the most raises for it."""
 
     same_call: int = 3
     """Times that one call brings nothing new."""
@@ -40,7 +41,7 @@ class LoopRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolLoop(msgspec.Struct, frozen=True):
-    """What is known of the present turn's loop."""
+    """The present turn's loop."""
 
     steps: int = 0
     """Answers of this turn that called tools."""
@@ -57,13 +58,13 @@ READ_STEPS: Final = 256
 READ_CHARS: Final = 1_000_000
 """The most characters of calls and results of a turn that are looked at."""
 _KEPT_CHARS: Final = 4_096
-"""Of a longer text both ends and its length are compared."""
+"""The most characters of a text that are compared whole; of a longer one both ends and its length are."""
 _CALLS_BYTES: Final = 65_536
 _JSON_CHARS: Final = 16_384
 _ENDS_CHARS: Final = 512
-"""Where in a text errors are looked for: at its beginning, and in its last line."""
+"""The characters at each end of a text in which errors are looked for: its beginning, and its last line."""
 _TELLING_CHARS: Final = 80
-"""From this length on the same result of different calls tells something; shorter ones ("ok") are acknowledgements."""
+"""The length from which on the same result of different calls is evidence; shorter ones ("ok") are acknowledgements."""
 _WINDOW: Final = 12
 _FEW_CALLS: Final = 4
 _RESULT_ROLES: Final = frozenset({"tool", "function"})
@@ -80,7 +81,7 @@ _ERROR_WITHIN: Final = re.compile(
     re.MULTILINE,
 )
 _WITHIN_HINTS: Final = ("exit", "traceback", "command not found")
-"""One of these stands in whatever `_ERROR_WITHIN` finds, and is looked for much faster."""
+"""Words of which one stands in every match of `_ERROR_WITHIN`; looking for them is much faster."""
 _ERROR_LAST: Final = re.compile(r"[\w.]{0,80}(?:error|exception): ")
 _NOTHING_FOUND: Final = re.compile(
     r"\s*(?:\[\s*\]|\{\s*\}|no (?:results|matches|files)\b|0 (?:results|matches)\b)", re.IGNORECASE
@@ -110,7 +111,7 @@ _decode_call = msgspec.json.Decoder(_Function).decode
 
 
 def read_loop(messages: Sequence[Message], rules: LoopRules) -> ToolLoop:
-    """Reads the loop of the last user message, and whether the turn before it struggled."""
+    """Read the loop of the last user message, and the struggles of the turn before it."""
     if len(messages) == 1:
         return NO_LOOP
     start = turn_start(messages)
@@ -126,7 +127,7 @@ def read_loop(messages: Sequence[Message], rules: LoopRules) -> ToolLoop:
 
 
 def _turn_before(messages: Sequence[Message], start: int) -> Sequence[Message]:
-    """The messages between the last user message and the one before it; user messages in a row count as one."""
+    """Return the messages between the last user message and the one before it; user messages in a row count as one."""
     end = start - 1
     while end > 0 and messages[end - 1].role == "user":
         end -= 1
@@ -136,8 +137,8 @@ def _turn_before(messages: Sequence[Message], start: int) -> Sequence[Message]:
 
 
 def _episodes(messages: Sequence[Message], rules: LoopRules, most: int) -> list[Struggle]:
-    """The episodes of struggle in one turn, `most` at most. Each begins with new evidence: what led to one raise never
-    leads to a second.
+    """Return the episodes of struggle in one turn, `most` at most. Each begins with new evidence: the evidence of one
+    raise never leads to a second.
     """
     found: list[Struggle] = []
     fewest = min(rules.same_call, rules.errors, rules.unchanged, rules.max_steps)
@@ -155,7 +156,7 @@ def _episodes(messages: Sequence[Message], rules: LoopRules, most: int) -> list[
 
 
 def _steps(messages: Sequence[Message]) -> Iterator[list[_Answered]]:
-    """Each step's calls with their results, within the bounds of reading."""
+    """Yield each step's calls with their results, within the bounds of reading."""
     chars = steps = 0
     index = 0
     while index < len(messages) and steps < READ_STEPS and chars < READ_CHARS:
@@ -175,7 +176,7 @@ def _steps(messages: Sequence[Message]) -> Iterator[list[_Answered]]:
 
 
 def _calls_of(message: Message) -> bytes:
-    """The raw JSON of a message's calls; empty when it has none."""
+    """Return the raw JSON of a message's calls; empty when it has none."""
     if message.role != "assistant":
         return b""
     raw = bytes(message.tool_calls) or bytes(message.function_call)
@@ -183,7 +184,7 @@ def _calls_of(message: Message) -> bytes:
 
 
 def _answered(raw: bytes, results: Sequence[Message]) -> list[_Answered]:
-    """Pairs calls with results: by id where both have one, else by their order. Calls without a result are left out."""
+    """Pair calls with results: by id where both have one, else by their order. Calls without a result are left out."""
     calls = _parsed(raw)
     by_id = {bytes(result.tool_call_id): result for result in results if bytes(result.tool_call_id)}
     if all(call_id in by_id for call_id, _ in calls):
@@ -192,7 +193,9 @@ def _answered(raw: bytes, results: Sequence[Message]) -> list[_Answered]:
 
 
 def _parsed(raw: bytes) -> list[tuple[bytes, _CallKey]]:
-    """The calls' ids and keys. What is too long or odd to be read is one call that is known by its ends."""
+    """Return the calls' ids and keys. Calls that are too long or odd to be read are one call that is known by its
+    ends.
+    """
     if len(raw) <= _CALLS_BYTES:
         try:
             calls = [_Call(function=_decode_call(raw))] if raw[:1] == b"{" else _decode_calls(raw)
@@ -208,7 +211,7 @@ def _key(function: _Function) -> _CallKey:
 
 
 def _normalised(arguments: Any) -> str:
-    """Arguments as text that is the same for every order of keys and every spacing."""
+    """Return arguments as text that is the same for every order of keys and every spacing."""
     if isinstance(arguments, str):
         if len(arguments) > _KEPT_CHARS:
             return _ends(arguments)
@@ -237,14 +240,16 @@ def _result_text(message: Message) -> str:
 
 
 class _Evidence:
-    """What the steps since the last episode show."""
+    """The evidence of struggle in the steps since the last episode."""
 
     __slots__ = ("errors", "last", "recent", "rules", "seen", "steps", "successes", "unchanged")
 
     def __init__(self, rules: LoopRules) -> None:
         self.rules = rules
         self.seen: dict[_CallKey, tuple[str, int, int]] = {}
-        """By call: its last result, the successes until then, and how often it brought nothing new."""
+        """The last result of each call, the successes until then, and the number of times that it brought nothing
+        new.
+        """
         self.successes = 0
         self.errors = 0
         self.unchanged = 0
@@ -253,7 +258,7 @@ class _Evidence:
         self.steps = 0
 
     def of(self, step: Sequence[_Answered]) -> Struggle | None:
-        """Takes in one step, and returns the struggle that it completes."""
+        """Add one step, and return the struggle that it completes."""
         if not step:
             return None
         rules = self.rules
@@ -271,8 +276,8 @@ class _Evidence:
         return "no-progress" if self.unchanged >= rules.unchanged or self._goes_in_circles() else None
 
     def _repeats(self, key: _CallKey, result: str, failed: bool) -> int:
-        """How often this call has brought nothing new: the same result, or one more error with no success in between,
-        which would be the cycle of mending and testing.
+        """Return how often this call has brought nothing new: the same result, or one more error with no success in
+        between, which would be the cycle of mending and testing.
         """
         before = self.seen.get(key)
         times = 1
@@ -291,7 +296,7 @@ class _Evidence:
 
 
 def looks_like_error(result: str) -> bool:
-    """True for a tool's result that says that it failed. Read narrowly: a file that speaks of errors is none."""
+    """Return True for a tool's result that reports a failure. Read narrowly: a file that speaks of errors is none."""
     if result.lstrip()[:1] == "{" and len(result) <= _JSON_CHARS:
         try:
             fields = msgspec.json.decode(result)

@@ -8,13 +8,14 @@ from typing import Final
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from proxy.context import RequestContext
 from proxy.errors import ErrorReply, Refused, error_reply
+from proxy.relay.reply_headers import queue_line
 
 _log: Final = logging.getLogger("weighbridge.line")
 
 
 async def tell_failure(context: RequestContext, error: Exception) -> None:
     """Send an error reply before the first byte, an error event when this process cuts a stream off, and otherwise
-    aborts the connection. Raises only a cancellation from elsewhere.
+    abort the connection. Raises only a cancellation from elsewhere.
     """
     told = error_reply(error)
     context.end("failed")
@@ -27,6 +28,8 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
         _log.error("request %s failed unexpectedly: %s", context.request_id, type(error).__name__, exc_info=error)
     try:
         if not context.reply.started:
+            if context.waits:
+                context.reply.lines += queue_line(context.waits)
             await context.reply.error(context.wire.error(told, context.request_id))
         elif context.ended_by == "cut_off" and not context.reply.done:
             await context.reply.end(_last_event(context, told))
@@ -44,7 +47,7 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
 
 
 def _last_event(context: RequestContext, told: ErrorReply) -> bytes:
-    """Return the event that ends the stream: its writer's, or that of a kept answer, of which there is none."""
+    """Return the event that ends the stream: its writer's, or empty for a kept answer, which has none."""
     if context.writer is not None:
         return context.writer.failed(told)
     return context.wire.error_event(told, context.request_id)

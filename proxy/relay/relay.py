@@ -1,6 +1,6 @@
 """Relay stage: turns a committed stream into the caller's reply, in the dialect of its wire.
 
-Nothing falls back from here: what fails now ends the stream with an error event, unless its team wants it continued
+There is no fallback from here: a failure ends the stream with an error event, unless its team wants it continued
 (`RelayedAnswer`).
 """
 
@@ -40,18 +40,18 @@ _LOST: Final = (StreamCut, UpstreamTimeout, UpstreamUnavailable, AnswerLost)
 """The errors that end the stream of a replica that died, or hangs."""
 _FAILED: Final = frozenset({"error", "timeout", "cut"})
 _MOST_LOST: Final = 2
-"""Replicas that one request may lose: it may be what kills them."""
+"""The most replicas that one request may lose: the request may be the cause."""
 _MOST_SAID_CHARS: Final = 400_000
 _DOWN_SILENCE_S: Final = 1.0
 """The longest silence of a stream whose replica is down."""
 _NOT_BEGUN: Final = (
     UpstreamError, Refused, BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget,
 )  # fmt: skip
-"""The errors that keep another replica from going on: the caller is told of the first failure then."""
+"""The errors that keep another replica from continuing: the caller is told of the first failure then."""
 
 
 class _Said:
-    """The text that the caller was sent so far, while it is nothing but text."""
+    """The text that the caller was sent so far, while the answer is nothing but text."""
 
     def __init__(self) -> None:
         self.first = b""
@@ -92,7 +92,7 @@ class EndedStream:
 
 
 class RelayedAnswer:
-    """The answer of one request: over one attempt, or, of a stream, over the one that goes on with it as well."""
+    """The answer of one request: of one attempt or, for a stream, also of the attempt that continues it."""
 
     def __init__(self, context: RequestContext, committed: Committed, dispatcher: Dispatcher | None) -> None:
         self.attempt: Attempt = committed.attempt
@@ -148,7 +148,7 @@ class RelayedAnswer:
         return [*batch, *endings(self.events[0].payload, self.attempt.routed.request.n, "length")]
 
     def observe_unread(self) -> None:
-        """Count what arrived and is not read any more: it was made, and costs."""
+        """Count the events that arrived and are not read any more: they were made, and cost."""
         self.attempt.observe(self.stream.unread())
 
     def aclose(self) -> Awaitable[None]:
@@ -156,7 +156,7 @@ class RelayedAnswer:
         return close_quietly(self._opened)
 
     async def continued(self, error: UpstreamError) -> list[Event]:
-        """Return the first events of the rest, from another replica. Raises the error where nobody goes on."""
+        """Return the first events of the rest, from another replica. Raises the error where no other continues."""
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
             raise error
@@ -169,7 +169,7 @@ class RelayedAnswer:
         before = _before(broken, settled)
         routed, told = msgspec.structs.replace(rest[0], before=before), rest[1]
         try:
-            committed = await self._dispatcher.dispatch(routed, self._context.attempts)
+            committed = await self._dispatcher.dispatch(routed, self._context.attempts, self._context.waits)
         except _NOT_BEGUN:
             raise error from None
         if _thinks_anew(committed.events):
@@ -188,8 +188,8 @@ class RelayedAnswer:
         return events
 
     def _hurry(self) -> None:
-        """Return the replica is down by its probes. A machine that is gone closes no connection, so its stream is not waited for as
-        long as another one that is silent; one that still speaks goes on.
+        """Shorten the wait for a stream whose replica is down by its probes. A machine that is gone closes no
+        connection, so its stream is not waited for as long as another silent one; a stream that still flows goes on.
         """
         if isinstance(self.stream, Impatient):
             self.stream.limit_silence(_DOWN_SILENCE_S)
@@ -210,11 +210,9 @@ class RelayedAnswer:
 async def relay_answer(
     context: RequestContext, committed: Committed, habits: PrefixTracker | None, dispatcher: Dispatcher | None = None
 ) -> None:
-    """Write the whole reply, and close the attempt with its ending. `dispatcher` finds who goes on with an answer that
-    breaks off; without one nobody does.
-
-    Raises UpstreamError or DeadlineExceeded when it failed before the reply began. A later failure is reported to the
-    caller in an error event in place of `[DONE]`.
+    """Write the whole reply, and close the attempt with its ending. `dispatcher` finds the replica that continues an
+    answer which breaks off; without one none does. Raises UpstreamError or DeadlineExceeded when it failed before the
+    reply began. A later failure is reported to the caller in an error event in place of `[DONE]`.
     """
     answer, reply = RelayedAnswer(context, committed, dispatcher), context.reply
     attempt = committed.attempt
@@ -227,6 +225,7 @@ async def relay_answer(
             weakness=context.weakness,
             escalated_from=context.escalated_from,
             agreement=context.agreement,
+            waits=context.waits,
         )
         if committed.events[0].media_type:
             await _relay_pieces(context, answer, lines)
@@ -327,13 +326,13 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
 
 
 async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: bytes) -> None:
-    """Pass on what is no JSON, as it comes. One that breaks off is cut off: half a recording must not be taken for
-    whole; only a stream of events has words for it.
+    """Pass on an answer other than JSON, as it comes. One that breaks off is cut off: half a recording must not be
+    taken for whole; only a stream of events can carry an error.
     """
     reply = context.reply
     attempt, media_type = answer.attempt, answer.events[0].media_type
     tally = _tally(*attempt.preview())
-    # What is counted from the start is known from the start.
+    # A cost by counted units is known before the answer.
     money = money_lines(tally) if tally.usage.source == "counted" else b""
     reply.begin_pieces(media_type, lines + money)
     batch: list[Event] | None = answer.events
@@ -354,8 +353,8 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
 
 
 async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter, first: bytes) -> bytes:
-    """Send the events as they come, the first of which are rendered already. Returns the last of them, to be sent with the
-    last words, where these wait for nothing but the booking.
+    """Send the events as they come, the first of which are rendered already. Return the last of them, to be sent with
+    the last words, where these wait for nothing but the booking.
     """
     keeps, reply, data = _dialect_of(context).keeps, context.reply, first
     while keeps or not answer.ended:
@@ -374,7 +373,7 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
 
 
 async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None, served: Served) -> None:
-    """Keep and remember the answer, as its caller wants it, before it learns that the answer is whole."""
+    """Keep and remember the answer, as its caller asked, before the caller learns that the answer is whole."""
     asked = context.routed.request.fields.get("messages", b"") if context.routed is not None else b""
     # It holds the whole input, written anew.
     is_long = len(memoryview(asked)) > _LONG_BYTES
@@ -386,7 +385,7 @@ async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None
 
 
 async def _book(attempt: Attempt) -> Settled:
-    """Settles before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
+    """Settle before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
     crash.
     """
     settled = attempt.close("ok", status=200)
@@ -413,10 +412,9 @@ def _lost_a_replica(attempt: Attempt) -> bool:
 
 
 def _asking_for_the_rest(broken: Attempt, said: str, now: float) -> tuple[RoutedRequest, str] | None:
-    """Return the request for what is missing of an answer, and what its engine is told was said; None when nothing is missing.
-
-    Templates trim a message, so the blanks at its end are not told: most engines would begin with them again. The rest has
-    the time of a first token to begin, as no caller waits longer for one.
+    """Return the request for the missing rest of an answer, and the text that its engine is given as said; None when
+    nothing is missing. Templates trim a message, so the blanks at its end are left out: most engines would begin with
+    them again. The rest has the time of a first token to begin, as no caller waits longer for one.
     """
     routed, candidate = broken.routed, broken.candidate
     facts, deadline = routed.facts, routed.deadline
@@ -469,7 +467,9 @@ def _before(broken: Attempt, settled: Settled) -> Before:
 
 
 def _thinks_anew(events: list[Event]) -> bool:
-    """Return True for an engine that reasons before it goes on: its caller would get thoughts in the middle of the answer."""
+    """Return True for an engine that reasons before it continues: its caller would get thoughts in the middle of the
+    answer.
+    """
     for event in events:
         if event.token and not event.words:
             choice = completion_of(event.payload).first

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from proxy.dispatch.attempt import Attempt
-from proxy.dispatch.outcome import Agreement, Unused, Weakness
+from proxy.dispatch.outcome import Agreement, QueueWaited, Unused, Weakness
 from proxy.http.reply import Header
 from proxy.http.reply_head import field_lines
 from proxy.parse.wires.own_fields import dollars
@@ -14,7 +14,7 @@ from proxy.parse.wires.wire import Tally
 from proxy.plan.evidence import Evidence
 
 _MOST_WAYS: Final = 4096
-"""The most ways of requests whose lines are kept."""
+"""The most distinct combinations of decision whose lines are cached."""
 
 
 _COST_OF: Final[Mapping[Unused, bytes]] = {
@@ -33,8 +33,9 @@ def decision_lines(
     weakness: Weakness | None = None,
     escalated_from: str | None = None,
     agreement: Agreement | None = None,
+    waits: Sequence[QueueWaited] = (),
 ) -> bytes:
-    """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is what was found before the reply
+    """Return the `x-weighbridge-*` headers of the routing decision. `weakness` is the one found before the reply
     began.
     """
     routed, candidate, prediction = answering.routed, answering.candidate, answering.routed.prediction
@@ -64,18 +65,18 @@ def decision_lines(
         headers.append((b"x-weighbridge-escalated-from", escalated_from.encode()))
     if agreement is not None:
         headers.append((b"x-weighbridge-agreement", agreement.encode()))
-    if answering.slot is not None and answering.slot.waited_s > 0:
-        headers.append((b"x-weighbridge-queue-ms", b"%d" % math.ceil(answering.slot.waited_s * 1000)))
     if len(attempts) > 1:
         headers += _unused_headers(attempts)
-    return lines + field_lines(headers) if headers else lines
+    if headers:
+        lines += field_lines(headers)
+    return lines + queue_line(waits) if waits else lines
 
 
 @lru_cache(maxsize=_MOST_WAYS)
 def _lines_of_way(
     target_id: str, deployment_id: str, reason: str, tier: str, classifier: str | None, evidence: Evidence | None
 ) -> bytes:
-    """Return the headers that are the same for all requests that go one way."""
+    """Return the headers that are the same for all requests of one decision."""
     headers = [
         (b"x-weighbridge-model-used", target_id.encode()),
         (b"x-weighbridge-target", target_id.encode()),
@@ -90,6 +91,12 @@ def _lines_of_way(
     return field_lines(headers)
 
 
+def queue_line(waits: Sequence[QueueWaited]) -> bytes:
+    """Return the header of the time in all queues together, in whole milliseconds and rounded up; empty where none was waited in."""
+    waited_s = sum(each.waited_s for each in waits)
+    return b"x-weighbridge-queue-ms: %d\r\n" % math.ceil(waited_s * 1000) if waited_s > 0 else b""
+
+
 def money_lines(tally: Tally) -> bytes:
     """Return the cost headers of a whole reply; a stream reports its cost in the last event."""
     lines = b""
@@ -101,8 +108,9 @@ def money_lines(tally: Tally) -> bytes:
 
 
 def _unused_headers(attempts: Sequence[Attempt]) -> list[Header]:
-    """Return the costs of what was not given: of a whole answer that was replaced or discarded, of the slower of two attempts that ran beside
-    each other, and of cheap answers that were compared. None is told where none is known.
+    """Return the costs of answers that were not given: of a whole answer that was replaced or discarded, of the
+    slower of two attempts that ran beside each other, and of cheap answers that were compared. An unknown cost has no
+    header.
     """
     spent: dict[bytes, int] = {}
     for attempt in attempts:

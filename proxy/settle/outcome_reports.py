@@ -1,7 +1,7 @@
-"""Reports of finished requests: each one's outcome goes to those that observe, some at a time and soon after its end.
+"""Reports of finished requests: the observers receive each outcome, some at a time and soon after its end.
 
-Nobody waits for a report, and what is done for many in a row finds its code in the processor's caches: for one at a time,
-among all that a request needs, it takes nearly twice as long.
+No caller waits for a report, and work that is done for many in a row finds its code in the processor's caches: for one
+at a time, among all that a request needs, it takes nearly twice as long.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.outcome import CALLER_GONE, Observer, RequestOutcome, ShadowSampler
 from proxy.judge.weak_answer import judge
 from proxy.parse.chat_request import messages_digest
-from proxy.plan.answer_retention import KEPT_BYTES, learns
+from proxy.plan.escalation_rules import KEPT_BYTES
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
 
@@ -27,18 +27,18 @@ _LATE_SCHEMA_STEPS: Final = 500
 """The schema steps of judging after the reply, which runs on the event loop: a few milliseconds at most."""
 
 
-def went_well(attempt: Attempt) -> bool:
-    """Returns True when the attempt's whole answer reached its caller; a cut one says nothing about the target."""
+def succeeded(attempt: Attempt) -> bool:
+    """Return True when the attempt's whole answer reached its caller; a cut one says nothing about the target."""
     return attempt.settled is not None and attempt.settled.outcome.result == "ok"
 
 
 def judge_late(context: RequestContext) -> None:
-    """Judges a retained answer after its reply and records its weakness in the context."""
+    """Judge a retained answer after its reply, and record its weakness in the context."""
     attempt = context.answering
     if context.judged or attempt is None:
         return
     kept = attempt.kept
-    if kept and sum(map(len, kept)) <= KEPT_BYTES and went_well(attempt):
+    if kept and sum(map(len, kept)) <= KEPT_BYTES and succeeded(attempt):
         context.judged = True
         context.weakness = judge(
             attempt.routed.request,
@@ -52,19 +52,19 @@ _NO_USAGE: Final = Usage()
 
 
 def error_code_of(context: RequestContext) -> str | None:
-    """The code of the error that a finished request ended with; None for an answer."""
+    """Return the code of the error that a finished request ended with; None for an answer."""
     return context.error_code or ("slow_reader" if context.ended_by == "slow_reader" else None)
 
 
 def answered_by(context: RequestContext) -> Attempt | None:
-    """The attempt whose answer the caller was given, or at least its beginning; None where there was none."""
+    """Return the attempt whose answer the caller was given, or at least its beginning; None where there was none."""
     last = context.answering or (context.attempts[-1] if context.attempts else None)
     return last if last is not None and (last.token_events or last.finished) else None
 
 
 def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
-    """Builds the outcome that observers receive of a request that ended at `now`. One that was refused early has only what
-    was known by then.
+    """Build the outcome that observers receive of a request that ended at `now`. One that was refused early has only
+    the facts known by then.
     """
     caller = context.caller
     # In three steps: a call with more than 15 names is slow, as it puts them into a dictionary first.
@@ -86,6 +86,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     )
     if context.agreement is not None:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
+    if context.waits:
+        outcome = msgspec.structs.replace(outcome, waits=tuple(context.waits))
     if context.routed is not None:
         outcome = _with_routing(outcome, context, context.routed)
     return _with_attempts(outcome, context, context.attempts) if context.attempts else outcome
@@ -94,7 +96,7 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
 def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: RoutedRequest) -> RequestOutcome:
     facts, prediction = routed.facts, routed.prediction
     # Only of a team that lets us learn is anything handed on that refers to its words.
-    learnt = learns(routed.caller)
+    learnt = routed.caller.settings.learns
     return msgspec.structs.replace(
         outcome,
         tier=facts.tier,
@@ -106,7 +108,7 @@ def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: Rout
         complexity=prediction.complexity if prediction else None,
         classifier=prediction.source if prediction else None,
         classify_s=context.classify_s if prediction else None,
-        prompt=context.prompt if learnt else None,
+        prompt=context.parsed.prompt if learnt and context.parsed is not None else None,
         conversation=routed.conversation if learnt else None,
         request_digest=messages_digest(routed.request) if learnt else None,
     )
@@ -134,7 +136,7 @@ def _with_attempts(outcome: RequestOutcome, context: RequestContext, attempts: S
 
 
 def _cost_nanousd(settled: Iterable[Settled]) -> int | None:
-    """What all attempts cost together; None where that of one is not known."""
+    """Return the cost of all attempts together, in nano-dollars; None where that of one is not known."""
     total = 0
     for each in settled:
         if each.cost_nanousd is None:
@@ -144,8 +146,8 @@ def _cost_nanousd(settled: Iterable[Settled]) -> int | None:
 
 
 def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> None:
-    """Adds the attempts' latencies to the tracker: of streams to the first token and per token, of whole answers to the end,
-    and how long those were waited for that gave neither.
+    """Add the attempts' latencies to the tracker: of streams to the first token and per token, of whole answers to
+    the end, and the wait for those that gave neither.
     """
     missed: list[Attempt] = []
     for attempt in attempts:
@@ -170,7 +172,7 @@ def observe_latency(latency: LatencyTracker, attempts: Iterable[Attempt]) -> Non
 
 
 def _observe_missed(latency: LatencyTracker, missed: Sequence[Attempt]) -> None:
-    """Adds how long each target was waited for in vain, in all of the request's tries there."""
+    """Add the seconds that each target was waited for in vain, in all of the request's tries there."""
     waited_s: dict[str, float] = {}
     for each in missed:
         if each.settled is not None:
@@ -182,8 +184,8 @@ def _observe_missed(latency: LatencyTracker, missed: Sequence[Attempt]) -> None:
 
 
 def _ttft_s(context: RequestContext, attempt: Attempt) -> float | None:
-    """Seconds from the request to the caller's first token. A held answer counts from its release; None when never
-    released.
+    """Return the seconds from the request to the caller's first token. A held answer counts from its release; None
+    when never released.
     """
     if context.routed is not None and (context.routed.hold is not None or context.routed.agreement is not None):
         at = context.released_at
@@ -195,23 +197,26 @@ def _ttft_s(context: RequestContext, attempt: Attempt) -> float | None:
 
 
 _WAIT_S: Final = 0.02
-"""How long a finished request waits for others at most."""
+"""The most seconds that a finished request waits for others."""
 _SLACK_S: Final = 0.001
-"""By so much the event loop's timers may be early."""
+"""Seconds by which the event loop's timers may be early."""
 _AT_A_STRETCH_S: Final = 0.001
-"""After so long the event loop has its turn: judging an answer by a schema takes longer than all else."""
+"""Seconds after which the event loop has its turn: judging an answer by a schema takes longer than all else."""
 _LARGE_TOKENS: Final = 250_000
-"""What may have so many tokens, as many as its body has bytes, is not kept in memory for longer than it takes."""
+"""The possible tokens of a prompt, as many as its body has bytes, from which on the request is not kept in memory for
+others.
+"""
 
 
 class Reports:
-    """Tells observers of finished requests, in their order."""
+    """The queue of finished requests before the observers, in order."""
 
     def __init__(
         self, observers: tuple[Observer, ...], at_once: tuple[int, int] = (1, 1), under_way: Sized = ()
     ) -> None:
-        """As many requests are told of together as are `under_way`, within the bounds `at_once`: a caller that asks again
-        at once waits for them, which is nothing to one of many. By default each is told of when it ends.
+        """Bound the number of requests that are reported together: as many as are `under_way`, within `at_once`. A
+        caller that asks again at once waits for them, which is nothing to one of many. By default each is reported
+        when it ends.
         """
         self._observers = observers
         self._at_least, self._at_most = at_once
@@ -220,20 +225,22 @@ class Reports:
         self._is_timed = False
 
     def add(self, context: RequestContext, now: float, shadow: ShadowSampler | None) -> None:
-        """Takes a finished request, which nothing changes any more. `shadow` is offered what was answered."""
+        """Add a finished request, which nothing changes any more. `shadow` is offered its answer."""
         self._waiting.append((context, now, shadow))
         wanted = max(self._at_least, min(len(self._under_way), self._at_most))
         if len(self._waiting) >= wanted or not _may_wait(context):
-            self._tell_some(_AT_A_STRETCH_S)
+            self._report_some(_AT_A_STRETCH_S)
         elif not self._is_timed:
-            self._tell_later(_WAIT_S)
+            self._report_later(_WAIT_S)
 
-    def tell(self) -> None:
-        """Tells of all that have finished."""
-        self._tell_some(math.inf)
+    def flush(self) -> None:
+        """Report all finished requests."""
+        self._report_some(math.inf)
 
-    def _tell_some(self, most_s: float) -> None:
-        """Each step is done for all before the next, for the caches' sake."""
+    def _report_some(self, most_s: float) -> None:
+        """Report some requests, for `most_s` seconds at most. Each step is done for all before the next, for the
+        caches' sake.
+        """
         until = time.monotonic() + most_s
         told = []
         while self._waiting:
@@ -248,9 +255,9 @@ class Reports:
         for context, outcome, shadow in told:
             _hand_on(context, outcome, shadow)
         if self._waiting and not self._is_timed:
-            self._tell_later(_WAIT_S)
+            self._report_later(_WAIT_S)
 
-    def _tell_later(self, wait_s: float) -> None:
+    def _report_later(self, wait_s: float) -> None:
         self._is_timed = True
         asyncio.get_running_loop().call_later(wait_s, self._on_time)
 
@@ -262,21 +269,21 @@ class Reports:
         left_s = ended_at + _WAIT_S - context.reply.now
         if left_s > _SLACK_S:
             # Those that it was for have been told of by then.
-            self._tell_later(left_s)
+            self._report_later(left_s)
         else:
-            self._tell_some(_AT_A_STRETCH_S)
+            self._report_some(_AT_A_STRETCH_S)
 
 
 def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: ShadowSampler | None) -> None:
     caller, answering = context.caller, context.answering
-    if shadow is not None and caller is not None and answering is not None and went_well(answering):
+    if shadow is not None and caller is not None and answering is not None and succeeded(answering):
         shadow.offer(answering.routed.request, caller, outcome, answering.kept)
     if context.trace is not None:
         context.trace.finish(outcome, outcome.alias, outcome.stream)
 
 
 def _may_wait(context: RequestContext) -> bool:
-    """False for what holds much memory, or might, and for what is traced until now."""
+    """Return False for a request that holds much memory, or might, and for one that is traced until now."""
     if context.routed is None or (context.trace is not None and context.trace.is_recorded):
         return False
     return context.routed.facts.most_input_tokens < _LARGE_TOKENS

@@ -1,4 +1,6 @@
-"""Settling stage: a finished request gives back what it took, and leaves what the next one goes by; then it is reported."""
+"""Settling stage: a finished request returns its limits, and leaves its target and latencies to the next; then it is
+reported.
+"""
 
 from proxy.context import RequestContext
 from proxy.dispatch.outcome import ShadowSampler
@@ -22,9 +24,9 @@ class Settlement:
         self._reports = reports
 
     def settle(self, context: RequestContext, now: float, shadow: ShadowSampler | None) -> None:
-        """Settles the limits, remembers the conversation's target, and hands on what is reported. Never raises."""
+        """Settle the limits, remember the conversation's target, and hand on the report. Never raises."""
         if context.admission is not None:
-            # Before anything else: what is not given back here never is.
+            # First of all: limits that are not given back here never are.
             used_tokens = 0
             for attempt in context.attempts:
                 if attempt.settled is not None:
@@ -36,7 +38,7 @@ class Settlement:
                     self._overruns.record(attempt.candidate.target.target_id, found)
         if self._latency is not None:
             observe_latency(self._latency, context.attempts)
-        # What failed on its way may not be cached where it came from; and nothing is gained by staying for vectors.
+        # A failed answer may not be cached at its target, and for vectors nothing is gained by staying there.
         if context.routed is not None and not error_code_of(context) and is_replaceable(context.routed.request):
             self._remember(context, context.routed)
         self._reports.add(context, now, shadow)
@@ -54,11 +56,9 @@ class Settlement:
             self._remember_turn(routed, target_id, escalated=context.escalated_from is not None)
 
     def _remember_turn(self, routed: RoutedRequest, target_id: str, *, escalated: bool) -> None:
-        """Remembers where the turn's tool loop is to stay. An escalation counts as one raise: the same weakness shall not
-        lift the loop twice.
-
-        The experiment's reference is no choice of the turn, nor is what stood in for a better target that a struggle had
-        asked for: that one is tried again with the next step.
+        """Remember the target where the turn's tool loop is to stay. An escalation counts as one raise: the same
+        weakness shall not lift the loop twice. The experiment's reference is no choice of the turn, nor is a stand-in
+        for a better target that a struggle had asked for: that one is tried again with the next step.
         """
         raises = routed.facts.loop.raises
         first = routed.plan.candidates[0]

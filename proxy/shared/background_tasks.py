@@ -11,11 +11,11 @@ from typing import Final
 _log = logging.getLogger("weighbridge.app")
 
 _TELL_EVERY_S: Final = 60.0
-"""Between two tracebacks of one loop: what fails ten times a second would fill the log."""
+"""Seconds between two tracebacks of one loop: a step that fails ten times a second would fill the log."""
 
 
 def background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
-    """Starts `work` as a task that is cancelled, and awaited, when the stack closes."""
+    """Start `work` as a task that is cancelled, and awaited, when the stack closes."""
     task = asyncio.ensure_future(work)
 
     async def stop() -> None:
@@ -29,7 +29,9 @@ def background(stack: contextlib.AsyncExitStack, work: Awaitable[None]) -> None:
 async def every(
     interval_s: float, act: Callable[[], Awaitable[object]], *, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Calls `act` after each interval, for ever. A step that fails does not end the loop; it is logged, once a minute at most."""
+    """Call `act` after each interval, for ever. A step that fails does not end the loop; it is logged, once a minute
+    at most.
+    """
     told_at, untold = -math.inf, 0
     while True:
         await asyncio.sleep(interval_s)

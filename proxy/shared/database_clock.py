@@ -18,9 +18,9 @@ class DatabaseTime:
         self._now_us = now_us or wall_us
 
     def now(self) -> ColumnElement[int]:
-        """Microseconds since 1970."""
+        """Return the expression for microseconds since 1970."""
         return DATABASE_US if self._is_shared else literal(self._now_us(), BigInteger)
 
     def here_us(self) -> int:
-        """Microseconds since 1970 by this machine's clock, for what people see."""
+        """Return microseconds since 1970 by this machine's clock, for times that people see."""
         return self._now_us()

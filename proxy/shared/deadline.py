@@ -1,8 +1,8 @@
 """The deadline of a request: one value that queues, dispatch and upstream calls all go by.
 
-The caller's own deadline bounds everything, to the millisecond. Otherwise a caller is waited for as long as its client says
-that it waits, and at most as long as its tier allows: by then a stream must have begun, and any other answer be whole. A
-tier's first token is an aim that bounds the wait in our queues.
+The caller's own deadline bounds everything, to the millisecond. Otherwise a request runs as long as its client
+announces that it waits, and at most as long as its tier allows: by then a stream must have begun, and any other answer
+be whole. A tier's first-token objective bounds the wait in our queues.
 """
 
 import math
@@ -57,7 +57,7 @@ TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 READ_HEADER: Final = "x-stainless-read-timeout"
 GENERAL_HEADER: Final = "x-stainless-timeout"
 CLIENT_HEADERS: Final = (READ_HEADER, GENERAL_HEADER)
-"""What the clients of OpenAI and others made alike say, in seconds: how long they wait for a reply to begin."""
+"""Headers in which clients made like OpenAI's announce, in seconds, the time that they wait for a reply to begin."""
 _MOST_CLIENT_CHARS: Final = 16
 _SET_BY_TIER: Final[Mapping[Tier, str]] = {tier: f"deadlines.{tier}.answer_s" for tier in get_args(Tier)}
 MOST_TIMEOUT_MS: Final = 3_600_000
@@ -89,36 +89,34 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         return self.answer_at - now
 
     def passed(self, now: float) -> bool:
-        """Returns True when the deadline has passed at `now`, as opposed to an upstream time-out."""
+        """Return True when the deadline has passed at `now`, as opposed to an upstream time-out."""
         # A timer may fire a hair before its moment, which is late all the same.
         return self.answer_at - now < _LEAST_TIMEOUT_S
 
     def is_good_part(self, waited_s: float) -> bool:
-        """Returns True when an upstream was waited for during a good part of the tier's time. Always False for a
+        """Return True when an upstream was waited for during a good part of the tier's time. Always False for a
         deadline that the caller set, which says nothing about the upstream.
         """
         return not self._of_caller and waited_s >= _GOOD_PART * (self.answer_at - self.arrived_at)
 
-    def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float:
-        """The latest start, on the monotonic clock, with which the request is expected to be in time.
+    def start_by(self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool) -> float | None:
+        """Return the latest start, on the monotonic clock, with which the request is expected to be in time. None where it would be late
+        even at the target's fastest observed speed, so that it is not started.
 
         `tokens` is a lower bound of the answer's length.
         """
+        least_s = self._least_s(latency, tokens, stream=stream)
+        if now + least_s >= self.answer_at:
+            return None
         usual_s = latency.ttft_s if latency is not None else 0.0
         least_wait_s = _LEAST_WAIT * (self.first_token_at - self.arrived_at)
         objective = max(self.first_token_at - usual_s, now + least_wait_s)
-        return min(objective, self.answer_at - self._least_s(latency, tokens, stream=stream))
-
-    def cannot_make_it(
-        self, now: float, latency: TargetLatency | None, tokens: int, *, stream: bool, wait_s: float = 0.0
-    ) -> bool:
-        """Returns True when the answer would be late even at the target's fastest observed speed, so that it is not
-        started.
-        """
-        return now + wait_s + self._least_s(latency, tokens, stream=stream) >= self.answer_at
+        return min(objective, self.answer_at - least_s)
 
     def total_timeout_s(self, now: float, patience_s: float, *, stream: bool) -> float:
-        """The time-out of the whole reply. A stream that has begun is cut by its caller's own deadline only."""
+        """Return the time-out of the whole reply in seconds. A stream that has begun is cut by its caller's own
+        deadline only.
+        """
         if stream and not self.own:
             return patience_s
         left_s = self.answer_at - now
@@ -129,12 +127,14 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
         return self.own
 
     def exceeded(self, tried: str = "") -> DeadlineExceeded:
-        """The error for a deadline that passed while the request waited or ran; `tried` tells what was asked."""
+        """Return the error for a deadline that passed while the request waited or ran; `tried` names the targets
+        asked.
+        """
         tried = tried and f"; {tried}"
         return DeadlineExceeded(f"The answer was not complete within {self._in_words}{tried}. {self._advice}")
 
     def unreachable(self, target_id: str) -> DeadlineExceeded:
-        """The error for a request that was not started because `target_id` could not meet its deadline."""
+        """Return the error for a request that was not started because `target_id` could not meet its deadline."""
         return DeadlineExceeded(
             f"`{target_id}` cannot answer within {self._in_words}, so it was not asked, and nothing is charged. "
             f"{self._advice}"
@@ -149,7 +149,7 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _of_caller(self) -> bool:
-        """True when the caller's side sets it: that somebody waits no longer says nothing of an upstream."""
+        """True when the caller's side sets it: a caller that stops waiting tells nothing about an upstream."""
         return self.own or self.set_by in CLIENT_HEADERS
 
     @property
@@ -175,8 +175,8 @@ NO_DEADLINE: Final = Deadline(arrived_at=0.0, first_token_at=math.inf, answer_at
 
 
 def client_timeout(read: str | None, general: str | None) -> tuple[float, str] | None:
-    """Parses what a client says of its patience, the values of CLIENT_HEADERS, to seconds and the header; None where it
-    says nothing that makes sense.
+    """Parse the values of CLIENT_HEADERS to the client's patience in seconds and the header that tells it; None where
+    neither makes sense.
     """
     seconds = _client_seconds(read) if read else None
     if seconds is not None:
@@ -193,7 +193,7 @@ def _client_seconds(value: str) -> float | None:
 
 
 def own_timeout_s(value: str) -> float:
-    """Parses the time-out header to seconds. Raises BadRequest."""
+    """Parse the time-out header to seconds. Raises BadRequest."""
     # `int` would take signs, underscores and the digits of other scripts, too.
     if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and 1 <= int(value) <= MOST_TIMEOUT_MS:
         return int(value) / 1000
@@ -209,8 +209,8 @@ def deadline_of(
     arrived_at: float,
     client: tuple[float, str] | None = None,
 ) -> Deadline:
-    """The deadline of a request. `own_s`, the caller's time-out, replaces the tier's answer time even when it is
-    longer; what its client waits (seconds, and the header that said so) only shortens it.
+    """Return the deadline of a request. `own_s`, the caller's time-out, replaces the tier's answer time even when it
+    is longer; `client`, its patience in seconds and the header that told it, only shortens it.
     """
     tiers = section.of(tier)
     answer_s, set_by = tiers.answer_s, _SET_BY_TIER[tier]

@@ -1,11 +1,13 @@
-"""Rules for what is asked for without a caller who waits: whether a reply is its answer, and when it is asked for again. Pure."""
+"""Retry rules for requests without a waiting caller (batch lines, background responses): an outcome is final, or
+tried again, and when. Pure.
+"""
 
 import math
 from typing import Final, Literal
 
 Meaning = Literal["answer", "again", "not now"]
-"""`answer` is final, `again` a failure that may pass, and `not now` says nothing of the line: limits, queues or the process
-had no room for it.
+"""`answer` is final, `again` a failure that may pass, and `not now` tells nothing of the line: limits, queues or the
+process had no room for it.
 """
 _MAY_PASS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NO_ROOM: Final = frozenset(
@@ -21,7 +23,7 @@ _LEAST_WAIT_S: Final = 0.2
 
 
 def meaning(status: int, code: str, failures: int, tries: int) -> Meaning:
-    """What becomes of anything that is asked for without a caller who waits, after a reply."""
+    """Classify a reply to a request without a waiting caller. `failures` are those before it, of at most `tries`."""
     if status not in _MAY_PASS:
         return "answer"
     if code in _NO_ROOM:
@@ -30,6 +32,8 @@ def meaning(status: int, code: str, failures: int, tries: int) -> Meaning:
 
 
 def wait_of_s(told: float | None, failures: int, jitter: float) -> float:
-    """The same of anything else that failed before."""
+    """Return the seconds to wait before the next try: `told`, or exponential back-off after `failures`, within
+    bounds, and longer by `jitter`, a share.
+    """
     doubled = _FIRST_WAIT_S * math.pow(2, min(failures, 16))
     return min(_LONGEST_WAIT_S, max(_LEAST_WAIT_S, doubled if told is None else told)) * (1 + jitter)

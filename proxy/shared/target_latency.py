@@ -15,14 +15,14 @@ _ENOUGH: Final = 8
 _FAST: Final = 0.1
 _LATE: Final = 0.95
 _MISSES: Final = 3
-"""Requests in a row that were given up, from which on a target is known to take longer than that."""
+"""The number of requests given up in a row after which a target's latency is known to be longer than their wait."""
 _ENOUGH_OF_LATE: Final = 20
-"""The fewest samples of which one in twenty can be told."""
+"""The fewest samples from which a 95th percentile can be taken."""
 _MAX_TARGETS: Final = 2_000
 
 
 class TargetLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """A target's latency in seconds: the median, and the fastest tenth as the best that can be hoped for."""
+    """A target's latency in seconds: the median, and the fastest tenth as the best case."""
 
     ttft_s: float
     tpot_s: float
@@ -63,7 +63,9 @@ class _Memory:
         self.tpot = _Recent()
         self.whole = _Recent()
         self.missed: dict[bool, deque[tuple[float, float]]] = {}
-        """For streams and for whole answers: when the newest were given up since one was answered, after how many seconds."""
+        """The newest requests given up since one was answered, as (time, seconds waited), for streams (True) and
+        whole answers.
+        """
         self.observed_at = 0.0
         self.latency: TargetLatency | None = None
 
@@ -81,10 +83,9 @@ class _Memory:
 
 
 class LatencyTracker:
-    """Latencies by target and tier; tiers are separate because batch work may wait long for its first token.
-
-    A target without a sample for `fresh_s` is forgotten: one that was avoided for being slow must get a chance to be
-    fast again.
+    """Latencies by target and tier; tiers are separate because batch work may wait long for its first token. A target
+    without a sample for `fresh_s` is forgotten, so that one that was avoided for being slow gets a chance to be fast
+    again.
     """
 
     def __init__(self, clock: Callable[[], float], *, fresh_s: float = 60.0) -> None:
@@ -93,7 +94,7 @@ class LatencyTracker:
         self._targets: dict[tuple[str, Tier], _Memory] = {}
 
     def observe(self, target_id: str, ttft_s: float | None, tpot_s: float | None, tier: Tier = "interactive") -> None:
-        """Adds one answer's seconds to the first token, from the attempt's start, and per token after it. None adds
+        """Add one answer's seconds to the first token, from the attempt's start, and per token after it. None adds
         nothing.
         """
         memory = self._memory(target_id, tier)
@@ -105,13 +106,15 @@ class LatencyTracker:
         memory.conclude()
 
     def observe_whole(self, target_id: str, duration_s: float, tier: Tier = "interactive") -> None:
-        """Adds the seconds of one answer that came in one piece."""
+        """Add the seconds of one answer that came in one piece."""
         memory = self._memory(target_id, tier)
         memory.whole.add(duration_s)
         memory.missed.pop(False, None)
 
     def observe_missed(self, target_id: str, waited_s: float, tier: Tier = "interactive", *, stream: bool) -> None:
-        """Adds one request that was given up after so many seconds, without a first token or, when not a stream, an answer."""
+        """Add one request that was given up after `waited_s` seconds, without a first token or, when not a stream, an
+        answer.
+        """
         memory = self._memory(target_id, tier)
         memory.missed.setdefault(stream, deque(maxlen=_MISSES)).append((memory.observed_at, waited_s))
 
@@ -129,13 +132,13 @@ class LatencyTracker:
         return memory
 
     def expect(self, target_id: str, tier: Tier = "interactive") -> TargetLatency | None:
-        """Returns the target's latency, or None with too few or too old samples."""
+        """Return the target's latency, or None with too few or too old samples."""
         memory = self._fresh(target_id, tier)
         return None if memory is None else memory.latency
 
     def usually_s(self, target_id: str, tier: Tier, tokens: int, *, stream: bool) -> float | None:
-        """Returns the usual seconds to a stream's first token, or to the end of a whole answer of `tokens`; None with too
-        few or too old samples.
+        """Return the usual seconds to a stream's first token, or to the end of a whole answer of `tokens`; None with
+        too few or too old samples.
         """
         memory = self._fresh(target_id, tier)
         if memory is None:
@@ -148,8 +151,8 @@ class LatencyTracker:
         return memory.whole.quantile(0.5) if memory.whole.has(_ENOUGH) else None
 
     def known_s(self, target_id: str, tier: Tier, tokens: int, *, stream: bool) -> float | None:
-        """Returns the usual seconds, or for how long the newest requests there were all waited for in vain, if that is longer;
-        None where neither is known.
+        """Return the usual seconds, or the least wait of the newest requests if they were all given up and waited
+        longer; None where neither is known.
         """
         usual_s = self.usually_s(target_id, tier, tokens, stream=stream)
         memory = self._targets.get((target_id, tier))
@@ -163,8 +166,8 @@ class LatencyTracker:
         return None if memory is None or self._clock() - memory.observed_at > self._fresh_s else memory
 
     def late_s(self, target_id: str, tier: Tier, *, stream: bool) -> float | None:
-        """Returns the seconds within which 95 of 100 streams had their first token, or whole answers their end; None with
-        too few or too old samples.
+        """Return the seconds within which 95 of 100 streams had their first token, or whole answers their end; None
+        with too few or too old samples.
         """
         memory = self._fresh(target_id, tier)
         if memory is None:

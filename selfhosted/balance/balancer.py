@@ -69,11 +69,11 @@ class Balancer:
         """True while gateways that this process does not hear of send most of the requests, and no engine tells what it has
         cached."""
         self._visibility = TrafficVisibility()
-        self._speed = PrefillSpeed(config.prefill_tokens_per_s, config.tuning.attention_tokens)
+        self._speed = PrefillSpeed(config.prefill_tokens_per_s, config.tuning)
         self._loads: dict[str, Load] = {}
         self._taking: list[Load] = []
         self._rules = Rules(Ring(()), config)
-        """Of a decision among all that take requests."""
+        """Rules of a decision among all replicas that take requests."""
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
         self._snapshot: PoolSnapshot | None = None
@@ -108,7 +108,7 @@ class Balancer:
         return self.choose(ask, ready, now) if ready else None
 
     def choose(self, ask: ReplicaRequest, candidates: Sequence[Load], now: float) -> ReplicaChoice:
-        """Chooses among at least one candidate. The baseline policies override only this."""
+        """Choose among at least one candidate. The baseline policies override only this."""
         rules = self._rules
         if ask.adapter is not None or candidates is not self._taking:
             rules = Rules(self._ring, self.config, None, self._lacking(ask, candidates))
@@ -142,8 +142,8 @@ class Balancer:
         return room_of(self._taking, self.room, tokens, now)
 
     def reading(self, snapshot: PoolSnapshot, now: float, turns: Callable[[str], int]) -> PoolReading | None:
-        """Return how many prompts of batch lines the replicas may begin to read; None when none with statistics takes requests. `turns` tells
-        how many one may that has read the prompts of all requests that it has, by name.
+        """Return the number of batch prompts that the replicas may begin to read; None when no replica with statistics
+        takes requests. `turns` has the number for a replica that has read the prompts of all its requests, by name.
         """
         if snapshot is not self._snapshot:
             self._adopt_snapshot(snapshot, now)
@@ -254,15 +254,17 @@ class Balancer:
 
 
 def cached_tokens(ask: ReplicaRequest, blocks: int) -> int:
-    """Tokens of the prompt that are taken to be cached where so many of its leading blocks are. Of a long prompt only the first
-    blocks are compared; where all of those are cached the rest is taken to be, but for a block.
+    """Return the tokens of the prompt that are taken to be cached where so many of its leading blocks are. Of a long
+    prompt only the first blocks are compared; where all of those are cached the rest is taken to be, but for a block.
     """
     rest = _not_compared(ask) if blocks == len(ask.blocks) else 0.0
     return min(ask.tokens, int(blocks * ask.block_tokens + rest))
 
 
 def _not_compared(ask: ReplicaRequest) -> float:
-    """Tokens of a long prompt after those that are compared, but for a block; 0 of one that is compared to its end."""
+    """Return the tokens of a long prompt after those that are compared, but for a block; 0 of one that is compared to
+    its end.
+    """
     return max(0.0, ask.tokens - (len(ask.blocks) + 1) * ask.block_tokens) if ask.blocks else 0.0
 
 
@@ -330,7 +332,7 @@ def choose_along_ring(
 def _weighed(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, rules: Rules, now: float, work: float
 ) -> tuple[list[float], list[float]]:
-    """As `_scores`, with the time to load an adapter."""
+    """Return the scores as `_scores` does, with the time to load an adapter."""
     cold, scores = _scores(ask, candidates, matched, rules.config.tuning, now, work)
     if rules.lacking:
         load_s = rules.config.tuning.adapter_load_s
@@ -344,8 +346,8 @@ def _weighed(
 def _scores(
     ask: ReplicaRequest, candidates: Sequence[Load], matched: Matched, tuning: BalanceTuning, now: float, work: float
 ) -> tuple[list[float], list[float]]:
-    """For each candidate, the prompt tokens that it would have to prefill, at least 1, as engines always compute the
-    last one; and the expected seconds to the first token, where one of prefill counts `work`.
+    """Return, for each candidate, the prompt tokens that it would have to prefill, at least 1, as engines always
+    compute the last one; and the expected seconds to the first token, where one of prefill counts `work`.
 
     This is done for every replica and request, so it is one loop.
     """
@@ -389,9 +391,9 @@ def _scores(
 def _saturated_scores(
     candidates: Sequence[Load], cold: Sequence[float], tokens: int, tuning: BalanceTuning
 ) -> list[float]:
-    """Scores where all have long queues: prefixes stay together, which is what lets a full fleet do more, and the longest
-    queue weighs against it. By parts and not seconds, as endpoint pickers do: whoever's queue is longest is never
-    chosen for less than two thirds of a prompt, so nobody starves for another one's cache.
+    """Return the scores where all have long queues: prefixes stay together, so that a full fleet does more, and the
+    longest queue weighs against it. By parts and not seconds, as endpoint pickers do: whoever's queue is longest is
+    never chosen for less than two thirds of a prompt, so nobody starves for another one's cache.
     """
     waiting = [load.waiting for load in candidates]
     least = min(waiting)

@@ -7,7 +7,7 @@ _SAMPLE: Final = b"weighbridge " * 4
 
 
 def prompt_blocks(text: bytes, *, block_bytes: int, most: int) -> tuple[int, ...]:
-    """Chained hashes of the prompt's first `most` whole blocks: equal hash, equal prefix up to that block's end.
+    """Return chained hashes of the prompt's first `most` whole blocks: equal hash, equal prefix up to that block's end.
 
     Python's own hash of bytes takes a quarter of a microsecond a block, a keyed one of the library a whole one. Its key is drawn by the
     supervisor for all of its processes, so these hashes mean nothing elsewhere, and nobody outside can make two prompts collide.

@@ -31,7 +31,9 @@ class _ReplicaBlocks:
 
 
 class PrefixIndex:
-    """Maps each block to the set of replicas that hold it, as bits of one integer: 64 replicas are compared at once."""
+    """A map from each block to the set of replicas that hold it, as bits of one integer: 64 replicas are compared at
+    once.
+    """
 
     __slots__ = ("_free", "_holders", "_max_blocks", "_replicas", "_share")
 
@@ -64,7 +66,7 @@ class PrefixIndex:
         return len(self._blocks_of(replica).pinned)
 
     def exact(self, replica: str, on: bool = True) -> None:
-        """Switches the replica to exact tracking: from now on its blocks come from `store`, `remove` and `clear` only,
+        """Switch the replica to exact tracking: from now on its blocks come from `store`, `remove` and `clear` only,
         besides those pinned by requests under way.
         """
         entry = self._blocks_of(replica)
@@ -102,7 +104,7 @@ class PrefixIndex:
         return len(blocks)
 
     def unpin(self, replica: str, blocks: Sequence[int], read: int) -> None:
-        """Undoes `pin`. The first `read` blocks were prefilled, and stay until others need the room."""
+        """Undo `pin`. The first `read` blocks were prefilled, and stay until others need the room."""
         entry = self._replicas.get(replica)
         if entry is None:
             return
@@ -173,8 +175,8 @@ class PrefixIndex:
         return {name: depth for name, depth in found.items() if depth}
 
     def match(self, blocks: Sequence[int]) -> tuple[tuple[int, int], dict[int, int]]:
-        """((depth, bits of the largest set of replicas that hold just so many blocks), depth by bit of the others that
-        hold any).
+        """Return ((depth, bits of the largest set of replicas that hold just so many blocks), depth by bit of the
+        others that hold any).
 
         Nearly all replicas hold a common system prompt and nothing more, so they are returned as one set.
         """

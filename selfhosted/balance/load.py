@@ -9,69 +9,47 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from selfhosted.config import BalanceTuning
 from selfhosted.replica import EngineStats, ReplicaRequest
 
+# How fast the past is forgotten, and the bound of a look: what is tuned is in BalanceTuning.
 _POOL_DECAY: Final = 0.99
 """Decay of past observations for each new prefill; about the last hundred count."""
 _OWN_DECAY: Final = 0.99
-_DOUBT: Final = 30
-"""Weight, in observations, of the assumption that replicas are equally fast; a replica must outweigh it before it is
-believed to be different. One replica's thirty observations differ from another's by a tenth without any reason, and the
-one that merely looks faster would get all the work."""
-_PRIOR_TOKENS: Final = 40_000.0
-"""Weight of the configured prefill rate, in observed tokens."""
-_LEAST_TOKENS: Final = 512
-"""Prefills shorter than this teach nothing: fixed costs dominate their time."""
-_MOST_FACTOR: Final = 8.0
-"""An observation is clipped to this factor above or below the expected time."""
-_INTERFERENCE: Final = 0.5
-"""Slowdown of prefill by decoding, which shares each step: a full KV cache makes it about so much slower."""
-_OVERDUE: Final = 0.15
-"""Fraction of a prefill assumed to remain when it is overdue."""
-_BATCH_S: Final = 0.05
-"""Penalty in seconds for each request that generates there, so that requests are spread: all share the steps."""
-_SEATED: Final = 0.5
-"""Engines that run less than this part of the most that have run there at once have seats for those who wait."""
-_FULL_KV: Final = 0.9
-"""A KV cache that is used more has no room for another request."""
 _LOOKED_AT: Final = 16
-"""Requests whose first token has not come, the oldest first, that are asked whether they read a prompt's beginning."""
-_READS: Final = 0.5
-"""A request of which less was cached reads the beginning itself."""
-_SCRAPE_GAP_S: Final = 1.0
-"""About the time between two scrapes. Prefills that begin within it do not queue."""
+"""Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _ENDLESS: Final = float("inf")
 _MEAN_DECAY: Final = 0.95
 _VISIBILITY_PRIOR: Final = 16.0
 """Requests that are taken to be known before anything was read."""
 _VISIBILITY_DECAY: Final = 0.99
-_MEAN_DURATION_S: Final = 5.0
 
 
 class PrefillSpeed:
     """Prefill rate of the pool's replicas in tokens/s, learned from times to first token."""
 
-    __slots__ = ("_seconds", "_tokens", "attention_tokens", "is_learned", "rate")
+    __slots__ = ("_seconds", "_tokens", "is_learned", "rate", "tuning")
 
-    def __init__(self, prefill_tokens_per_s: float, attention_tokens: int) -> None:
-        self.attention_tokens = attention_tokens
+    def __init__(self, prefill_tokens_per_s: float, tuning: BalanceTuning) -> None:
+        self.tuning = tuning
         self.rate = prefill_tokens_per_s
         self.is_learned = False
-        self._tokens = _PRIOR_TOKENS
-        self._seconds = _PRIOR_TOKENS / prefill_tokens_per_s
+        self._tokens = tuning.rate_prior_tokens
+        self._seconds = tuning.rate_prior_tokens / prefill_tokens_per_s
 
     def learn(self, tokens: float, seconds: float) -> float:
         """Add an observation, and return the seconds that were expected before it."""
         self.is_learned = True
         expected_s = tokens / self.rate
-        seconds = min(max(seconds, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
+        most = self.tuning.max_learned_factor
+        seconds = min(max(seconds, expected_s / most), expected_s * most)
         self._tokens = self._tokens * _POOL_DECAY + tokens
         self._seconds = self._seconds * _POOL_DECAY + seconds
         self.rate = self._tokens / self._seconds
         return expected_s
 
     def merge(self, tokens_per_s: float) -> None:
-        """Another process has learned this rate, which counts until something is learned here."""
+        """Adopt a rate that another process has learned; it counts until something is learned here."""
         if not self.is_learned and tokens_per_s > 0:
             self.rate = tokens_per_s
             self._seconds = self._tokens / tokens_per_s
@@ -80,7 +58,7 @@ class PrefillSpeed:
         """Return the cost of prefilling the last `uncached` of a prompt's tokens, in tokens without context: attention
         makes each token dearer in proportion to those before it.
         """
-        return uncached * (1 + (tokens - uncached / 2) / self.attention_tokens)
+        return uncached * (1 + (tokens - uncached / 2) / self.tuning.attention_tokens)
 
 
 class TrafficVisibility:
@@ -185,6 +163,7 @@ class Load:
         "_pending_at_scrape",
         "_pending_since",
         "_pending_work",
+        "_tuning",
         "_used_base",
         "_work_mean",
         "batch_s",
@@ -219,6 +198,7 @@ class Load:
         self.prompt = 0
         self.rate = pace.rate
         self.speed = pace
+        self._tuning = pace.tuning
         self._observed_s = 0.0
         self._expected_s = 0.0
         self._observations = 0.0
@@ -228,7 +208,7 @@ class Load:
         self._others_since = 0.0
         self._others_wait_s = 0.0
         self._work_mean = 1_000.0
-        self._duration_s = _MEAN_DURATION_S
+        self._duration_s = self._tuning.first_duration_s
         # What decisions add to the process's own counts, from the last scrape.
         self._flight_base = 0
         self._used_base = 0.0
@@ -269,7 +249,7 @@ class Load:
         last = min(int(cached / ask.block_tokens), len(ask.blocks)) - 1
         if last < 0:
             return False
-        block, read = ask.blocks[last], _READS * cached
+        block, read = ask.blocks[last], self._tuning.reading_part * cached
         return any(
             len(lease.ask.blocks) > last and lease.ask.blocks[last] == block and lease.matched < read
             for lease in islice(self._pending, _LOOKED_AT)
@@ -279,7 +259,7 @@ class Load:
         """Return the work that is to be read there before a new prompt, in tokens without context."""
         left = (self.clear_at - now) / self.token_s
         if self._pending:
-            left = max(left, self._pending_work - (1 - _OVERDUE) * next(iter(self._pending)).work)
+            left = max(left, self._pending_work - (1 - self._tuning.overdue_part) * next(iter(self._pending)).work)
         return max(0.0, left)
 
     def take(self, lease: Lease, now: float) -> None:
@@ -348,7 +328,7 @@ class Load:
         self._most_pending = max(self._most_pending, pending)
 
     def _recompute(self) -> None:
-        """Recomputes what decisions read, after a change. Three times for every request: so it is written out."""
+        """Recompute the inputs of decisions after a change. It runs three times per request, so it is written out."""
         pending, stats, used = self._pending, self.stats, None
         self.waiting = self._estimate_waiting(len(pending))
         self.extra_s = self.usage = self.free_s_per_token = 0.0
@@ -379,27 +359,31 @@ class Load:
         """Return whether requests wait for others to end. Where far fewer run than have run there at once, and the KV cache has room,
         they wait for prompts to be read.
         """
-        return stats.running >= _SEATED * self._most_running or (stats.kv_usage or 0.0) >= _FULL_KV
+        return (
+            stats.running >= self._tuning.seated_part * self._most_running
+            or (stats.kv_usage or 0.0) >= self._tuning.full_kv_usage
+        )
 
     def _recompute_waits(self, generating: int) -> None:
-        """Recomputes the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
-        `_DOUBT`; and what is to be waited for.
+        """Recompute the rate, which is the pool's, corrected by the replica's own observations as far as they outweigh
+        `replica_doubt`; and the waiting times.
         """
-        doubt = self._expected_s * _DOUBT / self._observations if self._observations else 1.0
+        tuning = self._tuning
+        doubt = self._expected_s * tuning.replica_doubt / self._observations if self._observations else 1.0
         self.rate = rate = self.speed.rate * (self._expected_s + doubt) / (self._observed_s + doubt)
-        self.token_s = token_s = (1 + _INTERFERENCE * min(1.0, self.usage)) / rate
-        self.batch_s = _BATCH_S * generating if generating > 0 else 0.0
+        self.token_s = token_s = (1 + tuning.decode_interference * min(1.0, self.usage)) / rate
+        self.batch_s = tuning.generating_s * generating if generating > 0 else 0.0
         if self._pending:
             first, work = next(iter(self._pending)).work, self._pending_work
             # Only of the first is it believed that a part is done already: the others' turn has not come.
-            self.rest_s = (work - (1 - _OVERDUE) * first) * token_s
+            self.rest_s = (work - (1 - tuning.overdue_part) * first) * token_s
             self.clear_at = self._pending_since + work * token_s + self._others_wait_s
         else:
             self.rest_s = 0.0
             self.clear_at = self._others_since + self._others_wait_s
 
     def _estimate_waiting(self, pending: int) -> int:
-        """Estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
+        """Return estimated requests in the engine's own queue. Of those sent since the last scrape, as many are assumed
         running as there are free slots; where the slots are unknown and nobody waited, as many as it prefills before
         the next scrape.
         """
@@ -412,15 +396,16 @@ class Load:
         if stats is not None and stats.max_running:
             free = max(1, stats.max_running - stats.running)
         else:
-            free = max(1, int(self.rate * _SCRAPE_GAP_S / self._work_mean))
+            free = max(1, int(self.rate * self._tuning.scrape_gap_s / self._work_mean))
         return max(0, sent - free)
 
     def _learn(self, lease: Lease, took_s: float) -> None:
-        """Learns the prefill rate from a time to first token and the work that had to be done before it."""
-        if lease.uncached < _LEAST_TOKENS or took_s <= 0 or self.extra_s:
+        """Learn the prefill rate from a time to first token and the work that had to be done before it."""
+        if lease.uncached < self._tuning.min_learned_tokens or took_s <= 0 or self.extra_s:
             return
         expected_s = self.speed.learn(lease.work + lease.ahead, took_s)
-        took_s = min(max(took_s, expected_s / _MOST_FACTOR), expected_s * _MOST_FACTOR)
+        most = self._tuning.max_learned_factor
+        took_s = min(max(took_s, expected_s / most), expected_s * most)
         self._observed_s = self._observed_s * _OWN_DECAY + took_s
         self._expected_s = self._expected_s * _OWN_DECAY + expected_s
         self._observations = self._observations * _OWN_DECAY + 1

@@ -29,7 +29,7 @@ class _CacheBlind(Balancer):
 
 
 class RoundRobin(_CacheBlind):
-    """Sends requests to the replicas in turn."""
+    """The policy that sends requests to the replicas in turn."""
 
     _last = -1
 
@@ -40,7 +40,7 @@ class RoundRobin(_CacheBlind):
 
 
 class LeastLoaded(_CacheBlind):
-    """Sends a request to the replica with the fewest in flight, a random one among equals."""
+    """The policy that sends a request to the replica with the fewest in flight, a random one among equals."""
 
     def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         del ask
@@ -49,7 +49,7 @@ class LeastLoaded(_CacheBlind):
 
 
 class RandomTwo(_CacheBlind):
-    """Draws two replicas and sends the request to the one with fewer in flight."""
+    """The policy that draws two replicas and sends the request to the one with fewer in flight."""
 
     def _select(self, ask: ReplicaRequest, candidates: Sequence[Load]) -> Load:
         del ask

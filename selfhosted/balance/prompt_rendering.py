@@ -63,8 +63,8 @@ def instructions(request: ChatRequest) -> bytes:
 
 
 def root_of(request: ChatRequest, *, salt: str = "") -> int:
-    """32-bit checksum of the conversation's instructions and first message: stays the same as it grows, and in every
-    process. Two that have one by chance only share a home.
+    """Return the 32-bit checksum of the conversation's instructions and first message: stays the same as it grows, and
+    in every process. Two that have one by chance only share a home.
     """
     parts = [salt.encode()]
     if request.operation != "chat":

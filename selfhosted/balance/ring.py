@@ -17,14 +17,16 @@ _MASK: Final = (1 << 64) - 1
 
 @lru_cache(maxsize=2_048)
 def _points(name: str) -> tuple[int, ...]:
-    """Points of one replica, cached so that a replica that comes or goes does not cost hashing all the others again."""
+    """Return the points of one replica, cached so that a replica that comes or goes does not cost hashing all the
+    others again.
+    """
     return tuple(
         int.from_bytes(blake2b(f"{name}#{turn}".encode(), digest_size=8).digest(), "big") for turn in range(_POINTS)
     )
 
 
 def _mix(root: int) -> int:
-    """Mixes a root's bits (splitmix64's finalizer): roots need not be evenly spread, such as a simulation's counters."""
+    """Mix a root's bits (splitmix64's finalizer): roots need not be evenly spread, such as a simulation's counters."""
     value = (root + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -9,7 +9,7 @@ from selfhosted.config import RoomConfig
 from selfhosted.replica import PoolReading, PoolRoom, Replica
 
 _ROOMY: Final = 0.75
-"""A fill at which nobody minds how much less there could be."""
+"""A fill so low that a lower one makes no difference."""
 
 
 def full(replica: Replica, room: RoomConfig, load: Load | None = None) -> bool:
@@ -45,9 +45,9 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
 
 
 def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable[[str], Load | None]) -> int:
-    """Tokens of requests that the replicas can carry now: of each full one what it has in use, of each other one its KV
-    capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its engine's word is
-    known.
+    """Return the tokens of requests that the replicas can carry now: of each full one what it has in use, of each other
+    one its KV capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its
+    engine's word is known.
     """
     whole = 0.0
     for replica in replicas:
@@ -63,7 +63,7 @@ def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable
 
 
 def kv_tokens_of(replica: Replica, otherwise: int) -> int:
-    """Capacity of its KV cache in tokens; `otherwise` where it does not tell."""
+    """Return the capacity of its KV cache in tokens; `otherwise` where it does not tell."""
     stats = replica.stats
     return otherwise if stats is None or stats.kv_tokens is None else stats.kv_tokens
 
@@ -94,8 +94,8 @@ def room_of(loads: Iterable[Load], room: RoomConfig, tokens: int, now: float) ->
 
 
 def reading_of(loads: Iterable[Load], now: float, turns: Callable[[str], int]) -> PoolReading | None:
-    """Return how many more prompts replicas may begin to read that have read those of all requests that they have, each as many as `turns`
-    tells by its name; None where none has statistics.
+    """Return the number of further prompts that replicas may begin to read: as many as `turns` has, by name, for each
+    that has read the prompts of all its requests; None where no replica has statistics.
     """
     waits = [(max(load.wait_s(now), 0.0), load.name) for load in loads if load.known]
     if not waits:

@@ -22,7 +22,9 @@ _MOST_NEWS: Final = 2_048
 _MOST_OPEN: Final = 16_384
 """Requests under way that are remembered of one other process, and told of in one list."""
 _SILENT_S: Final = 5.0
-"""After so long without a word a process's requests are forgotten. It lists what is open several times a second."""
+"""Seconds without a message after which a process's requests are forgotten. It lists its open ones several times a
+second.
+"""
 
 
 class SentPrompt(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +65,7 @@ class PromptsSent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPrompts:
-    """Collects what this process has to tell of one pool."""
+    """The messages of this process about one pool, as they gather."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -89,7 +91,7 @@ class SentPrompts:
         self.news()
 
     def started(self, lease: Lease) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
         number = self._numbers.get(lease)
         if number is not None:
             self._started.append(number)
@@ -103,7 +105,7 @@ class SentPrompts:
             self.news()
 
     def told(self, *, whole: bool = False) -> PromptsSent | None:
-        """Return what is to be told now, once; None when there is nothing. `whole`: with the list of what is open."""
+        """Return the message that is due, once; None when there is none. `whole`: with the list of open requests."""
         if not (self._sent or self._started or self._ended or (whole and self._numbers)):
             return None
         message = PromptsSent(
@@ -129,7 +131,9 @@ class _Process:
 
 
 class ToldPrompts:
-    """Counts at a pool's balancers what other processes tell: at the one that knows the replica. Speeds told are the first one's."""
+    """The count of other processes' messages at a pool's balancers, each at the one that knows the replica. Speeds are
+    the first one's.
+    """
 
     def __init__(self, *balancers: Balancer) -> None:
         self._balancers = balancers
@@ -140,7 +144,7 @@ class ToldPrompts:
         return sum(len(process.leases) for process in self._processes.values())
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Take over what one process tells."""
+        """Take over the message of one process."""
         if message.reads_per_s is not None:
             self._balancers[0].merge_prefill_rate(message.reads_per_s)
         if message.hashes != HASHES:
@@ -163,7 +167,7 @@ class ToldPrompts:
             self._end(process, [number for number in process.leases if number not in still], now)
 
     def expire(self, now: float) -> None:
-        """Forgets the requests of processes that were not heard of for long: they are gone."""
+        """Forget the requests of processes that were not heard of for long: they are gone."""
         for name, process in tuple(self._processes.items()):
             if now - process.heard_at > _SILENT_S:
                 self._end(process, list(process.leases), now)

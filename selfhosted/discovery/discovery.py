@@ -38,7 +38,7 @@ Conflict = Literal["name", "address"]
 
 
 class DiscoveryObserver:
-    """Receives the results of discovery; this base class ignores them."""
+    """An observer of the results of discovery; this base class ignores them."""
 
     def discovery_looked(self, pool: str, source: SourceName, result: Result) -> None: ...
 

@@ -7,14 +7,14 @@ from selfhosted.replica import Source as SourceName
 
 
 class DiscoveryMetrics(DiscoveryObserver):
-    """Counts polls by result, and conflicting claims. Pools come from the configuration and the other labels have fixed
-    values, so no cap is needed.
+    """The counts of polls by result, and of conflicting claims. Pools come from the configuration and the other labels
+    have fixed values, so no cap is needed.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._looks = Counter(
             "weighbridge_discovery_looks",
-            "Times that a pool's replicas were asked for, by how that ended: ok, empty, failed.",
+            "Polls of a pool's replicas by result: ok, empty, failed.",
             ("pool", "source", "result"),
             registry=registry,
         )

@@ -89,7 +89,7 @@ def cluster_of(
     secrets: Callable[[str], str],
     account: Path = SERVICE_ACCOUNT,
 ) -> Cluster:
-    """Access as configured, with the pod's environment and service account as defaults."""
+    """Return the access as configured, with the pod's environment and service account as defaults."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     own = f"https://{f'[{host}]' if ':' in host else host}:{port}" if host else ""
@@ -216,7 +216,7 @@ def _refusal(status: int, config: KubernetesConfig) -> str:
 
 
 def found_in(config: KubernetesConfig, slices: Iterable[_Slice]) -> SourceResult:
-    """One replica for each endpoint, named after its pod."""
+    """Return one replica for each endpoint, named after its pod."""
     # A Service with both families has each pod twice: the IPv4 one counts.
     ordered = sorted((each for each in slices if each.address_type in {"IPv4", "IPv6"}), key=lambda s: s.address_type)
     found: dict[str, DiscoveredReplica] = {}

@@ -33,7 +33,7 @@ _ALL_AT_ONCE: Final = frozenset(
     }
 )
 _FREE: Final = frozenset({b"null", b'"auto"', b'"none"'})
-"""Of `tool_choice`: what lets an answer be text."""
+"""Values of `tool_choice` with which an answer may be text."""
 _UNSAID: Final = frozenset({b"false", b"0", b"[]", b'""'})
 
 

@@ -276,8 +276,8 @@ def _vllm(page: bytes, at: float) -> Reading:
 
 
 def _vllm_cache(samples: tuple[Sample, ...] | None) -> tuple[int | None, int | None]:
-    """Capacity of all caches in tokens, and tokens in a block. Newer versions report the tokens, which differ for
-    hybrid models.
+    """Return the capacity of all caches in tokens, and tokens in a block. Newer versions report the tokens, which
+    differ for hybrid models.
     """
     if not samples:
         return None, None
@@ -295,8 +295,8 @@ def _vllm_cache(samples: tuple[Sample, ...] | None) -> tuple[int | None, int | N
 
 
 def _vllm_adapters(samples: tuple[Sample, ...] | None) -> tuple[frozenset[str] | None, int | None]:
-    """Adapters with requests, and the most that are loaded at once. The sample's value is the time of its writing, and
-    old series stay on the page: only the newest counts.
+    """Return the adapters with requests, and the most that are loaded at once. The sample's value is the time of its
+    writing, and old series stay on the page: only the newest counts.
     """
     if not samples:
         return None, None
@@ -375,8 +375,8 @@ def _sglang(page: bytes, at: float) -> Reading:
 
 
 def _grouped(samples: tuple[Sample, ...], *, all_priorities: bool) -> list[float]:
-    """One value for each set of labels without the ranks: the ranks of one engine report the same, and the highest is
-    taken.
+    """Return one value for each set of labels without the ranks: the ranks of one engine report the same, and the
+    highest is taken.
     """
     groups: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:

@@ -26,7 +26,7 @@ def engine_session() -> aiohttp.ClientSession:
 
 
 class HttpFetch:
-    """Fetches over aiohttp. Follows no redirect: the engine's key goes to the engine's address alone."""
+    """A fetch over aiohttp. It follows no redirect: the engine's key goes to the engine's address alone."""
 
     def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None) -> None:
         self._session = session

@@ -33,7 +33,7 @@ class HitRate:
 class EngineRates:
     """Exponentially weighted rates of one engine process, with a time constant of one minute.
 
-    The weights are known for what time they stand, so an engine that was read for ten seconds shows its ten seconds.
+    The sum of the weights is known, so an engine that was read for ten seconds shows the mean of ten seconds.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class EngineRates:
         self._sums: dict[str, float | None] = {"tokens": 0.0, "computed": 0.0, "output": 0.0, "preemptions": 0.0}
 
     def add(self, before: EngineStats, after: EngineStats) -> None:
-        """Add what happened between two readings of one process."""
+        """Add the growth of the counters between two readings of one process."""
         took_s = after.at - before.at
         if took_s <= 0:
             return

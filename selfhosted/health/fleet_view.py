@@ -66,7 +66,7 @@ def fleet_as_json(view: FleetView, now: float) -> dict[str, Any]:
 
 
 def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str = "") -> dict[str, Any]:
-    """JSON object of one pool, with its replicas. `problem`: why its engines do not sleep in turns."""
+    """Return the JSON object of one pool, with its replicas. `problem`: why its engines do not sleep in turns."""
     config, snapshot = watched.config, watched.snapshot()
     wish = registry.wish(config.name)
     desired = None if wish is None else wish.desired
@@ -129,7 +129,7 @@ def _unread(replicas: Iterable[Replica]) -> list[dict[str, str]]:
 def _state_of_pool(
     config: PoolConfig, replicas: Sequence[Replica], problems: Sequence[Problem], desired: int | None
 ) -> PoolState:
-    """As `state_of`; where some replicas only read prompts for the others, these are those that can serve."""
+    """Return the state as `state_of` does; where some replicas only read prompts for the others, only the others count."""
     prefill, whole = config.prefill, state_of(replicas, problems, desired)
     if prefill is None:
         return whole
@@ -138,7 +138,7 @@ def _state_of_pool(
 
 
 def _told_readers(config: PoolConfig, registry: Registry, replicas: Sequence[Replica]) -> dict[str, Any]:
-    """Return what is told of the replicas that only read prompts, whose number is decided apart."""
+    """Return the JSON of the replicas that only read prompts, whose number is decided apart."""
     (part,) = (each for each in config.parts if each.does == "reads")
     own = [each for each in replicas if config.is_in(part, each.name)]
     return {
@@ -159,7 +159,7 @@ def told_wish(wish: ScaleTarget | None) -> dict[str, Any]:
 
 
 def told_replica(replica: Replica, now: float, *, ordered: bool) -> dict[str, Any]:
-    """JSON object of one replica. Statistics that are unknown are null, never 0."""
+    """Return the JSON object of one replica. Statistics that are unknown are null, never 0."""
     return {
         "name": replica.name,
         "url": replica.address.url,
@@ -201,7 +201,7 @@ def _usage_as_json(usage: Usage) -> dict[str, Any]:
 
 
 def _versions_as_json(replicas: Sequence[Replica], hardware: PoolHardware) -> list[dict[str, Any]]:
-    """Return what each version's replicas do, and for how much. One that is null stands for the replicas that say none."""
+    """Return the work and the cost of each version's replicas. The version null stands for replicas that report none."""
     found = []
     for version, usage in usage_by_version(replicas, hardware).items():
         own = [each for each in replicas if each.address.version == version]
@@ -225,8 +225,8 @@ def _load(replicas: Iterable[Replica]) -> dict[str, Any]:
 
 
 def hit_rate(known: Iterable[EngineStats]) -> float | None:
-    """Fraction of prompt tokens that the engines found in their prefix caches since they started, 0 to 1; None when
-    unknown.
+    """Return the fraction of prompt tokens that the engines found in their prefix caches since they started, 0 to 1;
+    None when unknown.
     """
     pairs = [(each.prefix_hits, each.prefix_queries) for each in known]
     reported = [(hits, queries) for hits, queries in pairs if hits is not None and queries is not None]

@@ -18,7 +18,7 @@ _STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 
 class WatchMetrics(WatchObserver):
-    """Exports the states and loads of replicas. Every process watches the same ones, so the most recent value is the
+    """The states and loads of replicas as metrics. Every process watches the same ones, so the most recent value is the
     right one.
     """
 
@@ -160,7 +160,7 @@ class WatchMetrics(WatchObserver):
             gauge.remove(pool, replica)
 
     def set_pool_hardware(self, pool: str, hardware: PoolHardware) -> None:
-        """Set what is known of a pool's hardware; what is not has no series."""
+        """Set the known figures of a pool's hardware; an unknown one has no series."""
         hour = hardware.nanousd_per_hour
         known = {
             "gpus": hardware.gpus,

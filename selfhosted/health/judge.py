@@ -1,4 +1,4 @@
-"""Judges a pool's replicas in one process: by what is told of probes, and by the outcomes of the process's own requests.
+"""Judges a pool's replicas in one process, by reported probes and by the outcomes of the process's own requests.
 
 Every process of a host is told the same, so they agree; what a process sees itself counts there at once, and is told.
 When nothing is told any more, the last states and statistics count on: statistics until they are stale, and a suspect
@@ -26,22 +26,22 @@ _NOBODY_READS: Final = "nobody reads its statistics now"
 
 
 class JudgeObserver:
-    """Receives what changed; this base class ignores it. Implementations must be quick."""
+    """An observer of changes; this base class ignores them. Implementations must be quick."""
 
     def members_changed(self, addresses: tuple[Address, ...]) -> None: ...
 
     def removed(self, name: str) -> None: ...
 
     def restarted(self, name: str) -> None:
-        """Another process answers there now, with an empty cache."""
+        """Note that another process answers there now, with an empty cache."""
 
     def state_changed(self, name: str, before: ReplicaState | None, state: ReplicaState) -> None:
-        """`before` is None for a replica that is new."""
+        """Note a change of state; `before` is None for a new replica."""
 
     def stats_changed(self, name: str, stats: EngineStats | None) -> None: ...
 
     def changed(self) -> None:
-        """Replicas came, went, or are in another state."""
+        """Note that replicas came, went, or are in another state."""
 
 
 class PoolJudge:
@@ -55,7 +55,7 @@ class PoolJudge:
         tell: Tell | None = None,
         observer: JudgeObserver | None = None,
     ) -> None:
-        """`tell` sends up what this process's requests say; without it nobody is told."""
+        """`tell` sends up the evidence of this process's requests; without it nothing is sent."""
         self._pool = config.name
         self._limits = judge.limits_of(config)
         self._stale_s = config.watch.stale_s
@@ -84,14 +84,14 @@ class PoolJudge:
         return any(each.health.probe is None for each in self._judged.values())
 
     def health(self, name: str) -> Health | None:
-        """None for a replica that is not there."""
+        """Return a replica's health; None for a replica that is not there."""
         judged = self._judged.get(name)
         return None if judged is None else judged.health
 
     # --- what is told
 
     def hear(self, message: FromPool) -> None:
-        """Take over what is told of the pool."""
+        """Take over a message about the pool."""
         if isinstance(message, ReplicaObserved):
             self.observe(message)
         else:
@@ -110,7 +110,7 @@ class PoolJudge:
             self._members_changed()
 
     def observe(self, observed: ReplicaObserved) -> None:
-        """Take over what is known of one replica. One that is new is a member from now on."""
+        """Take over the facts of one replica. A new one is a member from now on."""
         name = observed.address.name
         if self._adopt_one(observed.address):
             self._members_changed()
@@ -127,7 +127,7 @@ class PoolJudge:
             self._set_adapters(judged, observed.adapters, observed.adapters_at)
 
     def doubt(self, doubted: ReplicaDoubted) -> bool:
-        """Take over what another process's requests say. Returns whether it was news."""
+        """Take over the evidence of another process's requests. Returns whether it was news."""
         judged = self._judged.get(doubted.replica)
         if judged is None or judged.address.url != doubted.url:
             return False
@@ -191,7 +191,7 @@ class PoolJudge:
         return tuple([self._told_doubt(each) for each in self._judged.values() if each.health.is_open])
 
     def tick(self, interval_s: float) -> None:
-        """Lets time pass; called about every `interval_s` seconds. Where nothing was heard of a replica for two rounds
+        """Let time pass; called about every `interval_s` seconds. Where nothing was heard of a replica for two rounds
         of probes, its statistics are dropped once they are stale, and a suspect gets a request on trial.
         """
         now = self._clock()
@@ -268,7 +268,7 @@ class PoolJudge:
         return ReplicaDoubted(pool=self._pool, replica=address.name, url=address.url, doubt=judged.health.doubt)
 
     def _set_health(self, judged: JudgedReplica, health: Health) -> None:
-        """Take over the decided health, and publish what changed by it."""
+        """Take over the decided health, and publish its changes."""
         before, state = judged.health, judged.state
         judged.health = health
         if before.state == health.state and before.why == health.why:

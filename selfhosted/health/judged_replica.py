@@ -32,7 +32,7 @@ class JudgedReplica:
         self.stats_why = NOT_READ_YET
         self.scraped_at = NEVER
         self.restarted_at: float | None = None
-        """None until anything was heard."""
+        """Time of the last restart; None until anything was heard."""
         self.answered_at = NEVER
         self.adapters: frozenset[str] = frozenset()
         self.adapters_at = NEVER
@@ -73,7 +73,7 @@ class JudgedReplica:
         self.touch()
 
     def touch(self) -> None:
-        """Discards the cached value after a change."""
+        """Discard the cached value after a change."""
         self._replica = None
 
 

@@ -29,11 +29,11 @@ class ReplicaObserved(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Address
     probe: Probe | None = None
-    """None until it was probed."""
+    """Newest probe; None until it was probed."""
     doubt: Doubt = NO_DOUBT
     """The doubt that requests of all processes of the host raise about it."""
     stats: EngineStats | None = None
-    """None when they are unknown."""
+    """Statistics; None when they are unknown."""
     stats_why: str = ""
     """The reason why they are unknown, for people."""
     scraped_at: float = NEVER
@@ -76,7 +76,7 @@ Tell = Callable[[FromRequests], object]
 
 
 class Publisher(Protocol):
-    """Tells all processes of the host, and those that come later the newest message of each key."""
+    """A publisher to all processes of the host; those that come later get the newest message of each key."""
 
     def publish(self, key: Hashable, message: msgspec.Struct) -> None: ...
 

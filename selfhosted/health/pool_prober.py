@@ -1,4 +1,4 @@
-"""Watches a pool: probes and scrapes each replica about every second, and tells everybody what it found.
+"""Watches a pool: probes and scrapes each replica about every second, and tells everybody the findings.
 
 Each replica has two tasks, one for probes and one for scrapes, so that a slow or hostile replica delays only itself,
 and within the timeout.
@@ -29,17 +29,17 @@ ScrapeResult = Literal["ok", "status", "unreadable"] | Failure
 
 
 class WatchObserver:
-    """Receives what a pool's dashboard shows; this base class ignores it. Implementations must be quick and never
-    raise.
+    """An observer of the figures of a pool's dashboard; this base class ignores them. Implementations must be quick and
+    never raise.
     """
 
     def set_replica_state(self, pool: str, replica: str, state: ReplicaState) -> None: ...
 
     def set_replica_load(self, pool: str, replica: str, stats: EngineStats | None) -> None:
-        """`stats` is None when unknown."""
+        """Set a replica's load; `stats` is None when unknown."""
 
     def set_replica_version(self, pool: str, replica: str, version: str) -> None:
-        """`version` is empty when nobody says it."""
+        """Set a replica's version; empty when nobody says it."""
 
     def count_scrape(self, pool: str, result: ScrapeResult) -> None: ...
 
@@ -123,7 +123,7 @@ class PoolProber(JudgeObserver):
         self._publisher.publish(self._key(), PoolMembers(pool=self._pool, addresses=members, complete=complete))
 
     def doubt(self, doubted: ReplicaDoubted) -> None:
-        """Take over what a process's requests say against a replica, tell the others, and probe at once."""
+        """Take over a process's evidence against a replica, tell the others, and probe at once."""
         watched = self._watched.get(doubted.replica)
         if watched is None or not self._judge.doubt(doubted):
             return
@@ -149,7 +149,7 @@ class PoolProber(JudgeObserver):
             self._tell(watched)
 
     async def run(self) -> None:
-        """Probes and scrapes until it is cancelled."""
+        """Probe and scrape until it is cancelled."""
         self._running = True
         for watched in self._watched.values():
             self._start_tasks(watched)
@@ -220,7 +220,7 @@ class PoolProber(JudgeObserver):
     # --- what is found
 
     def _tell(self, watched: ProbedReplica) -> None:
-        """Judges what is known of the replica now, and tells everybody."""
+        """Judge the replica by its present facts, and tell everybody."""
         name = watched.address.name
         if self._watched.get(name) is not watched:
             return
@@ -277,7 +277,7 @@ class PoolProber(JudgeObserver):
     # --- statistics
 
     async def _update_stats(self, watched: ProbedReplica) -> None:
-        """Scrapes one replica, unless it does not answer probes."""
+        """Scrape one replica, unless it does not answer probes."""
         if not self._is_read(watched):
             return
         result, why, reading = await self._scrape(watched)

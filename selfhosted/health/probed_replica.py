@@ -1,4 +1,4 @@
-"""One replica under watch: what probes and readings found of it."""
+"""One replica under watch: the findings of probes and readings."""
 
 import asyncio
 import math
@@ -73,7 +73,7 @@ class ProbedReplica:
         self._last: Reading | None = None
 
     def observed(self, doubt: Doubt) -> ReplicaObserved:
-        """All that is known of it, with what requests say."""
+        """Return all known facts of it, those from requests included."""
         return ReplicaObserved(
             address=self.address,
             probe=self.probe,
@@ -100,7 +100,7 @@ class ProbedReplica:
         )
 
     def take_stats(self, stats: EngineStats | None, why: str, now: float) -> None:
-        """Note what was read, or why there is nothing. With the statistics goes what they said of its sleep."""
+        """Note the statistics and the engine's sleep, or the reason why there are none."""
         self.stats, self.stats_why, self.scraped_at = stats, why, now
         if stats is None:
             self.asleep = False
@@ -130,7 +130,7 @@ class ProbedReplica:
         return restarted, None if restarted else last
 
     def forget_process(self, now: float) -> None:
-        """Drop what was known of the previous process: its adapters and slots."""
+        """Drop the adapters and slots of the previous process."""
         self.restarted_at = now
         self.slots = None
         self.rates = EngineRates()

@@ -1,4 +1,4 @@
-"""The prober: once a host, for all pools, it keeps their members, their health, and what processes tell of them."""
+"""The prober, once a host for all pools: their members, their health, and the processes' messages about them."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -18,15 +18,15 @@ from selfhosted.scale.process_reports import FleetReport, ProcessReports, ttft_t
 
 
 class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool, and what looks after it."""
+    """A pool with its discovery, prober and adapters."""
 
     config: PoolConfig
     discovery: Discovery
     watch: PoolProber
     fetch: HttpFetch | None = None
-    """Asks its engines, with their key; None where nobody does but the watch."""
+    """Client with the engines' key; None where only the prober asks them."""
     look: LoraPoll | None = None
-    """None where the pool has no adapters."""
+    """Poll of the loaded adapters; None where the pool has none."""
 
     def snapshot(self) -> PoolSnapshot:
         """Return the replicas now."""
@@ -40,10 +40,10 @@ class Prober:
         self.pools = pools
         self.reports = ProcessReports({name: ttft_target_s(pool.config) for name, pool in pools.items()}, clock)
         self._kv_states: dict[str, dict[str, KvStates]] = {name: {} for name in pools}
-        """By pool and process; the process that told first comes first."""
+        """Subscriptions by pool and process, in the order of the processes' first messages."""
 
     def hear(self, process: str, message: FromProcess) -> None:
-        """Take over what a process tells; `process` is its boot id. A pool that is not known here is ignored."""
+        """Take over a process's message; `process` is its boot id. A pool that is not known here is ignored."""
         if isinstance(message, FleetReport):
             self.reports.hear(process, message)
             return

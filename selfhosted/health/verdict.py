@@ -110,7 +110,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unknown(now: float) -> Health:
-    """Health of a replica that was just discovered."""
+    """Return the health of a replica that was just discovered."""
     return Health(state="starting", since=now, why="it was not probed yet")
 
 
@@ -239,7 +239,7 @@ def _continued(before: Probe | None, probe: Probe) -> Probe:
 
 
 def _order(doubt: Doubt) -> tuple[float, ...]:
-    """Two that changed at the same moment are in one order everywhere, too."""
+    """Return the sort key, which also orders replicas that changed at the same moment alike everywhere."""
     trial_until = _NEVER if doubt.trial_until is None else doubt.trial_until
     return doubt.at, doubt.suspicions, doubt.suspect_until, trial_until
 

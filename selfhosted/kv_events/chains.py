@@ -252,7 +252,7 @@ class Chains:
     def _held_chain(
         self, held: _ReplicaBlocks, tokens: Sequence[int], adapter: str | None, salt: str | None
     ) -> list[int]:
-        """Names of the prompt's leading engine blocks, as far as the engine holds them."""
+        """Return the names of the prompt's leading engine blocks, as far as the engine holds them."""
         chain: list[int] = []
         parent = ROOT
         size = held.block_tokens
@@ -341,7 +341,7 @@ class Chains:
             self._unmap(next(iter(self._texts)))
 
     def _texts_on_path(self, name: int) -> list[int]:
-        """Texts on the path to this node, in the prompt's order."""
+        """Return the texts on the path to this node, in the prompt's order."""
         texts: list[int] = []
         while name != ROOT:
             node = self._nodes[name]
@@ -376,7 +376,9 @@ class Chains:
 
 
 def name_of(parent: int, tokens: Sequence[int], adapter: str | None, extra: Sequence[Any]) -> int:
-    """64-bit name of an engine block: a hash of the prompt up to its end, the same for all replicas of a pool. Never 0."""
+    """Return the 64-bit name of an engine block: a hash of the prompt up to its end, the same for all replicas of a
+    pool. Never 0.
+    """
     digest = blake2b(array("q", tokens).tobytes(), key=parent.to_bytes(_NAME_BYTES, "big"), digest_size=_DIGEST_BYTES)
     if adapter is not None or extra:
         digest.update(msgspec.msgpack.encode((adapter, extra)))

@@ -6,14 +6,14 @@ from selfhosted.kv_events.subscriber import KvObserver, KvResult
 
 
 class KvMetrics(KvObserver):
-    """Counts KV events by pool and result. Pools come from the configuration and results are fixed, so no cap is
+    """The counts of KV events by pool and result. Pools come from the configuration and results are fixed, so no cap is
     needed.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter(
             "weighbridge_kv_events",
-            "What engines told of their KV caches: batches, blocks stored and removed, caches cleared, events "
+            "Engines' events about their KV caches: batches, blocks stored and removed, caches cleared, events "
             "passed_over, garbage, gaps, replayed, dropped (knowledge that was), restart; and prompts learned, unseen, "
             "failed, known, busy.",
             ("pool", "result"),

@@ -127,16 +127,16 @@ class KvEvents:
         return _Place(parts.hostname or "", port_of(self._port, own), replay)
 
     def restarted(self, name: str) -> None:
-        """Empty what is known of a replica whose process was replaced: its cache is empty."""
+        """Forget the known blocks of a replica whose process was replaced: its cache is empty."""
         self.chains.cleared(name)
 
     def offer(self, sample: Sample) -> None:
-        """Offers a prompt whose first token came for tokenizing; most need none, or are passed over."""
+        """Offer a prompt whose first token came for tokenizing; most need none, or are passed over."""
         if not self._absent and sample.replica in self._followers:
             self._sampling.offer(sample)
 
     def states(self) -> Mapping[str, KvState]:
-        """State of each replica's subscription, by name."""
+        """Return the state of each replica's subscription, by name."""
         if self._absent:
             return {name: KvState(state="absent", why=_ABSENT) for name in self._followers}
         told = {name: follower.state for name, (_, follower) in self._followers.items()}
@@ -249,7 +249,7 @@ class KvEvents:
 
 
 class _ReplayRequester:
-    """Requests replays from one engine."""
+    """The requester of replays from one engine."""
 
     def __init__(self, events: KvEvents, host: str, port: int) -> None:
         self._events = events

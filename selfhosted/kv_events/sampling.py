@@ -91,7 +91,7 @@ class Sampling:
         self._paused_until = 0.0
 
     def offer(self, sample: Sample) -> None:
-        """Queues a sample, or counts it as known or passed over. Takes a few microseconds."""
+        """Queue a sample, or count it as known or passed over. Takes a few microseconds."""
         if self._chains.knows(sample.blocks):
             self._counted("known")
         elif len(self._waiting) >= self._limits.waiting or self._clock() < self._paused_until:
@@ -101,7 +101,7 @@ class Sampling:
             self._offered.set()
 
     async def run(self) -> None:
-        """Tokenizes queued samples until it is cancelled."""
+        """Tokenize queued samples until it is cancelled."""
         while True:
             await self._offered.wait()
             while self._waiting:
@@ -143,8 +143,8 @@ class Sampling:
 
 
 def tokenize_body(model: str, request: ChatRequest) -> bytes | None:
-    """Body of /tokenize for a chat request; None when the engine's prompt would differ from what /tokenize makes of it,
-    or the body is too long.
+    """Return the body of /tokenize for a chat request; None when the engine's prompt would differ from what /tokenize
+    makes of it, or the body is too long.
     """
     if request.images or not _UNSUPPORTED.isdisjoint(request.fields):
         return None

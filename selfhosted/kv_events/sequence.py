@@ -19,7 +19,7 @@ class Sequence:
         """The first number that has not been applied yet."""
 
     def see(self, number: int) -> Seen:
-        """Classifies a live message. The caller calls `taken` once it has applied it."""
+        """Classify a live message. The caller calls `taken` once it has applied it."""
         live, self._live = self._live, number + 1
         if live is None:
             return "first" if number > self.wanted else "next" if number == self.wanted else "restart"

@@ -46,7 +46,7 @@ Replay = Callable[[int], AsyncGenerator[Sequence[bytes], None]]
 
 
 class KvObserver:
-    """Receives counts of events; this base class ignores them. Implementations must be quick and never raise."""
+    """An observer of counts of events; this base class ignores them. Implementations must be quick and never raise."""
 
     def count_kv(self, pool: str, result: KvResult, count: int = 1) -> None: ...
 
@@ -73,7 +73,7 @@ class KvStates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower:
-    """Follows the events of one replica. The owner of the connection calls `live` and `lost`."""
+    """The subscriber to the events of one replica. The owner of the connection calls `live` and `lost`."""
 
     def __init__(
         self, name: str, chains: Chains, count: Callable[[KvResult, int], None], replay: Replay | None = None

@@ -17,7 +17,7 @@ class _Tokens(msgspec.Struct):
 
 
 class HttpTokenize:
-    """Tokenizes by POST /tokenize, with limits on time and size."""
+    """A tokenizer by POST /tokenize, with limits on time and size."""
 
     def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None, *, timeout_s: float = 5.0) -> None:
         self._session = session

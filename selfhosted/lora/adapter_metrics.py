@@ -6,7 +6,7 @@ from selfhosted.lora.adapters import AdapterObserver, LoadResult
 
 
 class AdapterMetrics(AdapterObserver):
-    """Counts adapter loads by pool and result. Pools come from the configuration, so they need no cap."""
+    """The counts of adapter loads by pool and result. Pools come from the configuration, so they need no cap."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._loads = Counter(

@@ -1,8 +1,8 @@
 """LoRA adapters: loads one that a replica lacks through vLLM's runtime API.
 
 One load of an adapter runs at a replica at a time, and all requests of a process that need it wait for the same one.
-Where the engine's slots are taken, the adapter idle longest is unloaded. Which replica has which is told of by
-`adapter_look`, as other processes load too.
+Where the engine's slots are taken, the adapter idle longest is unloaded. `lora_poll` reports which replica has which,
+as other processes load too.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Residency(Protocol):
 
 
 class AdapterObserver:
-    """Receives the results of adapter loads and unloads; this base class ignores them."""
+    """An observer of adapter loads and unloads; this base class ignores them."""
 
     def count_adapter_load(self, pool: str, result: LoadResult) -> None: ...
 
@@ -153,7 +153,7 @@ class Adapters:
         self._residency.adapter_changed(replica, adapter, loaded=False)
 
     def adopt(self, names: Collection[str]) -> None:
-        """Forgets replicas that are not in the pool any more."""
+        """Forget replicas that are not in the pool any more."""
         for gone in self._places.keys() - set(names):
             del self._places[gone]
 
@@ -222,7 +222,7 @@ class Adapters:
         return await self._fetch.post(url, body, timeout_s=_LOAD_S, max_bytes=_MAX_BYTES)
 
     async def _make_room(self, place: _Place, name: str) -> None:
-        """Unloads the adapter that was idle longest where the engine's slots are taken. When none is idle the engine
+        """Unload the adapter that was idle longest where the engine's slots are taken. When none is idle the engine
         swaps.
         """
         replica = self._replica(name)

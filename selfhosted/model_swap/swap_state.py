@@ -32,7 +32,7 @@ class SleepTold(msgspec.Struct, frozen=True, kw_only=True):
     """The least seconds that waking it takes from now."""
 
     def opens_in_s(self, now: float) -> float | None:
-        """Seconds until it is expected to take requests; None while it does."""
+        """Return the seconds until it is expected to take requests; None while it does."""
         return max(self.opens_at - now, self.takes_s) if self.rests else None
 
 

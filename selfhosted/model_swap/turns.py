@@ -29,7 +29,7 @@ DOWN_S: Final = 240.0
 RETRY_S: Final = 900.0
 """Seconds for which a pool that could not be woken is left alone."""
 _FORGET_S: Final = 60.0
-"""Seconds after which nobody waits any more who was refused and did not come back."""
+"""Seconds after which a refused request that did not come back counts as waiting no more."""
 _LATELY: Final = 0.3
 """Weight of the newest measurement in what a step usually takes."""
 
@@ -90,7 +90,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     took: dict[str, float] = {}
     """Usual seconds of a step, such as `wake llama`; of those that were measured."""
     failed: dict[str, float] = {}
-    """Until when a pool is left alone."""
+    """Times until which pools are left alone."""
 
 
 class Moves(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ def is_step(before: Turns, turns: Turns) -> bool:
 
 
 def pays(turns: Turns | None) -> str | None:
-    """Return the pool that the GPUs' time is for: the one that is awake, or drains; then the one that it is cleared for."""
+    """Return the pool that the GPUs' time belongs to: the one that is awake or drains, then the one that is woken next."""
     if turns is None:
         return None
     return (turns.awake if turns.phase in ("awake", "draining") else turns.next) or None
@@ -287,7 +287,9 @@ def _others_wait(turns: Turns) -> bool:
 
 
 def _given_up(rules: Rules, turns: Turns, now_of: Mapping[str, PoolNow], at: float) -> Turns:
-    """Leaves the next pool alone for a while, and gives the GPUs to who had them, or to who waits longest."""
+    """Leave the next pool alone for a while, and give the GPUs to the pool that had them, or to the one that waits
+    longest.
+    """
     failed = {**turns.failed, turns.next: at + RETRY_S}
     if turns.awake != turns.next and now_of[turns.awake].up:
         return _step(turns, at, phase="awake", next="", failed=failed)

@@ -31,7 +31,7 @@ from selfhosted.scale.process_reports import AtGate, FleetReport
 
 _POLL_S: Final = 0.02
 _TELL_S: Final = 0.01
-"""Seconds for which what was sent is collected before the other processes of the host are told."""
+"""Seconds for which sent prompts are collected before the other processes of the host are told."""
 _LEAST_READY: Final = 2
 _BYTES_A_TOKEN: Final = 4
 """Bytes of English text in a token, the rule of thumb of OpenAI's tokenizer guide."""
@@ -42,8 +42,8 @@ ReadResult = Literal["handed", "declined", "failed"]
 
 
 class FleetObserver:
-    """Receives the fleet's decisions; this base class ignores them. Pool names come from the configuration, so there
-    are few.
+    """An observer of the fleet's decisions; this base class ignores them. Pool names come from the configuration, so
+    there are few.
     """
 
     def count_choice(self, pool: str, why: str) -> None: ...
@@ -59,7 +59,7 @@ class _Ready(msgspec.Struct, frozen=True):
     deployments: tuple[Deployment, ...]
     by_name: dict[str, Deployment]
     allowed: dict[str, Deployment] | None
-    """None where these are all that take requests."""
+    """Deployments to choose from; None where these are all that take requests."""
 
 
 class Fleet:
@@ -92,7 +92,7 @@ class Fleet:
             pool.recovered = functools.partial(self._on_recovery, pool)
 
     def hear(self, message: ToFleet) -> None:
-        """Take over what is told of a pool; one that is not known here is ignored."""
+        """Take over a message about a pool; an unknown pool is ignored."""
         pool = self.pools.get(message.address.pool if isinstance(message, ReplicaObserved) else message.pool)
         if pool is None:
             return
@@ -106,8 +106,8 @@ class Fleet:
             pool.judge.hear(message)
 
     def tick(self, interval_s: float, at_gate: Callable[[PoolConfig], AtGate]) -> None:
-        """Lets time pass, and tells what is to be told again and again; called about every `interval_s` seconds.
-        `at_gate` returns the requests of this process in the queues before a pool.
+        """Let time pass, and send the repeated messages; called about every `interval_s` seconds. `at_gate` returns the
+        requests of this process in the queues before a pool.
         """
         self.give_up_the_silent()
         for pool in self.pools.values():
@@ -124,7 +124,7 @@ class Fleet:
             self._tell(FleetReport(began_at=self._began_at, pools=reports))
 
     def deployments(self) -> dict[str, tuple[Deployment, ...]]:
-        """Deployments by target id, for every target that a pool serves: one for each known replica."""
+        """Return the deployments by target id, for every target that a pool serves: one for each known replica."""
         return {target: pool.deployments(target) for pool in self.pools.values() for target in pool.config.served}
 
     def ready(self, target: Target) -> tuple[Deployment, ...]:
@@ -164,8 +164,8 @@ class Fleet:
         return pool.balancer.free(pool.snapshot, tokens, now)
 
     def starts_in_s(self, target: Target) -> float | None:
-        """Seconds after which a replica of the target's pool may take requests, by its cold start; None where one takes them, nothing
-        scales the pool, or none serves the target.
+        """Return the seconds after which a replica of the target's pool may take requests, by its cold start; None
+        where one takes them, nothing scales the pool, or none serves the target.
         """
         pool = self._pool_of(target)
         if pool is None or pool.config.scale is None or pool.snapshot.taking:
@@ -274,12 +274,12 @@ class Fleet:
         return pool.reader(target.target_id, lease, tried, self._clock)
 
     def ahead(self, target: Target, lease: object) -> ReadingAhead | None:
-        """Return how the prompt of the lease's request is read in pieces; None where it is read as one."""
+        """Return the pieces in which the prompt of the lease's request is read; None where it is read as one."""
         pool = self._pool_of(target)
         return None if pool is None or not isinstance(lease, ReplicaLease) else pool.reading_ahead(lease)
 
     def read(self, target: Target, result: ReadResult) -> None:
-        """Count what became of asking such a replica."""
+        """Count the outcome of asking a replica to read a prompt for another one."""
         self._observer.count_reading(target.pool or "", result)
 
     def _sample(
@@ -311,7 +311,7 @@ class Fleet:
         if pool is not None and pool.adapters is not None and deployment.adapter is not None:
             pool.adapters.missing(_replica_of(deployment), deployment.adapter)
 
-    def turned_away(self, target: Target, tokens: int) -> None:
+    def record_overflow(self, target: Target, tokens: int) -> None:
         """Count a request, and its tokens, that was refused for lack of room: the autoscaler treats that as demand."""
         pool = self._pool_of(target)
         if pool is not None:
@@ -319,7 +319,7 @@ class Fleet:
             pool.turned_away_tokens += tokens
 
     def give_up_the_silent(self) -> None:
-        """Loses the overdue requests of replicas that answer probes but produce no tokens, so that they are retried
+        """Give up the overdue requests of replicas that answer probes but produce no tokens, so that they are retried
         elsewhere.
 
         Skipped for a replica that answered any request since the oldest overdue one began, and where fewer than two
@@ -352,12 +352,14 @@ class Fleet:
             await pool.adapters.ensure(replica, deployment.adapter)
 
     def tokens(self, targets: Sequence[str]) -> int:
-        """Tokens of requests that the pools of these targets can carry now, summed."""
+        """Return the tokens of requests that the pools of these targets can carry now, summed."""
         pools = [pool for pool in self.pools.values() if not set(pool.config.served).isdisjoint(targets)]
         return sum(pool.tokens() for pool in pools)
 
     def opens_in_s(self, targets: Sequence[str]) -> float | None:
-        """Seconds until a pool of these targets that rests is expected to take requests; None where none rests."""
+        """Return the seconds until a pool of these targets that rests is expected to take requests; None where none
+        rests.
+        """
         now = self._clock()
         pools = [pool for pool in self.pools.values() if pool.rests and not set(pool.config.served).isdisjoint(targets)]
         return min((waits for pool in pools if (waits := pool.opens_in_s(now)) is not None), default=None)
@@ -375,7 +377,7 @@ class Fleet:
         return [*events, self._keep_telling()]
 
     async def _keep_telling(self) -> None:
-        """Tells the other processes of the host, in a moment, what this one sent where."""
+        """Tell the other processes of the host, in a moment, which prompts this one sent where."""
         while True:
             await self._news.wait()
             await asyncio.sleep(_TELL_S)

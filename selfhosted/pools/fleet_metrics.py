@@ -8,8 +8,8 @@ from selfhosted.pools.fleet import FleetObserver, ReadResult
 
 
 class FleetMetrics(FleetObserver):
-    """Counts requests by pool and by the reason for the replica. Pools come from the configuration and there are five
-    reasons, so neither label needs a cap.
+    """The counts of requests by pool and by the reason for the replica. Pools come from the configuration and there are
+    five reasons, so neither label needs a cap.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

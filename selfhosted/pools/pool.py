@@ -29,7 +29,7 @@ AHEAD_AT_ONCE: Final = 3
 _MOST_PIECES: Final = 32
 """A long prompt is read in larger pieces: each of them is a request that is sent and tokenized anew."""
 _BLOCK_TOKENS: Final = 16
-"""Of the engine's cache, where it does not tell."""
+"""Tokens of a block of the engine's cache, where it does not report them."""
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _OPENS_S: Final = 0.5
@@ -162,14 +162,14 @@ class Pool(JudgeObserver):
     # --- what other processes tell
 
     def hear(self, message: PromptsSent, now: float) -> None:
-        """Count what another process sent to the replicas, also where this one has sent nothing yet."""
+        """Count the requests that another process sent to the replicas, also where this one has sent none yet."""
         self.balancer.see(self.snapshot, now)
         if self.readers is not None:
             self.readers.see(self.judge.snapshot, now)
         self.told.hear(message, now)
 
     def hear_of_sleep(self, told: SleepTold, now: float) -> None:
-        """Its engines will sleep, or are awake. What they had cached is lost by then."""
+        """Adopt the news that its engines will sleep, or are awake. Their caches are lost by then."""
         begins = told.rests and (self.sleep is None or not self.sleep.rests)
         self.sleep = told
         if begins:
@@ -190,14 +190,16 @@ class Pool(JudgeObserver):
         return self.sleep.rests or (not snapshot.taking and any(each.state == "draining" for each in snapshot.replicas))
 
     def opens_in_s(self, now: float) -> float | None:
-        """Seconds until a pool that rests is expected to take requests; None where it does not rest."""
+        """Return the seconds until a pool that rests is expected to take requests; None where it does not rest."""
         if self.sleep is None or not self.rests:
             return None
         waits_s = self.sleep.opens_in_s(now)
         return _OPENS_S if waits_s is None else waits_s
 
     def last_call(self, among: Collection[str], now: float) -> str | None:
-        """Return a replica that still serves who got through the queue in the moment in which the pool began to rest; None for others."""
+        """Return a replica for a request that left the queue in the moment in which the pool began to rest; None for
+        others.
+        """
         if now - self._rests_since > _LAST_CALL_S:
             return None
         return next((each.name for each in self.snapshot.replicas if each.name in among), None)
@@ -225,7 +227,7 @@ class Pool(JudgeObserver):
         )
 
     def deployments(self, target_id: str) -> tuple[Deployment, ...]:
-        """One deployment of the target for each known replica, in whatever state."""
+        """Return one deployment of the target for each known replica, in whatever state."""
         return self._deployments(target_id, self.snapshot.replicas)
 
     def reader(
@@ -275,11 +277,11 @@ class Pool(JudgeObserver):
         return sum(known) if known and len(known) == len(told) else None
 
     def reading(self, now: float) -> PoolReading | None:
-        """Return how many more lines may have their prompts read; None when it is not known."""
+        """Return the number of further lines whose prompts may be read; None when it is unknown."""
         return self.balancer.reading(self.snapshot, now, functools.partial(self._turns, now))
 
     def reading_ahead(self, lease: "ReplicaLease") -> ReadingAhead | None:
-        """Return how the prompt of the lease's request is read in pieces; None where prompts are read as one."""
+        """Return the pieces in which the prompt of the lease's request is read; None where prompts are read as one."""
         return ReadingAhead(self, lease) if self.config.read_ahead_tokens else None
 
     def _turns(self, now: float, name: str) -> int:
@@ -300,7 +302,7 @@ class Pool(JudgeObserver):
             heapq.heappop(self._hidden)[2].suppose(now)
 
     def tokens(self) -> int:
-        """Tokens of requests that the replicas can carry now, or will once they are awake."""
+        """Return the tokens of requests that the replicas can carry now, or will once they are awake."""
         snapshot = self.snapshot
         replicas = snapshot.replicas if self.rests else snapshot.taking
         return pool_tokens(replicas, self.config.room, self.balancer.load)
@@ -327,8 +329,8 @@ class Pool(JudgeObserver):
 
 
 def known_ttft_s(snapshot: PoolSnapshot) -> float | None:
-    """Mean time to first token in seconds, over all requests that the ready engines ever served; None when no engine
-    reports it.
+    """Return the mean time to first token in seconds, over all requests that the ready engines ever served; None when
+    no engine reports it.
     """
     total_s = served = 0.0
     for replica in snapshot.ready:
@@ -409,7 +411,7 @@ class ReplicaLease:
         if self.sample is not None and pool.kv_events is not None:
             pool.kv_events.offer(self.sample)
 
-    def put_off(self) -> None:
+    def postponed(self) -> None:
         """Note that the replica is asked later, so that until then its silence says nothing of it."""
         self._is_asked = False
 
@@ -436,12 +438,12 @@ class ReplicaLease:
             self.when_lost()
 
     def watch(self, when_down: Callable[[], None]) -> None:
-        """Has `when_down` called if the replica is down before the lease ends."""
+        """Have `when_down` called if the replica is down before the lease ends."""
         self.when_down = when_down
         self._pool.watched.setdefault(self._name, {})[self] = None
 
     def found_down(self) -> None:
-        """Tells whoever watches that the replica is down."""
+        """Tell whoever watches that the replica is down."""
         if self.when_down is not None:
             self.when_down()
 
@@ -453,7 +455,7 @@ class ReplicaLease:
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """Releases the load and reports the outcome to the replica's health.
+        """Release the load and report the outcome to the replica's health.
 
         `failed`: True when the replica was at fault, False when it answered, None when the outcome says nothing about
         it. `silent`: the failure was a missing answer, which does not count against a replica that has answered others

@@ -6,7 +6,7 @@ from selfhosted.prefixes.tracker import Looked
 
 
 class PrefixMetrics:
-    """Counts new prompt prefixes by whether they were analysed, sampled out or lost."""
+    """The counts of new prompt prefixes: analysed, sampled out or lost."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._beginnings = Counter(

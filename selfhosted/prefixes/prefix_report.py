@@ -83,7 +83,7 @@ class PrefixReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates:
-    """Rates from the pools' costs and the price book at a moment, by the module's formula."""
+    """Return the rates from the pools' costs and the price book at a moment, by the module's formula."""
     own = {target: pool for pool in pools for target in pool.targets}
 
     def rate(target_id: str) -> Fraction | None:
@@ -133,7 +133,7 @@ def prefixes_as_json(report: PrefixReport) -> dict[str, Any]:
 
 
 def advice_for(kinds: Iterable[str]) -> str:
-    """Advice to a team, from the kinds of its varying parts; empty when there are none."""
+    """Return the advice to a team, from the kinds of its varying parts; empty when there are none."""
     given = set(kinds)
     what = [
         name

@@ -168,7 +168,7 @@ def family_name(before: PrefixShape, now: PrefixShape) -> bytes:
 
 
 def _end(skeleton: bytearray, lengths: "array[int]") -> int:
-    """Offset in the text at which the kept part of the skeleton ends."""
+    """Return the offset in the text at which the kept part of the skeleton ends."""
     kept = min(len(skeleton), _SKELETON_BYTES)
     blanks = skeleton.count(_BLANK, 0, kept)
     return kept + sum(lengths[:blanks]) - min(blanks, len(lengths))

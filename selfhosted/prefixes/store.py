@@ -94,7 +94,7 @@ class PrefixStore:
         await connection.execute(insert.on_conflict_do_update(index_elements=_KEY, set_=changed), rows)
 
     async def read(self, scope: ReadScope, start_us: int, end_us: int) -> list[PrefixUsage]:
-        """Totals over the days from `start_us` to before `end_us`, as far as the scope may read them."""
+        """Return the totals over the days from `start_us` to before `end_us`, as far as the scope may read them."""
         wanted: list[ColumnElement[bool]] = [
             _table.c.organisation_id == scope.organisation_id,
             _table.c.day_us >= start_us,
@@ -159,14 +159,14 @@ class PrefixWriter:
                 flushed = loop.time()
 
     async def aclose(self) -> None:
-        """Hands over everything that was counted; takes a few seconds at most."""
+        """Hand over everything that was counted; takes a few seconds at most."""
         self._habits.digest(self._habits.waiting)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush(everything=True)
 
     async def flush(self, *, everything: bool = False) -> None:
-        """Hands over the counts so far, at most `MOST_AT_ONCE` rows at a time. Counts that were surely not written are
+        """Hand over the counts so far, at most `MOST_AT_ONCE` rows at a time. Counts that were surely not written are
         kept for the next time; ones that may have been are dropped, so that no request counts twice.
         """
         deltas = self._habits.take(everything=everything)
@@ -201,7 +201,7 @@ class PrefixWriter:
             raise
 
     async def _analyse_waiting(self) -> bool:
-        """Analyses some of those that wait; False when none did."""
+        """Analyse some of those that wait; False when none did."""
         # One at a time, so that requests are never kept for more than a millisecond.
         for done in range(16):
             if not self._habits.digest(1):

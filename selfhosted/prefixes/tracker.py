@@ -141,7 +141,7 @@ _Row = tuple[int, str, str, str, str]
 
 
 class PrefixTracker:
-    """Counts prompt prefixes. `observe` is called for each request; everything else by a background loop."""
+    """The count of prompt prefixes. `observe` is called for each request; everything else by a background loop."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class PrefixTracker:
         self._enqueue(name, key, raw, beginning, prompt_tokens, prompt_bytes)
 
     def digest(self, most: int = 16) -> int:
-        """Analyses at most `most` waiting prefixes, up to a millisecond each. Returns how many."""
+        """Analyse at most `most` waiting prefixes, up to a millisecond each, and return their number."""
         done = 0
         while self._waiting and done < most:
             (name, raw), waiting = self._waiting.popitem(last=False)
@@ -233,7 +233,7 @@ class PrefixTracker:
         return key
 
     def _evict(self, name: _Name, key: _Key) -> None:
-        """Evicts a key. What was not analysed counts as `VARIOUS`."""
+        """Evict a key. Prefixes that were not analysed count as `VARIOUS`."""
         for family in key.families.values():
             self._settle(name, key, family)
         rest = _Sums()

@@ -1,4 +1,5 @@
-"""Leader election for what must happen once: counting a pool's hours, and deciding how many replicas it should have.
+"""Leader election for duties that one process does for all: counting a pool's hours, and deciding how many replicas it
+should have.
 
 The holder prolongs its lease long before it runs out, and any process may take one that has. A holder that could not
 prolong in time knows so by its own monotonic clock before anybody else can have taken it. What is written under a lease
@@ -75,7 +76,7 @@ class Lease:
             self._until[pool] = asked + _TRUSTED_PART * self._lease_s if mine else float("-inf")
 
     async def release(self) -> None:
-        """Releases all leases at shutdown, so that another process takes over at once."""
+        """Release all leases at shutdown, so that another process takes over at once."""
         held = [pool for pool in self._pools if self.held(pool)]
         self._until.clear()
         if held:

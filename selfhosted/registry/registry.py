@@ -86,11 +86,11 @@ class Registry:
         return self._registered.get(pool, ())
 
     def ordered(self, pool: str) -> frozenset[str]:
-        """Names of the pool's replicas that were ordered to drain, whatever their source."""
+        """Return the names of the pool's replicas that were ordered to drain, whatever their source."""
         return self._ordered.get(pool, frozenset())
 
     def refused(self, pool: str) -> tuple[str, ...]:
-        """Messages about registrations whose address is no longer allowed."""
+        """Return the messages about registrations whose address is no longer allowed."""
         return self._refused.get(pool, ())
 
     def target(self, pool: str) -> ScaleTarget | None:
@@ -132,7 +132,9 @@ class Registry:
         return SharedTold(name=group, others=others, phase=turns.phase, awake=awake or None, next=turns.next or None)
 
     def sleep_told(self, pool: str) -> SleepTold | None:
-        """Return what processes are told of the pool's sleep; None where it has its GPUs for itself, or nobody knows."""
+        """Return the message to processes about the pool's sleep; None where its GPUs are its own, or the state is
+        unknown.
+        """
         group = self._group_of.get(pool)
         if group is None or not self.read:
             return None

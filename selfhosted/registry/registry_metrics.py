@@ -6,14 +6,14 @@ from selfhosted.registry.uptime import HoursObserver
 
 
 class RegistryMetrics(HoursObserver):
-    """Counts registrations by result, and unwatched seconds. Pools come from the configuration and results are fixed,
-    so no cap is needed.
+    """The counts of registrations by result, and of unwatched seconds. Pools come from the configuration and results
+    are fixed, so no cap is needed.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registrations = Counter(
             "weighbridge_registrations",
-            "What became of replicas that said where they are: registered, renewed, left, taken, full.",
+            "Registrations of replicas by result: registered, renewed, left, taken, full.",
             ("pool", "result"),
             registry=registry,
         )

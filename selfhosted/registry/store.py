@@ -161,7 +161,7 @@ class RegistryStore:
             return bool((await connection.execute(own)).rowcount)
 
     async def order(self, pool: str, name: str, by: str, known: Collection[str] = ()) -> bool:
-        """Orders a drain. Returns whether the order is new. With `known`, the current replicas, old orders for other
+        """Order a drain. Returns whether the order is new. With `known`, the current replicas, old orders for other
         names are deleted. Raises PoolFull.
         """
         async with self._engine.begin() as connection:
@@ -176,7 +176,7 @@ class RegistryStore:
             return new
 
     async def take_back(self, pool: str, name: str) -> bool:
-        """Withdraws a drain order. Returns whether there was one."""
+        """Withdraw a drain order. Returns whether there was one."""
         there = delete(DrainOrder).where(col(DrainOrder.pool) == pool, col(DrainOrder.name) == name)
         async with self._engine.begin() as connection:
             return bool((await connection.execute(there)).rowcount)
@@ -199,7 +199,7 @@ class RegistryStore:
             return bool((await connection.execute(row.on_conflict_do_nothing())).rowcount)
 
     async def release(self, holder: str, pools: Sequence[str]) -> None:
-        """Releases leases, so that another process need not wait until they run out."""
+        """Release leases, so that another process need not wait until they run out."""
         own = update(PoolTarget).where(col(PoolTarget.holder) == holder, col(PoolTarget.pool).in_(pools))
         async with self._engine.begin() as connection:
             await connection.execute(own.values(lease_until_us=0))
@@ -212,7 +212,7 @@ class RegistryStore:
             raise PoolFull(f"{pool} has {MOST_PER_POOL} registered replicas, and takes no more")
 
     def _expired(self, for_us: int) -> ColumnElement[bool]:
-        """Condition: not seen for so long, or seen in a future that a wrong clock wrote."""
+        """Return the condition: not seen for so long, or seen in a future that a wrong clock wrote."""
         seen, now, limit = col(RegisteredReplica.seen_us), self._now(), literal(for_us, BigInteger)
         return and_(or_(seen < now - limit, seen > now + limit))
 

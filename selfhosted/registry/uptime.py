@@ -43,7 +43,7 @@ from selfhosted.tables import ReplicaClock
 
 
 class HoursObserver:
-    """Receives the length of gaps in watching; this base class ignores them."""
+    """An observer of gaps in watching; this base class ignores them."""
 
     def hours_unwatched(self, pool: str, seconds: float) -> None: ...
 
@@ -106,8 +106,8 @@ class CountedHours(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count(standing: PoolFacts) -> CountedHours | None:
-    """Uptime since the last count; None when the database's clock went back by at most `BRIDGE_S`, until it has passed
-    the last count again.
+    """Count the uptime since the last count; None when the database's clock went back by at most `BRIDGE_S`, until it
+    has passed the last count again.
     """
     if standing.counted_us is None:
         return CountedHours(up_us={name: _micros_since(standing, run.since) for name, run in standing.runs.items()})
@@ -183,7 +183,7 @@ class _PoolObservation:
         self.seen_at = now
 
     def read(self, counted_us: int | None, now: float, now_us: int) -> None:
-        """Learns when a count of another process was made, from its age by the database's clock. It was made since the
+        """Learn when a count of another process was made, from its age by the database's clock. It was made since the
         previous read; a clock that says otherwise was set.
         """
         # Values before the current one never come back: the clock only moves on, unless it was set.
@@ -202,7 +202,7 @@ class _PoolObservation:
 
 
 class Hours:
-    """Watches all pools, and counts the hours of those that this process leads."""
+    """The watch over all pools, which counts the hours of those that this process leads."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class Hours:
             self._wanted.set()
 
     async def step(self) -> None:
-        """Observes all pools, and counts those that this process leads. Raises what the database raises."""
+        """Observe all pools, and count those that this process leads. Raises what the database raises."""
         now, snapshots = self._clock(), self._snapshots()
         self._observe(snapshots, now)
         await self._count_all(snapshots, now)

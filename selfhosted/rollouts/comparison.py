@@ -23,7 +23,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     attempts: int = 0
     failed: int = 0
-    """Those that the engine answered with an error, cut, or not in time."""
+    """Attempts that the engine answered with an error, cut, or not in time."""
     weak: int = 0
     """Whole answers that a better target's replaced."""
     ttft_s: tuple[float, ...] = ()
@@ -103,7 +103,7 @@ def difference(stable: Estimate, candidate: Estimate, scale: float = 1.0) -> tup
 
 
 def compared(stable: Sample, candidate: Sample, z: float = SHOWN_Z) -> tuple[Compared, ...]:
-    """Every figure that is known of either version."""
+    """Return every figure that is known of either version."""
     sources = sorted({*stable.verdicts, *candidate.verdicts})
     return (
         _pair("failures", *(share(each.failed, each.attempts, z) for each in (stable, candidate))),

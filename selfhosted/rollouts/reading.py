@@ -1,4 +1,6 @@
-"""Reads what the versions of a pool did since a rollout's step: from the ledger, and verdicts from the learning log."""
+"""Reads the results of a pool's versions since a rollout's step: attempts from the ledger, verdicts from the learning
+log.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -72,7 +74,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionReader:
-    """Reads bounded samples; for the control plane alone."""
+    """A reader of bounded samples, for the control plane alone."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -114,7 +116,7 @@ def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[s
 
 
 async def _attempts(connection: AsyncConnection, targets: Collection[str], since_us: int) -> list[VersionedAttempt]:
-    """Callers' attempts at the targets since then, the newest first, and at most one more than are compared."""
+    """Return callers' attempts at the targets since then, the newest first, and at most one more than are compared."""
     query = (
         select(*(getattr(LedgerEntry, name) for name in _COLUMNS))
         .where(
@@ -136,7 +138,7 @@ def _attempt(row: Row[Any]) -> VersionedAttempt:
 
 
 async def _verdicts(connection: AsyncConnection, attempts: Sequence[VersionedAttempt]) -> list[tuple[str, float]]:
-    """Pairs of a source and an adequacy, of verdicts on these very answers."""
+    """Return pairs of a source and an adequacy, of verdicts on these very answers."""
     served = {each.request_id: each for each in attempts if each.served}
     ids, found = list(served), []
     for start in range(0, len(ids), _VERDICT_BATCH):

@@ -47,7 +47,7 @@ def _worse(stable: Sample, candidate: Sample, rule: Rule) -> str:
 
 
 def _promotion(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
-    """Promotes where the worst that failures and first tokens may be is bearable, and no figure is worse."""
+    """Promote where the upper bounds of failures and first-token times are acceptable, and no figure is worse."""
     ours, theirs = (share(each.failed, each.attempts, RULE_Z) for each in (candidate, stable))
     if ours is None or theirs is None or difference(theirs, ours)[1] > FAILURES_MARGIN:
         return None

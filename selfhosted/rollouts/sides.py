@@ -7,7 +7,7 @@ from selfhosted.replica import PoolSnapshot, ReplicaRequest
 from selfhosted.rollouts.versions import Rollout, gets_candidate, serves
 
 UNSAID: Final = "-"
-"""In place of a version, during a rollout, where a replica says none: no version is called so."""
+"""Placeholder for the version of a replica that reports none during a rollout; no version is called so."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -27,7 +27,7 @@ class PoolVersions:
         return self._rollout
 
     def adopt(self, rollout: Rollout | None) -> None:
-        """Take over what was told of the rollout."""
+        """Take over a message about the rollout."""
         self._rollout, self._snapshot = rollout, None
 
     def of(self, snapshot: PoolSnapshot, replica: str) -> str:

@@ -66,7 +66,7 @@ class RolloutStore:
             return tuple(map(_version, await connection.execute(query)))
 
     async def version(self, model: str, version: str) -> ModelVersion:
-        """One version. Raises VersionUnknown."""
+        """Return one version. Raises VersionUnknown."""
         query = select(*_VERSION_COLUMNS).where(
             col(ModelVersionRow.model) == model, col(ModelVersionRow.version) == version
         )
@@ -77,7 +77,7 @@ class RolloutStore:
         return _version(row)
 
     async def rollouts(self, pools: Collection[str] | None = None) -> tuple[Rollout, ...]:
-        """All rollouts, or those of some pools, by model."""
+        """Return all rollouts, or those of some pools, by model."""
         query = rollouts_of(pools)
         async with self._engine.connect() as connection:
             return tuple(rollout_of(row) for row in (await connection.execute(query)).mappings())

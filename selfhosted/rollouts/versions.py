@@ -57,7 +57,7 @@ class BadVersion(RolloutError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
-        """Its name."""
+        """Name of the field."""
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """`sha256:` and 64 hexadecimal digits, or a commit's 40."""
     precision: str = ""
-    """Such as bf16, fp8, int8 or awq."""
+    """Precision of the weights, such as bf16, fp8, int8 or awq."""
     layout: str = ""
     """The division of a replica over GPUs, such as tp4 or tp8-pp2."""
     tokenizer: str = ""
@@ -144,7 +144,7 @@ def checked(version: ModelVersion) -> ModelVersion:
 
 
 def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
-    """Return a field, whether what is demanded of it is met, and what that is."""
+    """Yield each field, whether it meets its demand, and the demand in words."""
     arguments, adapters = version.arguments, version.adapters
     yield "model", 1 <= len(version.model) <= MODEL_CHARS, f"a model's name has 1 to {MODEL_CHARS} characters"
     yield (
@@ -192,7 +192,7 @@ def _demands(version: ModelVersion) -> Iterator[tuple[str, bool, str]]:
 
 
 def share_of(percent: float) -> int:
-    """Parts per million. Raises RolloutConflict for what is no canary."""
+    """Return parts per million. Raises RolloutConflict for what is no canary."""
     share = round(percent * PPM / 100)
     if not 0 < share < PPM:
         raise RolloutConflict("a canary gets more than 0 and less than 100 percent; `promote` gives a version all")

@@ -64,9 +64,9 @@ def orders(
     keep_asleep: int = 0,
     warm: int = 0,
 ) -> Orders:
-    """Decides the actions. With `desired` None (unknown) the number stays as it is. `settle_s`: seconds in which the
-    gateway may still send work to a drained process. `keep_asleep`: processes that sleep rather than end; `warm`: processes that
-    sleep though nobody wanted them yet.
+    """Decide the actions. With `desired` None (unknown) the number stays as it is. `settle_s`: seconds in which the
+    gateway may still send work to a drained process. `keep_asleep`: processes that sleep rather than end; `warm`:
+    processes that sleep though nobody wanted them yet.
     """
     kept = [child for child in children if child.phase not in ("draining", "asleep", "warming")]
     warming = [child for child in children if child.phase == "warming"]
@@ -114,7 +114,7 @@ def orders(
 
 
 def wait_s(crashes: int) -> float:
-    """Seconds until a restart: 1 after the first crash, doubled after each further one, 60 at most."""
+    """Return the seconds until a restart: 1 after the first crash, doubled after each further one, 60 at most."""
     return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(crashes - 1, 10)))
 
 

@@ -52,7 +52,9 @@ async def is_sleeping(fetch: Fetch, origin: str) -> bool:
 
 
 async def put_to_sleep(fetch: Fetch, origin: str, level: int = 1) -> None:
-    """Frees the engine's GPUs. Requests that it still has are aborted. Raises FetchFailed, also for another status than 200."""
+    """Put the engine to sleep, which frees its GPUs. Requests that it still has are aborted. Raises FetchFailed, also
+    for another status than 200.
+    """
     await _post(fetch, origin, f"/sleep?level={level}")
 
 

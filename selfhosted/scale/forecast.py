@@ -58,7 +58,7 @@ class Seasons(msgspec.Struct):
         _blend(self.week, self.week_seen, index % WEEK_BINS, work)
 
     def at(self, wall_s: float) -> float | None:
-        """Usual work per second around a time; None when no earlier day is known."""
+        """Return the usual work per second around a time; None when no earlier day is known."""
         known = [usual for about_s in _ABOUT_S if (usual := self._between(wall_s + about_s)) is not None]
         # With only some of the bins around it known, they may be today's own, which is no forecast.
         return sum(known) / len(known) if len(known) == len(_ABOUT_S) else None
@@ -68,7 +68,7 @@ class Seasons(msgspec.Struct):
         del self.minutes[:-_MOST_MINUTES]
 
     def _between(self, wall_s: float) -> float | None:
-        """Linear interpolation between the middles of two bins."""
+        """Interpolate linearly between the middles of two bins."""
         place = wall_s / BIN_S - 0.5
         index, part = math.floor(place), place - math.floor(place)
         before, after = self._bin(index), self._bin(index + 1)
@@ -86,7 +86,7 @@ class Seasons(msgspec.Struct):
 
 
 class Forecast:
-    """Learns work per second as it arrives, and forecasts it."""
+    """A forecast of work per second, learned as work arrives."""
 
     def __init__(self, seasons: Seasons | None = None) -> None:
         self.seasons = seasons if seasons is not None and seasons.sound else Seasons()
@@ -106,8 +106,8 @@ class Forecast:
         )
 
     def busy(self, ahead_s: float, attainment: float) -> float | None:
-        """Work per second of the minute up to which `attainment` of the work comes, `ahead_s` from now; None when
-        nothing is known.
+        """Return the work per second of the minute up to which `attainment` of the work comes, `ahead_s` from now; None
+        when nothing is known.
         """
         if self._at is None or not self.seasons.minutes:
             return None
@@ -142,7 +142,7 @@ class Forecast:
 
 
 def _ratio(then: float | None, now: float | None) -> float:
-    """Ratio of the usual work then to the usual work now, between 1/3 and 3; 1 when unknown."""
+    """Return the ratio of the usual work then to the usual work now, between 1/3 and 3; 1 when unknown."""
     if then is None or now is None or now <= 0:
         return 1.0
     return min(_MOST_SCALE, max(1 / _MOST_SCALE, then / now))

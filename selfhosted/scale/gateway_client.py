@@ -25,7 +25,7 @@ class GatewayRefused(Exception):
     """The gateway refused the request, and a retry would not help. The message is the gateway's."""
 
 
-class Doorbell:
+class GatewayClient:
     """Registrations of one pool at one gateway."""
 
     def __init__(self, session: aiohttp.ClientSession, gateway: str, pool: str, token: str) -> None:

@@ -17,8 +17,8 @@ from selfhosted.scale.target import Targets
 
 
 class ScaleObserver:
-    """Receives decisions; this base class ignores them. Pool names come from the configuration and reasons are fixed,
-    so both can be labels.
+    """An observer of decisions; this base class ignores them. Pool names come from the configuration and reasons are
+    fixed, so both can be labels.
     """
 
     def set_desired_replicas(self, pool: str, desired: int) -> None: ...
@@ -88,7 +88,7 @@ class ScaleLoop:
             await asyncio.sleep(self._every_s)
 
     async def step(self) -> None:
-        """Observes once, and decides if this process leads. On a database error the last decision stands."""
+        """Observe once, and decide if this process leads. On a database error the last decision stands."""
         signals = self._observe()
         wished = self._wished()
         if wished is not None:

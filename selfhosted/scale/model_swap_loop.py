@@ -1,4 +1,4 @@
-"""The loop of pools that share GPUs: observe, decide (pure, `sleeping/turns.py`), store, act.
+"""The loop of pools that share GPUs: observe, decide (pure, `model_swap/turns.py`), store, act.
 
 Only the holder of the group's lease decides and acts. What it decided is stored before anything is done, so that every gateway
 stops sending to a pool before its engines sleep, and whoever takes the lease over goes on from there.
@@ -29,7 +29,9 @@ _MOST_PASSED_S: Final = 10.0
 
 
 class TurnObserver:
-    """Receives what the loop did; this base class ignores it. Names come from the configuration, so they can be labels."""
+    """An observer of the loop's actions; this base class ignores them. Names come from the configuration, so they can
+    be labels.
+    """
 
     def set_awake(self, group: str, pools: Mapping[str, bool]) -> None: ...
 
@@ -42,13 +44,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Requests that wait at the gateways; all of the tier `batch` count as one."""
     turned_away: int = 0
-    """Those turned away since it was asked last."""
+    """Requests turned away since the last question."""
     running_batch: int = 0
     """Requests of the tier `batch` that the pool has."""
 
 
 class Demand(Protocol):
-    """Says who wants a pool now."""
+    """A source of the present demand for a pool."""
 
     def __call__(self, pool: str) -> Wanted: ...
 
@@ -126,7 +128,7 @@ class TurnLoop:
                 moving.task.cancel()
 
     async def step(self) -> None:
-        """Observes, decides, stores and begins to act, if this process leads. On a database error nothing is done."""
+        """Observe, decide, store and begin to act, if this process leads. On a database error nothing is done."""
         if not self._lease.held(self._group.name):
             self._turns = self._decided_at = None
             return
@@ -177,7 +179,7 @@ class TurnLoop:
         )
 
     async def _look(self, pool: str) -> _Engines:
-        """Asks each engine of the pool whether it sleeps."""
+        """Ask each engine of the pool whether it sleeps."""
         shared, found, problem = self._pools[pool], _Engines(), ""
         replicas = shared.snapshot().replicas
 
@@ -220,8 +222,8 @@ class TurnLoop:
                 self._move(moves.wake, url, asleep=False)
 
     def _move(self, pool: str, url: str, *, asleep: bool) -> None:
-        """Begins to put an engine to sleep or to wake it, unless something is under way there. What fails is begun again with the
-        next step.
+        """Begin to put an engine to sleep or to wake it, unless something is under way there. A failure is retried with
+        the next step.
         """
         if url in self._moving:
             return
@@ -250,7 +252,7 @@ class TurnLoop:
 
 
 def _why(turns: Turns) -> str:
-    """Return what is going on, for people."""
+    """Return the present state, for people."""
     match turns.phase:
         case "awake":
             return f"{turns.awake} is awake"

@@ -109,8 +109,8 @@ class ScalePolicy:
         state: str = "",
     ) -> None:
         """`output_weight`: work of a generated token, in prompt tokens. `carries`: assumed work per second of a replica
-        until it is measured; `busy_carries`: the same of one that is always busy. `economic`: wants what is worth its
-        hours. `state`: what `state` of an earlier instance returned.
+        until it is measured; `busy_carries`: the same of one that is always busy. `economic`: wants the replicas that
+        are worth their hours. `state`: the result of an earlier instance's `state`.
         """
         kept = _parse_state(state)
         self._config = config
@@ -248,8 +248,8 @@ class ScalePolicy:
         return signals.input_tokens_per_s + self._output_weight * (signals.output_tokens_per_s or 0.0)
 
     def _memory_of(self, signals: Signals) -> float | None:
-        """Fraction of working memory in use: the larger of KV usage and GPU memory above its idle level; None when
-        unknown.
+        """Return the fraction of working memory in use: the larger of KV usage and GPU memory above its idle level;
+        None when unknown.
         """
         uses = []
         if signals.kv_used is not None and signals.ready:
@@ -262,7 +262,7 @@ class ScalePolicy:
         return max(uses, default=None)
 
     def _backlog(self, signals: Signals) -> float:
-        """Work of all waiting requests."""
+        """Return the work of all waiting requests."""
         if signals.waiting_tokens is not None:
             return signals.waiting_tokens
         work, arrivals = self._work.value, self._arrivals.value
@@ -328,7 +328,7 @@ class ScalePolicy:
         return wishes
 
     def _by_forecast(self, current: int, carries: float) -> list[_DesiredSize]:
-        """Wants the replicas needed in one cold start, and keeps those needed until then."""
+        """Return the replicas needed in one cold start, and keeps those needed until then."""
         config, forecast = self._config, self._forecast
         then = forecast.busy(config.cold_start_s, config.ttft_attainment)
         if then is None:
@@ -339,8 +339,8 @@ class ScalePolicy:
         return [_DesiredSize(max(order, keep), "forecast", why)]
 
     def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_DesiredSize]:
-        """Wants more by the thresholds. With `patient`, as the work model is trusted, only what lasts for about half a
-        cold start counts.
+        """Return the wish by the thresholds. With `patient`, as the work model is trusted, only excess that lasts for
+        about half a cold start counts.
         """
         if not signals.ready:
             return []
@@ -372,8 +372,8 @@ class ScalePolicy:
         return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
 
     def _one_more(self, ready: int) -> int:
-        """One replica more than ready, but no more than the expected work needs at the smallest planned share: beyond
-        that, first tokens must be late for another reason.
+        """Return one replica more than ready, but no more than the expected work needs at the smallest planned share:
+        beyond that, first tokens must be late for another reason.
         """
         least, config = self._carried.at_least, self._config
         if least is None:
@@ -382,7 +382,9 @@ class ScalePolicy:
         return min(ready + 1, _replicas(max(busy, self._work.value or 0.0), least))
 
     def _without_model(self, signals: Signals, current: int) -> _DesiredSize:
-        """Wish without a work model: the current number or, when memory is nearly unused, as few as hold what runs."""
+        """Return the wish without a work model: the current number or, when memory is nearly unused, as few as hold
+        what runs.
+        """
         memory = self._memory_of(signals)
         calm = not signals.queued and not (signals.missed or 0.0) > 1 - self._config.ttft_attainment
         if memory is None or not calm or signals.kv_used is None:

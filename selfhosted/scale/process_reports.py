@@ -25,7 +25,7 @@ class AtGate(NamedTuple):
     waiting_batch: int = 0
     """Of those, requests that nobody watches."""
     running_batch: int = 0
-    """Such requests that were let through and are not answered yet."""
+    """Requests that nobody watches, let through and not answered yet."""
 
 
 class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class _PoolSums:
 
 
 class ProcessReports:
-    """Sums the reports of this host's processes. Memory: one report a process and pool."""
+    """The sums of the reports of this host's processes. Memory: one report a process and pool."""
 
     def __init__(self, ttft_target_s: Mapping[str, float], clock: Callable[[], float]) -> None:
         """`ttft_target_s` has the target of each pool."""
@@ -134,15 +134,15 @@ class ProcessReports:
         return self._pools[pool].first_tokens
 
     def turned_away_tokens(self, pool: str) -> int:
-        """Counter, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away_tokens
 
     def unread_tokens(self, pool: str) -> int:
-        """Counter, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].unread_tokens
 
     def turned_away(self, pool: str) -> int:
-        """Counter of these requests, over all processes. Raises KeyError for an unknown pool."""
+        """Return the counter of these requests, over all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].turned_away
 
     def waiting_at_gate(self, pool: str) -> int:

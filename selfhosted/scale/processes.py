@@ -28,7 +28,7 @@ from selfhosted.replica import EngineStats
 from selfhosted.scale import keeper
 from selfhosted.scale.children import Child, Orders, Phase, orders, wait_s
 from selfhosted.scale.engine_sleep import put_to_sleep, wake
-from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.gateway_client import GatewayAway, GatewayClient, GatewayRefused
 from selfhosted.scale.start_turns import StartTurns
 
 _log: Final = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Actuator:
         pool: PoolConfig,
         launch: LaunchConfig,
         *,
-        door: Doorbell,
+        door: GatewayClient,
         fetch: HttpFetch,
         folder: Path,
         environment: Mapping[str, str],
@@ -121,7 +121,7 @@ class Actuator:
         return tuple(self._children.values())
 
     def address(self, name: str) -> str | None:
-        """URL of a replica; None when it does not run."""
+        """Return the URL of a replica; None when it does not run."""
         engine = self._engines.get(name)
         return None if engine is None else engine.origin
 
@@ -134,7 +134,7 @@ class Actuator:
         cancelled.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        sweep(self._folder)
+        end_leftovers(self._folder)
         try:
             while not (self._ending and not self._children):
                 try:
@@ -315,8 +315,8 @@ class Actuator:
             await self._start(self._free_name(), phase="warming")
 
     def _move(self, name: str, how: Callable[[str, _Engine], Awaitable[None]]) -> None:
-        """Begins to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the others are
-        looked after.
+        """Begin to put a replica to sleep or to wake it, unless that is under way: it takes seconds, in which the
+        others are looked after.
         """
         engine = self._engines.get(name)
         if engine is None or name in self._moving:
@@ -512,7 +512,7 @@ class Actuator:
         return self._folder / f"{name}.log"
 
 
-def sweep(folder: Path) -> int:
+def end_leftovers(folder: Path) -> int:
     """End engines that a killed run left here and whose keepers were killed too. Returns how many."""
     ended = 0
     for file in folder.glob("*.pid"):
@@ -529,7 +529,7 @@ def sweep(folder: Path) -> int:
 
 
 def _kill_group(group: int | None, began: int) -> bool:
-    """Kills the process group if it is still the same one, by its start time. Returns whether it was signalled."""
+    """Kill the process group if it is still the same one, by its start time. Returns whether it was signalled."""
     if not group or not began or _start_ticks(group) != began:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -95,7 +95,7 @@ class PerfectForecast:
         self._tick_s = tick_s
 
     def decide(self, signals: Signals) -> ScaleDecision:
-        """Sizes for the most work up to one cold start and a tick ahead: replicas for a burst are ordered a cold start
+        """Size for the most work up to one cold start and a tick ahead: replicas for a burst are ordered a cold start
         before it, and kept when the next burst is nearer than that.
         """
         ticks = math.ceil(self._config.cold_start_s / self._tick_s) + 1

@@ -13,7 +13,7 @@ _SWITCH_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 6
 
 
 class ScaleMetrics(ScaleObserver):
-    """Exports the desired size of each pool, and counts decisions by reason. Pools come from the configuration and
+    """The desired size of each pool, and the count of decisions by reason. Pools come from the configuration and
     reasons are fixed, so no cap is needed.
     """
 
@@ -40,7 +40,7 @@ class ScaleMetrics(ScaleObserver):
 
 
 class TurnMetrics(TurnObserver):
-    """Exports which of the pools that share GPUs is awake, and what switching takes. All names come from the configuration."""
+    """The awake pool among those that share GPUs, and the seconds of a switch. All names come from the configuration."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._awake = Gauge(
@@ -52,7 +52,7 @@ class TurnMetrics(TurnObserver):
         )
         self._switches = Histogram(
             "weighbridge_pool_switch_seconds",
-            "From the decision that a pool gets the GPUs that it shares until it was awake, the other one's drain included.",
+            "Seconds from the decision to give a pool its shared GPUs until it was awake, the other one's drain included.",
             ("gpus", "pool"),
             buckets=_SWITCH_BUCKETS,
             registry=registry,

@@ -91,7 +91,7 @@ class FirstTokens:
         entry[3] += sum_s
 
     def missed(self, at_s: float) -> float | None:
-        """Fraction of first tokens later than the target, 0 to 1; None when there were none."""
+        """Return the fraction of first tokens later than the target, 0 to 1; None when there were none."""
         count, late, _ = self._sums(at_s)
         return late / count if count else None
 
@@ -119,7 +119,7 @@ class _Growth(msgspec.Struct):
 
 
 class SignalReader:
-    """Derives signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
+    """A reader of signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
     def __init__(self, ttft_target_s: float, does: PartDoes = "all") -> None:
         """Observe replicas of one kind; `does` is their work."""
@@ -179,7 +179,7 @@ class SignalReader:
         )
 
     def _counter_growth(self, snapshot: PoolSnapshot) -> _Growth | None:
-        """Growth of the counters since the last reading; None when no replica was read twice."""
+        """Return the growth of the counters since the last reading; None when no replica was read twice."""
         grown = _Growth()
         current = {replica.name: replica.stats for replica in snapshot.replicas if replica.stats is not None}
         compared = 0
@@ -245,19 +245,19 @@ def _counts(replicas: Sequence[Replica]) -> dict[str, int]:
 
 
 def _kv_used(stats: EngineStats) -> float | None:
-    """KV usage of a replica; 0 without requests, even where the engine does not report it."""
+    """Return the KV usage of a replica; 0 without requests, even where the engine does not report it."""
     return stats.kv_usage if stats.running or stats.waiting else stats.kv_usage or 0.0
 
 
 def _reading(stats: EngineStats) -> float:
-    """Return what stands for KV use where prompts are only read: what a reader holds waits to be fetched and is no load, but whether
-    prompts wait behind the one that is read.
+    """Return the counterpart of KV use for a replica that only reads prompts: 1 while prompts wait behind the one that
+    it reads, 0.5 while none waits, 0 when idle. Its cache waits to be fetched and is no load.
     """
     return 1.0 if stats.waiting else 0.5 if stats.running else 0.0
 
 
 def _rise(before: float | None, now: float | None) -> float | None:
-    """Increase of a counter, which restarts at 0 with its engine."""
+    """Return the increase of a counter, which restarts at 0 with its engine."""
     if before is None or now is None:
         return None
     return now - before if now >= before else now

@@ -58,7 +58,7 @@ class PoolThroughput:
         self.learnt = learnt if learnt is not None and learnt.sound else SavedThroughput()
 
     def observe_replica(self, work_per_s: float, *, full: bool, waited: bool) -> None:
-        """Learns from the work per second of a ready replica in a quarter of a minute. `full`: the replicas were
+        """Learn from the work per second of a ready replica in a quarter of a minute. `full`: the replicas were
         saturated.
 
         The estimate falls only while work `waited` all the time: first tokens can be late for other reasons, and more
@@ -75,7 +75,7 @@ class PoolThroughput:
             self.learnt.full = known + (work_per_s - known) * _FALL
 
     def observe_minute(self, work: float, missed: float, *, busiest: float = math.inf) -> None:
-        """Learns from a minute: its work, the fraction of its first tokens that was late, and the most work per second
+        """Learn from a minute: its work, the fraction of its first tokens that was late, and the most work per second
         that a replica did in any moment of it.
         """
         if not (math.isfinite(work) and work > 0 and 0 <= missed <= 1):

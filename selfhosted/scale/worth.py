@@ -77,7 +77,7 @@ class Market(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PaperFleet(msgspec.Struct):
-    """A fleet on paper: what it has, what it waits for, and its discounted bill."""
+    """A fleet on paper: its replicas, its orders, and its discounted bill."""
 
     ready: int = 0
     starting: list[float] = msgspec.field(default_factory=list)
@@ -89,7 +89,7 @@ class _PaperFleet(msgspec.Struct):
         return self.ready + len(self.starting)
 
     def pay(self, replicas: float, market: Market, seconds: float, noise: float) -> None:
-        """Lives through some seconds in which so many replicas' work arrives, with a variance of so much for each."""
+        """Pay for some seconds in which work for `replicas` replicas arrives, with a variance of `noise` for each."""
         self.starting = [left - seconds for left in self.starting]
         self.ready += sum(left <= 0 for left in self.starting)
         self.starting = [left for left in self.starting if left > 0]
@@ -128,7 +128,7 @@ class SavedWorth(msgspec.Struct):
 
 
 class Worth:
-    """Learns what replicas would have earned, and says how many are worth their hours."""
+    """The number of replicas that is worth its hours, learned from the earnings that replicas would have had."""
 
     def __init__(
         self,
@@ -213,8 +213,8 @@ class Worth:
             self._follow_cheapest(market)
 
     def _follow_cheapest(self, market: Market) -> None:
-        """Follows another rule once its bill is smaller by more than the change costs: until a fleet that was ordered
-        has had the time to earn something, it always looks dearer than one that bought nothing.
+        """Follow another rule once its bill is smaller by more than the cost of the change: until a fleet that was
+        ordered has had the time to earn something, it always looks dearer than one that bought nothing.
         """
         followed = self._fleets[self._follows]
         cheapest = min(range(len(RULES)), key=lambda index: self._fleets[index].usd)
@@ -242,7 +242,9 @@ class Worth:
         return self._bought(ahead, until, current, market)
 
     def _bought(self, ahead: Busy, until: Busy, current: int, market: Market) -> int:
-        """Buys rank by rank what earns its price and that of its cold start, and gives up what no longer earns it."""
+        """Buy rank by rank the replicas that earn their price and that of their cold start, and give up those that no
+        longer do.
+        """
         price = market.break_even
         # A rank that is always busy is bought whenever it earns its price at all.
         buy = min(price * _BUY_ABOVE * (1 + self._cold_start_s / HOLD_S), max(price, 1.0))
@@ -254,7 +256,7 @@ class Worth:
         return wanted
 
     def _expected(self, market: Market, from_s: float) -> Busy:
-        """Busy shares over the time that a replica is bought for, from a moment on."""
+        """Return the busy shares over the time that a replica is bought for, from a moment on."""
         usual = [self._usual(from_s + part * HOLD_S) for part in _LOOKS]
         work = np.array([grain for grain, _ in self._grains]) / market.carries
         if all(each is None for each in usual):
@@ -265,7 +267,9 @@ class Worth:
 
 
 def _busy(replicas: NDArray[np.float64], ranks: NDArray[np.float64], noise: float) -> Busy:
-    """Busy share of each rank, for grains in which so many replicas' work arrived, with a variance of `noise` for each."""
+    """Return the busy share of each rank, for grains in which so many replicas' work arrived, with a variance of
+    `noise` for each.
+    """
     spread = np.sqrt(replicas * noise)
     shares: Busy = np.zeros(len(ranks))
     for point, weight in _POINTS if noise else ((0.0, 1.0),):
@@ -274,7 +278,7 @@ def _busy(replicas: NDArray[np.float64], ranks: NDArray[np.float64], noise: floa
 
 
 def _ratios(then: float | None, before: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ratio of what is usual then to what was usual before, within bounds; 1 where either is unknown or nothing."""
+    """Return the ratio of the usual work then to the usual work before, within bounds; 1 where either is unknown or 0."""
     if then is None:
         return np.ones(len(before))
     known = before > 0

@@ -26,7 +26,7 @@ class _Call(msgspec.Struct):
     model: str
     url: str
     script: Script | None
-    """None where the model names no script."""
+    """Script of the call; None where the model names none."""
 
 
 class _Batch(msgspec.Struct):

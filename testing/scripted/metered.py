@@ -14,7 +14,7 @@ PIECE: Final = b"\xff\xfb" + bytes(1_022)
 """A piece of speech."""
 PICTURE: Final = base64.b64encode(b"a picture").decode()
 BYTES_A_SECOND: Final = 32_000
-"""Of audio, as uncompressed speech has."""
+"""Bytes of a second of audio, as of uncompressed speech."""
 _SEARCHED_AT_ONCE: Final = 100
 _IMAGE_TOKENS: Final = 100
 _MAX_FIELD_BYTES: Final = 64 * 1024

@@ -52,7 +52,7 @@ class _Cut(Exception):
 
 @contextlib.contextmanager
 def _log_file(path: Path | None) -> Any:
-    """Context manager for a Write: one write call for each line, on a descriptor opened for appending."""
+    """Return the context manager for a Write: one write call for each line, on a descriptor opened for appending."""
     if path is None:
         yield lambda _line: None
         return

@@ -105,7 +105,7 @@ async def test_nothing_is_green_while_every_call_fails(tmp_path: Path, browser: 
             told = await shown(visitor, "/dashboard/operations/targets/only", "The script answers 401.")
             assert "Down" in told
             assert "All well" not in told
-        await running.parts.drain.drain_now()
+        await running.parts.finance.drain.drain_now()
         async with visitor_of(browser, running, "lead@default.test", teams={"team_a": "admin"}) as visitor:
             await visitor.open("/dashboard/teams/team_a/requests?status=5xx")
             await visitor.press(visitor.page.locator("a.id").last)
@@ -166,7 +166,7 @@ async def test_the_first_day_goes_by_its_list(tmp_path: Path, browser: Browser) 
             await visitor.press(page.get_by_role("button", name="Make the key"))
             key = await page.locator("#new-key").inner_text()
             assert await ask_once(running, key) == 200
-            await running.parts.drain.drain_now()
+            await running.parts.finance.drain.drain_now()
             await visitor.open("/dashboard/people")
             await page.get_by_label("E-mail address").fill("ben@new.test")
             await page.get_by_label("Name", exact=True).fill("Ben")

@@ -29,10 +29,10 @@ from classifier.training.train import (
     chances,
     cross_validated,
     kinds_in,
+    reference_pair,
     table_of,
     taught,
     train,
-    yardstick_of,
 )
 from classifier.tuning import SKETCH
 from tests.classifier import made_up
@@ -181,21 +181,21 @@ def test_a_model_that_few_asked_has_no_ability(tmp_path: Path, known_everyday: E
 
 
 @pytest.mark.parametrize("usual", [(), WEAK[:2], STRONG], ids=["none", "weak", "strong"])
-def test_without_both_usual_yardsticks_the_halves_do(
+def test_without_both_usual_references_the_halves_do(
     tmp_path: Path, known_everyday: Everyday, usual: tuple[str, ...]
 ) -> None:
-    """The weaker half is told by its outcomes, whatever the names are; usual models of one side are no yardstick."""
+    """The weaker half is told by its outcomes, whatever the names are; usual models of one side are no reference."""
     others = {LLAMA: "zebra", WEAK[1]: "yak", GPT_4O: "ant", SONNET: "bee"}
     names = {name: name if name in usual else other for name, other in others.items()}
     corpus = renamed(tmp_path, names)
-    weak, strong = yardstick_of(table_of(corpus, known_everyday), np.arange(len(corpus.texts)))
+    weak, strong = reference_pair(table_of(corpus, known_everyday), np.arange(len(corpus.texts)))
     assert set(weak) == {names[LLAMA], names[WEAK[1]]}
     assert set(strong) == {names[GPT_4O], names[SONNET]}
 
 
-def test_the_usual_yardsticks_are_taken_where_there_are_both(table: Table) -> None:
+def test_the_usual_references_are_taken_where_there_are_both(table: Table) -> None:
     """The other models of the corpus are left out of it."""
-    assert yardstick_of(table, np.arange(len(table.rows.facts))) == (WEAK[:2], STRONG)
+    assert reference_pair(table, np.arange(len(table.rows.facts))) == (WEAK[:2], STRONG)
 
 
 def test_cross_validation_judges_every_prompt_once(made_up_corpus: Corpus, ten_folds: dict[str, Floats]) -> None:

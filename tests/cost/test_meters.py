@@ -111,4 +111,6 @@ def test_a_split_takes_each_part_out_of_its_whole_once(counts: list[int], reques
 
 def test_a_figure_is_that_of_the_whole_where_there_is_no_own_one() -> None:
     """An hour's cache has the figure of five minutes', or through it that of input."""
-    assert with_fallbacks({"input": 1, "cached_input": 2, "output": 3, "request": 4}) == (1, 2, 1, 1, 3, 3, 4)
+    given = {"input": 1, "cached_input": 2, "output": 3, "request": 4}
+    found = dict(zip(METER_NAMES, with_fallbacks(given), strict=True))
+    assert found | {**given, "cache_write": 1, "cache_write_1h": 1, "reasoning": 3} == found

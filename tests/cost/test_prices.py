@@ -1,5 +1,6 @@
 """Money is exact."""
 
+from collections import Counter
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.meters import METER_NAMES
+from cost.meters import METER_NAMES, METERS
 from cost.prices import (
     NANO_PER_USD,
     LongPrompt,
@@ -23,6 +24,7 @@ from cost.prices import (
     usd_per_million,
 )
 from cost.usage import Usage
+from tests.cost.by_meter import by_meter
 
 amounts = st.integers(0, 10**14)
 tokens = st.integers(0, 10**7)
@@ -115,10 +117,14 @@ def test_the_cost_of_plain_figures_is_that_of_their_usage(
 @given(usages)
 def test_every_token_is_in_one_meter(usage: Usage) -> None:
     """The parts do not overlap, none is left out, and one request is one."""
-    fresh, cached, written, written_1h, spoken, thought, requests = meters(usage)
-    assert fresh + cached + written + written_1h == usage.input_tokens
-    assert spoken + thought == usage.output_tokens
-    assert (requests, thought, written_1h) == (1, usage.reasoning_tokens, usage.cache_write_1h_tokens)
+    wholes: dict[str, str] = {}
+    sums: Counter[str] = Counter()
+    found = dict(zip(METER_NAMES, meters(usage), strict=True))
+    for each in METERS:
+        wholes[each.name] = wholes.get(each.within, each.name)
+        sums[wholes[each.name]] += found[each.name]
+    assert dict(sums) == {"input": usage.input_tokens, "output": usage.output_tokens, "request": 1}
+    assert (found["reasoning"], found["cache_write_1h"]) == (usage.reasoning_tokens, usage.cache_write_1h_tokens)
 
 
 @given(flat_prices(), usages, usages)
@@ -195,9 +201,13 @@ def test_an_hours_cache_reasoning_and_requests_have_their_own_prices() -> None:
         reasoning_usd=20,
         request_usd="0.005",
     )
-    assert price.costs_nanousd(usage) == (40_000, 0, 50_000, 40_000, 200_000, 200_000, 5_000_000)
+    assert price.costs_nanousd(usage) == by_meter(
+        input=40_000, cache_write=50_000, cache_write_1h=40_000, output=200_000, reasoning=200_000, request=5_000_000
+    )
     general = price_from_usd(version="v1", input_usd=1, output_usd=10, cache_write_usd="1.25")
-    assert general.costs_nanousd(usage) == (40_000, 0, 50_000, 25_000, 200_000, 100_000, 0)
+    assert general.costs_nanousd(usage) == by_meter(
+        input=40_000, cache_write=50_000, cache_write_1h=25_000, output=200_000, reasoning=100_000
+    )
 
 
 @pytest.mark.parametrize(

@@ -292,8 +292,8 @@ def test_what_is_more_than_possible_is_disputed_and_nothing_is_lost(
         min(fresh + cached, most_input),
         min(answer + thought, most_output),
     )
-    assert usage.input_tokens + usage.disputed_input_tokens == fresh + cached
-    assert usage.output_tokens + usage.disputed_output_tokens == answer + thought
+    assert usage.input_tokens + usage.disputed_input == fresh + cached
+    assert usage.output_tokens + usage.disputed_output == answer + thought
     assert usage.cached_input_tokens <= usage.input_tokens
     assert usage.reasoning_tokens <= usage.output_tokens
     assert usage.is_disputed == ("usage_disputed" in usage.flags)

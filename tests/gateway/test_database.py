@@ -1,6 +1,7 @@
 """The database's address, its schema, and processes that start at once."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import TeamSettings
 from accounts.store import AccountStore
-from gateway.database import AnswerCheck, UnknownDatabase, make_engine, metadata, migrate, upgrade
+from gateway.database import WriteCheck, make_engine, metadata, migrate, upgrade
+from gateway.postgres import UnknownDatabase
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -127,17 +129,34 @@ def test_an_unknown_database_is_named() -> None:
         make_engine("mysql://u@h/d")
 
 
-async def test_whether_it_answers_is_asked_once_a_second(engine: AsyncEngine) -> None:
+async def test_whether_it_takes_writes_is_asked_once_a_second(engine: AsyncEngine) -> None:
     """However many ask; one that is away is told from one that is there."""
     now = [0.0]
     asked: list[str] = []
     event.listen(engine.sync_engine, "before_cursor_execute", lambda *told: asked.append(told[2]), named=False)
-    check = AnswerCheck(engine, lambda: now[0])
-    assert await asyncio.gather(*(check.answers() for _ in range(5))) == [True] * 5
-    assert asked.count("SELECT 1") == 1
+    check = WriteCheck(engine, lambda: now[0])
+    looks = {"BEGIN IMMEDIATE", "SHOW transaction_read_only"}
+    assert await asyncio.gather(*(check.takes_writes() for _ in range(5))) == [True] * 5
+    assert sum(each in looks for each in asked) == 1
     now[0] = 1.5
-    assert await check.answers()
-    assert asked.count("SELECT 1") == 2
+    assert await check.takes_writes()
+    assert sum(each in looks for each in asked) == 2
     away = make_engine("postgresql://me:secret@127.0.0.1:1/books")
-    assert not await AnswerCheck(away).answers()
+    assert not await WriteCheck(away).takes_writes()
     await away.dispose()
+
+
+async def test_a_file_that_may_only_be_read_takes_no_writes(tmp_path: Path) -> None:
+    """And one that somebody else is writing takes them."""
+    engine = make_engine(f"sqlite:///{tmp_path}/books.sqlite?timeout=0.1")
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE notes (n int)"))
+    other = sqlite3.connect(tmp_path / "books.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert await WriteCheck(engine).takes_writes()
+    other.close()
+    await engine.dispose()
+    read_only = make_engine(f"sqlite:///{tmp_path}/books.sqlite")
+    event.listen(read_only.sync_engine, "connect", lambda made, _: made.cursor().execute("PRAGMA query_only=ON"))
+    assert not await WriteCheck(read_only).takes_writes()
+    await read_only.dispose()

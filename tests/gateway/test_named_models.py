@@ -9,8 +9,10 @@ import yaml
 
 from gateway.commands.config import _hints, _notes
 from gateway.commands.explain import DryRun
+from gateway.configuration.environment import Environment
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import Environment, GatewayConfig, load
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 from gateway.wiring.catalog import catalog_of
 from providers.wire import ChatRequest
 from proxy.parse.chat_request import parse_chat

@@ -11,8 +11,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.reference import keys
-from gateway.configuration.settings import Environment, GatewayConfig, load
+from gateway.configuration.settings import load
 from tests.object_graph import differences
 from tests.processes import until
 from tests.running_gateway import Running, running_gateway

@@ -1,7 +1,9 @@
 """The one table from failures to HTTP."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,30 @@ from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, U
 from providers import errors as upstream_errors
 from providers.errors import RequestRejected, UpstreamError, UpstreamRateLimited
 from proxy import errors
-from proxy.errors import TABLE, BadRequest, Refused, error_reply, retry_headers
+from proxy.admit.limits import refusals
+from proxy.admit.queues.queue_item import NoRoom
+from proxy.batch import batch_errors
+from proxy.errors import (
+    FAULTS,
+    BadRequest,
+    Fault,
+    QueueRefusal,
+    Refused,
+    code_of,
+    error_reply,
+    known_fault,
+    retry_headers,
+)
+
+_DEFINE_REFUSALS = (errors, refusals, batch_errors)
+_API = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def _kinds_of(root: type[Refused]) -> Iterator[type[Refused]]:
+    for kind in root.__subclasses__():
+        if not kind.__module__.startswith("tests."):
+            yield kind
+            yield from _kinds_of(kind)
 
 
 def subclasses(root: type[Exception], module: object) -> list[type[Exception]]:
@@ -18,10 +43,33 @@ def subclasses(root: type[Exception], module: object) -> list[type[Exception]]:
     ]
 
 
-@pytest.mark.parametrize("kind", [*subclasses(Refused, errors), *subclasses(UpstreamError, upstream_errors)])
-def test_every_failure_has_a_row(kind: type[Exception]) -> None:
+@pytest.mark.parametrize("kind", subclasses(UpstreamError, upstream_errors))
+def test_every_failure_upstream_has_a_row(kind: type[Exception]) -> None:
     """A new error without a row would be a 500."""
-    assert kind in TABLE
+    assert known_fault(kind) is not None
+
+
+def test_a_refusal_without_a_status_cannot_be_defined() -> None:
+    """It tells one in its head, or is of a kind that does; the type follows from the status."""
+    with pytest.raises(TypeError, match="Odd has no status"):
+        type("Odd", (Refused,), {})
+    assert NoRoom.fault == QueueRefusal.fault == Fault(429, "requests", "queue_full")
+    with pytest.raises(LookupError):
+        code_of(BadRequest)
+
+
+def test_the_page_of_the_api_has_all_codes() -> None:
+    """One row for each status, in order, as the classes tell them."""
+    codes: dict[int, set[str]] = {}
+    ours = [kind for kind in _kinds_of(Refused) if "fault" in vars(kind)]
+    assert {kind.__module__ for kind in ours} == {module.__name__ for module in _DEFINE_REFUSALS}
+    for fault in (*(kind.fault for kind in ours), *FAULTS.values()):
+        if fault.code is not None:
+            codes.setdefault(fault.status, set()).add(fault.code)
+    rows = "".join(
+        f"| {status} | {', '.join(f'`{code}`' for code in sorted(codes[status]))} |\n" for status in sorted(codes)
+    )
+    assert f"| status | codes |\n|---|---|\n{rows}\n" in _API.read_text(), rows
 
 
 def test_all_four_keys_are_always_there() -> None:

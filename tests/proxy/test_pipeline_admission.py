@@ -12,9 +12,9 @@ import pytest
 from accounts.caller import TeamSettings
 from proxy.admit.limits.limit import Limit
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues import Queues
-from proxy.admit.queues.queues_config import QueueConfig
+from proxy.admit.queues.queues_config import MaxWait, QueueConfig
 from proxy.shared.deadline import DeadlinesSection, TierDeadlines
 from proxy.shared.target_latency import LatencyTracker
 from tests.proxy.test_pipeline_money import TightBooks
@@ -39,8 +39,12 @@ async def _queue(*targets: str, tokens: int = 10_000, max_waiting: int = 10) -> 
         await queues.aclose()
 
 
-def _all_of_it(tokens: int = 10_000) -> Work:
-    return Work(team_id="other", weight=1, tier="interactive", priority=1, tokens=tokens, start_by=math.inf)
+def _one_second() -> DeadlinesSection:
+    return DeadlinesSection(interactive=TierDeadlines(first_token_s=1, answer_s=None))
+
+
+def _all_of_it(tokens: int = 10_000) -> QueueItem:
+    return QueueItem(team_id="other", weight=1, tier="interactive", priority=1, tokens=tokens, start_by=math.inf)
 
 
 def _headers(sent: list[dict[str, Any]]) -> dict[bytes, bytes]:
@@ -107,15 +111,73 @@ async def test_who_hangs_up_while_waiting_was_never_there() -> None:
 async def test_what_waited_says_for_how_long() -> None:
     """A request that waited for its place is served when there is one, and its reply tells of the wait."""
     async with _queue("t0") as queues:
-        slot = queues.try_enter("t0", _all_of_it())
+        permit = queues.try_enter("t0", _all_of_it())
         house = House("ok", queues=queues, deadlines=_PATIENT)
         asking = asyncio.create_task(house.ask(stream=True))
         while queues.state("own").waiting == 0:  # noqa: ASYNC110 - the queue tells nobody who comes
             await asyncio.sleep(0.001)
-        slot.release()
+        permit.release()
         sent = await asking
         assert sent[0]["status"] == 200
         assert int(_headers(sent)[b"x-weighbridge-queue-ms"]) >= 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_wait_that_ended_in_a_spill_over_is_told(stream: bool) -> None:
+    """The header has the seconds in the queue that was left, as the outcome has, whoever answers then."""
+    async with _queue("t0") as queues:
+        permit = queues.try_enter("t0", _all_of_it())
+        house = House("ok", "ok", queues=queues, deadlines=_one_second())
+        sent = await house.ask(stream=stream)
+        permit.release()
+        headers = _headers(sent)
+        assert (headers[b"x-weighbridge-target"], headers[b"x-weighbridge-reason"]) == (b"t1", b"spill-over")
+        ((target_id, waited_s, before),) = house.told.outcomes[0].waits
+        assert (target_id, before) == ("t0", 0)
+        assert waited_s >= 1
+        assert int(headers[b"x-weighbridge-queue-ms"]) == math.ceil(waited_s * 1000)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_wait_that_ended_in_a_refusal_is_told(stream: bool) -> None:
+    """The error's reply tells it like any other, and so does the outcome."""
+    async with _queue("t0") as queues:
+        permit = queues.try_enter("t0", _all_of_it())
+        house = House("ok", queues=queues, deadlines=_one_second())
+        sent = await house.ask(stream=stream)
+        permit.release()
+        assert _error(sent)["queue"]["why"] == "expired"
+        (waited,) = house.told.outcomes[0].waits
+        assert int(_headers(sent)[b"x-weighbridge-queue-ms"]) == math.ceil(waited.waited_s * 1000) >= 1000
+
+
+async def test_the_waits_in_two_queues_are_told_together() -> None:
+    """One queue was left for the next target, whose queue was waited in as well."""
+    loop = asyncio.get_running_loop()
+    plain: dict[str, Any] = {"tokens_in_flight": 10_000, "max_waiting": 10, "light_share": 0, "interactive_share": 0}
+    configs = {
+        "first": QueueConfig(targets=("t0",), max_wait_s=MaxWait(interactive=1, batch=1), **plain),
+        "second": QueueConfig(targets=("t1",), **plain),
+    }
+    queues = Queues(configs, Capacity(lambda: 1, clock=loop.time), loop.time, jitter=lambda: 0.5)
+    await queues.start()
+    try:
+        slots = [queues.try_enter(target_id, _all_of_it()) for target_id in ("t0", "t1")]
+        house = House("ok", "ok", queues=queues, deadlines=_PATIENT)
+        asking = asyncio.create_task(house.ask(stream=True))
+        while queues.state("second").waiting == 0:  # noqa: ASYNC110 - the queue tells nobody who comes
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(2)
+        slots[1].release()
+        headers = _headers(await asking)
+        slots[0].release()
+        waits = house.told.outcomes[0].waits
+        assert [wait.target_id for wait in waits] == ["t0", "t1"]
+        assert waits[0].waited_s >= 1
+        assert waits[1].waited_s >= 2
+        assert int(headers[b"x-weighbridge-queue-ms"]) == math.ceil(sum(wait.waited_s for wait in waits) * 1000)
+    finally:
+        await queues.aclose()
 
 
 async def test_a_streams_own_deadline_ends_it_with_an_error_event() -> None:
@@ -200,6 +262,7 @@ async def test_a_limit_is_told_with_what_remains() -> None:
     assert len(house.upstream.seen) == 2
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_concurrency_ends_with_the_request() -> None:
     """One at a time: the second is refused while the first runs, and served after it, however that one ended."""
     limit = Limit(key="team/team_a//concurrency", scope="team", kind="concurrency", rate=0, burst=1)
@@ -211,6 +274,7 @@ async def test_concurrency_ends_with_the_request() -> None:
     assert (await house.ask(stream=True))[0]["status"] == 200
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_what_is_cut_off_at_the_end_is_told_and_settled() -> None:
     """When the process must stop, a stream ends with an error event and an unanswered request with 503."""
     houses = [House("tokens-1000+every-5ms", first_token_s=1), House("slow-first-token-500ms")]
@@ -268,11 +332,11 @@ async def test_what_is_wrong_with_a_request_is_told_though_a_queue_was_full() ->
 async def test_a_spill_over_that_cannot_be_paid_is_told_as_no_room() -> None:
     """402 would say that waiting does not help, but the queue's own target is paid for."""
     async with _queue("t0", max_waiting=0) as queues:
-        slot = queues.try_enter("t0", _all_of_it())
+        permit = queues.try_enter("t0", _all_of_it())
         house = House("ok", "ok", queues=queues, books=TightBooks(4_500_000, downgrade=False))
         sent = await house.ask(stream=False)
         assert (sent[0]["status"], house.books.entries) == (429, [])
-        slot.release()
+        permit.release()
         assert (await house.ask(stream=False))[0]["status"] == 200
 
 

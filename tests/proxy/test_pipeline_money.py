@@ -166,6 +166,13 @@ async def test_an_estimate_is_never_above_what_was_held(n: int) -> None:
     assert entry.cost_nanousd <= hold
 
 
+async def test_entries_have_the_end_user_that_the_body_names() -> None:
+    """In the reserve and in what closes it."""
+    house = House("ok")
+    await house.ask(stream=False, model="t0", user="u-17")
+    assert {entry.end_user for entry in house.books.entries} == {"u-17"}
+
+
 async def test_an_entry_has_its_tag_its_meters_and_all_three_comparisons() -> None:
     """The meters add up to the cost; a bought target is its own cheapest and its own host."""
     house = House("ok")

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from pydantic import SecretStr
 
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from tests.processes import until
 from tests.running_gateway import PEPPER, gateway_at, model, running_gateway
 from tests.scenarios.conftest import Upstream

@@ -17,13 +17,13 @@ from cost.ledger.entries import Entry
 from cost.ledger.ledger import MemoryLedger
 from providers.catalog import Catalog
 from providers.config import TimeoutsConfig
-from proxy.batch.line_protocol import Asked
+from proxy.batch.line_protocol import LineRequest
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.wire import Wire
-from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.quality_tolerance import Willingness
 from proxy.plan.route_plan import NO_LIMIT_NANOUSD, AutoRules
 from tests.proxy.plan.test_route_plan import price
@@ -387,9 +387,9 @@ def rules(walls: House, **changes: Any) -> None:
 async def test_a_line_of_a_batch_is_asked_of_two_without_a_connection() -> None:
     """As batches ask: for a known caller, in the batch tier; all that it cost is told with its answer."""
     walls = house("ok", "ok", "ok", escalation="off", chances=(0.88, 0.9, 0.94))
-    caller = await walls.line._directory.authenticate(MINTED.plaintext)
+    caller = await walls.line.parser._directory.authenticate(MINTED.plaintext)
     body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}], **SHORT}).encode()
-    line = Asked(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
+    line = LineRequest(request_id="req_1", caller=caller, endpoint="/v1/chat/completions", body=body, priority=0)
     found = await walls.line.answer(CHAT, line)
     assert found.status == 200
     assert sorted(asked(walls)) == ["t0", "t1"]

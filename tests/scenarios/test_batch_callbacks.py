@@ -12,7 +12,9 @@ from aiohttp import web
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.api.webhooks.receiver import receiving
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway

@@ -8,7 +8,9 @@ import openai
 import pydantic
 import pytest
 
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.running_gateway import PEPPER, gateway_at, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_responses_client import client, house

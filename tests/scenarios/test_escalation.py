@@ -9,7 +9,7 @@ import pytest
 
 from accounts.caller import Escalation, TeamSettings
 from cost.ledger.entries import Entry
-from proxy.plan.escalation_rules import EscalationRules
+from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS
 from tests.scenarios.test_rules import House, said
 

@@ -11,7 +11,9 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.scenarios.conftest import Upstream

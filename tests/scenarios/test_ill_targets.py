@@ -8,7 +8,7 @@ import pytest
 
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.upstream_faults import error_of_status
-from proxy.batch.line_protocol import Asked
+from proxy.batch.line_protocol import LineRequest
 from proxy.parse.wires.wire import Wire
 from testing.scripted.upstream import ScriptedUpstream
 from tests.proxy.contexts import ALICE
@@ -66,7 +66,9 @@ async def test_lines_of_a_batch_are_answered_by_the_one_that_is_well(ill: str) -
     house = House(ill, "ok")
     body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "hi"}]}).encode()
     for number in range(40):
-        asked = Asked(request_id=f"req_{number}", caller=ALICE, endpoint="/v1/chat/completions", body=body, priority=0)
+        asked = LineRequest(
+            request_id=f"req_{number}", caller=ALICE, endpoint="/v1/chat/completions", body=body, priority=0
+        )
         assert (await house.line.answer(WIRES[0], asked)).status == 200
     assert calls(house)["t0"] <= 6
 

@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from cost.ledger.drain import unbooked_path
 from cost.ledger.segments import boots, read_segment, segments_of
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from gateway.database import make_engine
 from proxy.parse.wires.chat.dialect import CHAT
 from testing.scripted.log import LogLine
@@ -288,6 +288,6 @@ async def test_the_last_byte_of_an_answer_leaves_after_its_booking(
     async with gateway_at(site.config_path, environment, engine, site.key) as running:
         await running.live.line.serve(CHAT, exchange)
         # Its end waits for the next drain otherwise.
-        await running.parts.drain.drain_now()
+        await running.parts.finance.drain.drain_now()
     await engine.dispose()
     assert booked_by_then == ["reserve", "settle"]

@@ -43,7 +43,7 @@ async def asked(house: House, *, stream: bool, by: str = "own", tier: str = "int
     calls, loop = len(house.upstream.calls), asyncio.get_running_loop()
     began_at = loop.time()
     sent = await house.ask(stream=stream, headers=[*TEN_S[by], (b"x-tier", tier.encode())])
-    house.line.reports.tell()
+    house.line.reports.flush()
     targets = ",".join(each.deployment.target_id for each in list(house.upstream.calls)[calls:])
     return sent[0]["status"], targets, loop.time() - began_at
 

@@ -23,7 +23,7 @@ from dashboards.operations.measurement_change import (
     roll_back_tuning,
     stop_measurement,
 )
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from gateway.database import make_engine
 from gateway.wiring import measuring
 from proxy.errors import BadRequest

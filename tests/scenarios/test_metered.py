@@ -9,7 +9,8 @@ import httpx
 import openai
 import pytest
 
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from testing.scripted.metered import PICTURE, PIECE
 from tests.fleet import Place, callers, pool, pooled_model
 from tests.odd_engine import odd_engines

@@ -11,7 +11,9 @@ import pydantic
 import pytest
 from sqlalchemy import text
 
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, gateway_at, model, running_gateway
 from tests.scenarios.conftest import Upstream
 

@@ -85,7 +85,7 @@ async def added_on_the_page(browser: Browser, gateway: Running) -> None:
         assert 'value="/models/v2"' in refused.text or "weights" in fields
     made = await browser.post(f"{_PAGE}/versions", typed)
     assert (made.status, made.location) == (303, _PAGE)
-    entry = (await gateway.parts.audit.page(Scope(organisation_id=None)))[0]
+    entry = (await gateway.parts.identity.audit.page(Scope(organisation_id=None)))[0]
     assert (entry.action, entry.actor_name, entry.object_id) == ("model_version.added", "Ann", f"{OWN}/v2")
     assert '["--max-model-len=16384","--a"]' in entry.after.replace(", ", ",")
 
@@ -141,7 +141,7 @@ async def test_a_faulty_version_is_rolled_back(tmp_path: Path, monkeypatch: pyte
         page = (await browser.get(_PAGE)).text
         assert "v2 gets nothing any more" in page
         assert "attempts failed" in page
-        entry = (await gateway.parts.audit.page(Scope(organisation_id=None)))[0]
+        entry = (await gateway.parts.identity.audit.page(Scope(organisation_id=None)))[0]
         assert (entry.action, entry.actor_name, entry.object_id) == ("rollout.rolled_back", "The rule", OWN)
         refused = await browser.post(f"{_PAGE}/rollback")
         assert refused.status == 409

@@ -33,17 +33,16 @@ from proxy.admit.limits.limiter import BucketLimiter
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.load_balancer import QueueClient
 from proxy.dispatch.outcome import RequestOutcome
+from proxy.parse.parsed_request import RequestParser
 from proxy.parse.wires.chat.dialect import CHAT
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
-from proxy.plan.escalation_rules import EscalationRules
-from proxy.plan.pipeline_config import PipelineConfig
+from proxy.plan.pipeline_config import EscalationRules, PipelineConfig
 from proxy.plan.route_plan import Policy
 from proxy.plan.session_affinity import Affinity
-from proxy.settle.observers.telemetry import Tracing
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.target_latency import LatencyTracker
 from testing.scripted.upstream import ScriptedUpstream
@@ -161,7 +160,7 @@ class House:
                 body_timeout_s=1,
                 deadlines=deadlines or DeadlinesSection(),
             ),
-            directory=Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time),
+            parser=RequestParser(Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time)),
             admission=AdmissionControl(
                 BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
             ),
@@ -182,7 +181,6 @@ class House:
                 hedging=None if latency is None else RetryBudget(hedged_share, 1, 10, loop.time),
             ),
             observers=(self.told,),
-            tracing=Tracing(),
             clock=loop.time,
             latency=latency,
         )
@@ -298,6 +296,7 @@ async def test_every_attempt_settles_exactly_once() -> None:
         assert house.line.in_flight == 0
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_task_cancelled_from_outside_settles_too() -> None:
     """A forced shutdown cancels the task itself; its attempt is closed on the way out."""
     house = House("ok+tokens-50+every-5ms")
@@ -451,6 +450,7 @@ class Stuck:
 
 @pytest.mark.parametrize("closing", [RuntimeError("broken"), None])
 @pytest.mark.parametrize("failure", [StreamCut("cut", deployment_id="t0/a"), TimeoutError(), RuntimeError("bug")])
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_close_that_fails_or_hangs_leaves_nothing_open(failure: Exception, closing: Exception | None) -> None:
     """The books and the breaker's permit come before the closing, whatever the closing does."""
     house = House("ok", upstream=Stuck(failure, closing))

@@ -11,7 +11,9 @@ import pytest
 from pydantic import SecretStr
 
 from accounts.caller import Role
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.cost.entries import until
 from tests.proxy.http.callers import Caller
 from tests.running_gateway import PEPPER, Running, model, running_gateway

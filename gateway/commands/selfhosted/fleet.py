@@ -107,7 +107,7 @@ def _pools(config: Path | None) -> "tuple[PoolConfig, ...]":
 
 
 def _pool(name: str, config: Path | None) -> "PoolConfig":
-    """Checks the pool's name, as a misspelt one would drain nothing."""
+    """Check the pool's name, as a misspelt one would drain nothing."""
     pools = {each.name: each for each in _pools(config)}
     if name not in pools:
         fail(f"there is no pool {name[:64]!r}; the configuration has: {', '.join(pools) or 'none'}", USAGE)

@@ -1,14 +1,13 @@
 """`weighbridge selfhosted plan`: what a model needs on our own GPUs, how fast it is, what it costs and how it is started."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-import json
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.commands.shared import print_json
+from gateway.commands.shared import amount_option, print_json
 
 if TYPE_CHECKING:
     from planner.plans.mixture import Mixture
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from planner.plans.outlook import Outlook
     from planner.plans.planning import Plan, Question
     from planner.plans.split import Split
-
-_MOST_CONFIG_BYTES = 1_000_000
-_USUAL_COMPARATORS = ("gpt-4o", "gpt-4o-mini", "gpt-6-luna", "groq-llama-3.3-70b")
 
 
 def plan(
@@ -129,13 +125,18 @@ def plan(
     ] = False,
 ) -> None:
     """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
-    from planner.plans.comparators import comparator_named
+    import msgspec
+
+    from planner.plans.comparators import USUAL_COMPARATORS, comparator_named
     from planner.plans.efficiency import efficiency_named
     from planner.plans.gpus import gpu_named
+    from planner.plans.models import model_from_file, model_named
+    from planner.plans.offload import offload_of
     from planner.plans.outlook import outlook_of
     from planner.plans.planning import Question
     from planner.plans.planning import plan as planned
     from planner.plans.sizing import Targets, Work
+    from planner.plans.split import split_of, split_where_possible
 
     def question(shape: "ModelShape", rate: float, measured: float | None) -> "Question":
         return Question(
@@ -154,12 +155,12 @@ def plan(
             kv_precision=None if kv_precision == "auto" else kv_precision,
             tp=_count(tp, "--tp"),
             pp=_count(pp, "--pp"),
-            usd_per_gpu_hour=None if gpu_usd_hour is None else _figure(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
-            overhead=_figure(overhead, "--overhead", 1, 100),
+            usd_per_gpu_hour=None if gpu_usd_hour is None else amount_option(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
+            overhead=amount_option(overhead, "--overhead", 1, 100),
             max_context=max_context,
             memory_utilisation=memory_utilisation,
-            comparators=tuple(comparator_named(each) for each in comparator or _USUAL_COMPARATORS),
-            saving=_figure(saving, "--saving", 0, Decimal("0.99")),
+            comparators=tuple(map(comparator_named, comparator or USUAL_COMPARATORS)),
+            saving=amount_option(saving, "--saving", 0, Decimal("0.99")),
             batch=tier == "batch",
             profile=profile,
             draft=draft_model,
@@ -178,21 +179,20 @@ def plan(
     if mix is not None:
         _mixed(mix, qps, tokens_per_gpu or [], question, as_json=as_json)
         return
-    asked = question(_model(model, config_json, kv_heads), qps, _measured(tokens_per_gpu or []))
+    shape = model_named(model) if config_json is None else model_from_file(model, config_json)
+    if kv_heads is not None:
+        shape = msgspec.structs.replace(shape, kv_heads=kv_heads)
+    asked = question(shape, qps, _measured(tokens_per_gpu or []))
     answer = planned(asked)
     hope = outlook_of(asked, answer)
-    apart = _split(asked, answer, wanted=split)
-    kept = None
-    if offload_hits:
-        from planner.plans.offload import offload_of
-
-        kept = offload_of(asked, answer, hits=offload_hits, copy_bytes_per_s=offload_gb_per_s * 1e9)
+    apart = (split_of if split else split_where_possible)(asked, answer)
+    kept = (
+        offload_of(asked, answer, hits=offload_hits, copy_bytes_per_s=offload_gb_per_s * 1e9) if offload_hits else None
+    )
     if as_json:
-        plain = _as_json(answer)
-        plain["hopeful"] = None if hope is None else {**_as_json(hope.hopeful), "deciding": hope.deciding}
-        plain["split"] = None if apart is None else _split_as_json(apart)
-        plain["offload"] = None if kept is None else _offload_as_json(kept)
-        print_json(plain)
+        parts = {"hopeful": hope, "split": apart, "offload": kept}
+        told = {name: None if each is None else each.as_json() for name, each in parts.items()}
+        print_json({**answer.as_json(), **told})
     else:
         _print_plan(answer, hope)
         if kept is not None:
@@ -205,34 +205,6 @@ def plan(
 
 def _held(kept: "Offload") -> str:
     return f"; a replica keeps {kept.holds_tokens:,} tokens in main memory beside {kept.gpu_tokens:,} in its GPUs"
-
-
-def _offload_as_json(kept: "Offload") -> dict[str, Any]:
-    import msgspec
-
-    return {**msgspec.to_builtins(kept), "pays": kept.pays, "verdict": kept.verdict}
-
-
-def _split(asked: "Question", answer: "Plan", *, wanted: bool) -> "Split | None":
-    """Prefill and decode apart; None where that cannot be and nobody asked for it. Raises PlanRefused."""
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.split import split_of
-
-    try:
-        return split_of(asked, answer)
-    except PlanRefused:
-        if wanted:
-            raise
-        return None
-
-
-def _split_as_json(apart: "Split") -> dict[str, Any]:
-    import msgspec
-
-    plain: dict[str, Any] = msgspec.to_builtins(apart, builtin_types=(Decimal,))
-    for name, side in (("prefill", apart.prefill), ("decode", apart.decode)):
-        plain[name]["launch"]["command"] = side.launch.command
-    return {**plain, "pays": apart.pays}
 
 
 def _print_split(apart: "Split") -> None:
@@ -277,27 +249,6 @@ def _print_split(apart: "Split") -> None:
         typer.echo(f"! {warning}")
 
 
-def _model(name: str, config_json: Path | None, kv_heads: int | None) -> "ModelShape":
-    import msgspec
-
-    from planner.plans.models import model_from_config, model_named
-    from planner.plans.plan_errors import PlanRefused
-
-    if config_json is None:
-        shape = model_named(name)
-    else:
-        if config_json.stat().st_size > _MOST_CONFIG_BYTES:
-            raise PlanRefused(f"{config_json} is larger than any config.json")
-        try:
-            config = json.loads(config_json.read_text(encoding="utf-8"))
-        except ValueError:
-            raise PlanRefused(f"{config_json} is not JSON") from None
-        if not isinstance(config, dict):
-            raise PlanRefused(f"{config_json} is not a JSON object")
-        shape = model_from_config(name, config, source=config_json.name)
-    return shape if kv_heads is None else msgspec.structs.replace(shape, kv_heads=kv_heads)
-
-
 def _count(text: str, option: str) -> int | None:
     from planner.plans.plan_errors import PlanRefused
 
@@ -308,26 +259,12 @@ def _count(text: str, option: str) -> int | None:
     return int(text[:4])
 
 
-def _figure(text: str, option: str, least: int, most: int | Decimal) -> Decimal:
-    from decimal import InvalidOperation
-
-    from planner.plans.plan_errors import PlanRefused
-
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise PlanRefused(f"{option}: `{text}` is no number") from None
-    if not value.is_finite() or not least <= value <= most:
-        raise PlanRefused(f"{option} is from {least} to {most}")
-    return value
-
-
 def _measured(given: list[str]) -> float | None:
     from planner.plans.plan_errors import PlanRefused
 
     if len(given) > 1:
         raise PlanRefused("--tokens-per-gpu is given once, but in a mixture")
-    return float(_figure(given[0], "--tokens-per-gpu", 1, 10_000_000)) if given else None
+    return float(amount_option(given[0], "--tokens-per-gpu", 1, 10_000_000)) if given else None
 
 
 def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json: bool) -> None:
@@ -340,7 +277,7 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
         name, equals, figure = each.partition("=")
         if not equals:
             raise PlanRefused("in a mixture write --tokens-per-gpu NAME=FIGURE")
-        given[name] = float(_figure(figure, "--tokens-per-gpu", 1, 10_000_000))
+        given[name] = float(amount_option(figure, "--tokens-per-gpu", 1, 10_000_000))
     parts = {
         name: (share, question(model_named(name), float(Decimal(repr(qps)) * share), None))
         for name, share in shares_of(mix).items()
@@ -352,17 +289,6 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
         print_json(msgspec.to_builtins(found, builtin_types=(Decimal,)))
     else:
         _print_mixture(found)
-
-
-def _as_json(answer: "Plan") -> dict[str, Any]:
-    """Renders the whole plan, including what a reader would otherwise have to work out."""
-    import msgspec
-
-    plain: dict[str, Any] = msgspec.to_builtins(answer, builtin_types=(Decimal,))
-    plain["model"]["parameters"] = answer.model.parameters
-    plain["model"]["active_parameters"] = answer.model.active_parameters
-    plain["launch"]["command"] = answer.launch.command
-    return plain
 
 
 def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
@@ -432,7 +358,7 @@ def _longer(answer: "Plan") -> str:
 
 
 def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
-    """Prints the cautious and the hopeful plan side by side."""
+    """Print the cautious and the hopeful plan side by side."""
     from cost.reports.shown import money
     from gateway.table import print_table
 

@@ -12,7 +12,7 @@ from gateway.commands.shared import open_engine, print_json
 
 if TYPE_CHECKING:
     from cost.reports.scope import ReadScope
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from selfhosted.prefixes.prefix_report import PrefixReport
 
 _DAYS = 7
@@ -31,7 +31,8 @@ def prefixes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell which system prompts break their own cache, and what that costs a month. No prompt is kept or shown."""
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from selfhosted.prefixes.prefix_report import prefixes_as_json
 
     settings = load(config, read_environment(), secrets_from=None)

@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gateway.commands.shared import print_json
+from gateway.commands.shared import print_json, read_config
 
 if TYPE_CHECKING:
-    from planner.plans.planning import Plan
-    from planner.plans.render_shared import SharedServing
-    from planner.plans.serving import Place, Serving
-
-_MOST_PLAN_BYTES = 4_000_000
-PRODUCT = "nvidia.com/gpu.product"
-
-What = Literal["k8s", "ray", "compose", "command", "gateway"]
+    from planner.plans.serving import Serving
 
 
 def render(
     what: Annotated[
-        What, typer.Argument(metavar="WHAT", help="k8s, ray, compose, command, or gateway for the gateway's own part.")
+        Literal["k8s", "ray", "compose", "command", "gateway"],
+        typer.Argument(metavar="WHAT", help="k8s, ray, compose, command, or gateway for the gateway's own part."),
     ],
     *,
     pool: Annotated[str, typer.Option(help="The pool's name, or that of GPUs which pools of the configuration share.")],
@@ -84,16 +78,22 @@ def render(
     """Write the files that start a pool, and what the gateway must know of it."""
     import msgspec
 
+    from planner.plans import rendering
     from planner.plans.serving import checked, warnings_of
 
-    answer = None if plan is None else _read_plan(plan)
-    shared = None if answer is not None else _shared(config, pool)
-    if shared is not None:
-        found = shared.pools[0]
+    if plan is not None:
+        answer, shared = rendering.read_plan(plan), None
+        found = rendering.serving_of_plan(answer, pool)
     else:
-        found = _configured(config, pool) if answer is None else _planned(answer, pool)
+        settings, answer = read_config(config), None
+        shared = rendering.shared_serving(settings.selfhosted, settings.cost, pool)
+        found = (
+            rendering.configured_serving(settings.selfhosted, settings.cost, pool)
+            if shared is None
+            else shared.pools[0]
+        )
     if part is not None:
-        found = _side_of(what, plan, found, part)
+        found = rendering.side_of(what, plan, found, part)
     changes: dict[str, Any] = {
         "replicas": replicas,
         "min_replicas": min_replicas,
@@ -107,7 +107,7 @@ def render(
         "gateway_namespace": gateway_namespace,
         "monitoring_namespace": monitoring_namespace,
         "keep_replicas": keep_replicas,
-        "place": _place(found, gpu, node_label or [], spot=spot),
+        "place": rendering.place_of(found, gpu, node_label or [], spot=spot),
     }
     # A name that is None stays as it is, and so the want of a key has to be said apart.
     found = msgspec.structs.replace(found, key_secret=_key_secret(found, key_secret))
@@ -119,12 +119,19 @@ def render(
     for warning in warnings_of(serving) if what in ("k8s", "compose") else ():
         typer.echo(f"! {warning}", err=True)
     if shared is not None:
-        _print(_shared_documents(what, shared, changes, serving.key_secret), as_json=as_json)
+        _print(rendering.shared_documents(what, shared, changes, serving.key_secret), as_json=as_json)
         return
     if what == "command":
-        typer.echo(_command(serving))
+        typer.echo(rendering.command_line(serving))
         return
-    _print(_documents(what, serving, answer, one_machine=one_machine), as_json=as_json)
+    _print(rendering.documents_of(what, serving, answer, one_machine=one_machine), as_json=as_json)
+
+
+def _key_secret(found: "Serving", name: str | None) -> str | None:
+    """Return the Secret with the engines' key; None where nobody wants one."""
+    if name is None:
+        return f"{found.name[:59]}-key"
+    return name if name != "none" else None
 
 
 def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -134,153 +141,3 @@ def _print(documents: list[dict[str, Any]], *, as_json: bool) -> None:
         from planner.plans.serving import as_yaml
 
         typer.echo(as_yaml(documents), nl=False)
-
-
-def _shared(config: Path | None, name: str) -> "SharedServing | None":
-    """The pools of this group of the configuration that share GPUs; None where no group is called so."""
-    from gateway.configuration.settings import load, read_environment
-    from planner.plans.launch import PORT
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.render_shared import SharedServing, sleeping
-
-    section = load(config, read_environment(), secrets_from=None).selfhosted
-    group = next((each for each in section.shared_gpus if each.name == name), None)
-    if group is None:
-        other = section.shared_by(name)
-        if other is not None:
-            raise PlanRefused(f"`{name}` shares its GPUs: render all that stands there, with --pool {other.name}")
-        return None
-    pools = [sleeping(_configured(config, pool), PORT + index) for index, pool in enumerate(group.pools)]
-    return SharedServing(name=group.name, level=group.level, pools=tuple(pools))
-
-
-def _shared_documents(
-    what: What, shared: "SharedServing", changes: dict[str, Any], key_secret: str | None
-) -> list[dict[str, Any]]:
-    import msgspec
-
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.render_shared import shared_compose, shared_manifests
-
-    if what not in ("k8s", "compose"):
-        raise PlanRefused(
-            "engines that share GPUs are rendered for Kubernetes and Compose, or started by `selfhosted run`"
-        )
-    given = {name: value for name, value in changes.items() if value is not None and not name.endswith("replicas")}
-    pools = tuple(msgspec.structs.replace(each, **given, key_secret=key_secret) for each in shared.pools)
-    shared = msgspec.structs.replace(shared, pools=pools)
-    return shared_manifests(shared) if what == "k8s" else [shared_compose(shared)]
-
-
-def _key_secret(found: "Serving", name: str | None) -> str | None:
-    """The Secret with the engines' key; None where nobody wants one."""
-    if name is None:
-        return f"{found.name[:59]}-key"
-    return name if name != "none" else None
-
-
-def _place(found: "Serving", gpu: str | None, labels: list[str], *, spot: bool) -> "Place":
-    """Where pods may stand: on nodes with these labels, otherwise on those with that GPU, otherwise with the plan's."""
-    from planner.plans.gpus import gpu_named
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.serving import Place
-
-    given = dict(found.place.labels) if gpu is None else {PRODUCT: gpu_named(gpu).product}
-    if labels:
-        pairs = [each.partition("=") for each in labels]
-        if not all(equals for _, equals, _ in pairs):
-            raise PlanRefused("--node-label is KEY=VALUE, such as nvidia.com/gpu.product=NVIDIA-L4")
-        given = {key: value for key, _, value in pairs}
-    return Place(labels=given, spot=spot)
-
-
-def _documents(what: What, serving: "Serving", answer: "Plan | None", *, one_machine: bool) -> list[dict[str, Any]]:
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.render_compose import compose
-    from planner.plans.render_gateway import gateway_snippet
-    from planner.plans.render_kubernetes import manifests
-    from planner.plans.render_ray import ray_serve
-
-    if what == "k8s":
-        return manifests(serving)
-    if what == "ray":
-        return [ray_serve(serving)]
-    if what == "compose":
-        return [compose(serving)]
-    if answer is None:
-        raise PlanRefused("the configuration has the gateway's part already; render it from a plan: --plan plan.json")
-    return [gateway_snippet(answer, serving, one_machine=one_machine)]
-
-
-def _command(serving: "Serving") -> str:
-    import shlex
-
-    from planner.plans.launch import on_loopback
-
-    words = [f"{name}={shlex.quote(value)}" for name, value in serving.environment.items()]
-    return " ".join([*words, shlex.join(on_loopback(serving.command))])
-
-
-def _read_plan(path: Path) -> "Plan":
-    import msgspec
-
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.planning import Plan
-
-    if path.stat().st_size > _MOST_PLAN_BYTES:
-        raise PlanRefused(f"{path} is larger than any plan")
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise PlanRefused(f"{path} is no plan as `weighbridge selfhosted plan --json` prints it: {error}") from None
-
-
-def _planned(answer: "Plan", pool: str) -> "Serving":
-    import msgspec
-
-    from planner.plans.serving import Place, from_launch
-
-    found = from_launch(answer.launch, pool, replicas=answer.replicas, spare=answer.spare)
-    return msgspec.structs.replace(
-        found,
-        gpu_title=answer.gpu.title,
-        weights_bytes=answer.memory.weight_bytes,
-        running=None if answer.operation is None else answer.operation.running,
-        place=Place(labels={PRODUCT: answer.gpu.product}),
-    )
-
-
-def _side_of(what: What, path: Path | None, whole: "Serving", part: str) -> "Serving":
-    """Prefill or decode, with all else as the whole plan has it. Raises PlanRefused."""
-    import msgspec
-
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.serving import of_side
-    from planner.plans.split import Split
-
-    class WithSplit(msgspec.Struct):
-        split: Split | None = None
-
-    if what not in ("k8s", "command"):
-        raise PlanRefused("prefill and decode are rendered for Kubernetes and as commands")
-    found = None if path is None else msgspec.json.decode(path.read_bytes(), type=WithSplit).split
-    if found is None:
-        raise PlanRefused("the plan has no sides: `weighbridge selfhosted plan … --split` tells why")
-    side = of_side(found.prefill if part == "prefill" else found.decode, whole.pool, part)
-    return msgspec.structs.replace(
-        side, gpu_title=whole.gpu_title, weights_bytes=whole.weights_bytes, place=whole.place
-    )
-
-
-def _configured(config: Path | None, pool: str) -> "Serving":
-    from gateway.configuration.settings import load, read_environment
-    from planner.plans.plan_errors import PlanRefused
-    from planner.plans.serving import from_config
-
-    settings = load(config, read_environment(), secrets_from=None)
-    found = next((each for each in settings.selfhosted.pools if each.name == pool), None)
-    if found is None:
-        names = ", ".join(each.name for each in settings.selfhosted.pools) or "none"
-        raise PlanRefused(f"there is no pool `{pool}` under selfhosted.pools (there are: {names}); or give --plan")
-    bill = next((each for each in settings.cost.pools if each.name == pool), None)
-    return from_config(found, gpus=1 if bill is None else bill.gpus_per_replica)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from gateway.configuration.settings import GatewayConfig
+    from gateway.configuration.gateway_config import GatewayConfig
     from selfhosted.config import LaunchConfig, PoolConfig, PoolPart, SharedGpusConfig
     from selfhosted.scale.processes import Actuator
 
@@ -50,7 +50,8 @@ def run(
     """
     import os
 
-    from gateway.configuration.settings import load, read_environment
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.settings import load
     from selfhosted.config import PREFILL, PoolUnfit
 
     if not gateway.startswith(("http://", "https://")) or "@" in gateway:
@@ -83,7 +84,7 @@ def run(
 
 
 def _named(pool: "PoolConfig", part: "PoolPart", prefix: str) -> str:
-    """How the names of a part's replicas begin: those that only read are known by their names."""
+    """Return the prefix of the names of a part's replicas: those that only read are known by their names."""
     from selfhosted.config import PoolUnfit
 
     reading = pool.prefill
@@ -113,7 +114,9 @@ class _Crew(NamedTuple):
 
 
 def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolConfig, str]":
-    """Returns the pool and the reference to its token, when it has what running it on this machine needs. `alone`: without those that it shares GPUs with."""
+    """Return the pool and the reference to its token, if the pool can be run on this machine. `alone`: without those
+    that it shares GPUs with.
+    """
     from selfhosted.config import PoolUnfit
 
     pools = {each.name: each for each in settings.selfhosted.pools}
@@ -132,7 +135,7 @@ def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolCo
 
 
 def _secret(reference: str, whose: str) -> str:
-    from gateway.configuration.settings import resolve_secret
+    from gateway.configuration.environment import resolve_secret
     from selfhosted.config import PoolUnfit
 
     try:
@@ -142,8 +145,8 @@ def _secret(reference: str, whose: str) -> str:
 
 
 def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool: "PoolConfig") -> dict[str, str]:
-    """The environment of engine processes: they run code that came with a model, so their own key is the only secret
-    they see.
+    """Return the environment of engine processes: they run code that came with a model, so their own key is the only
+    secret they see.
     """
     from providers.secret_references import secrets_in
 
@@ -157,7 +160,7 @@ def _seen_by_engines(environ: Mapping[str, str], settings: "GatewayConfig", pool
 async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | None") -> None:
     from proxy.settle.observers.logs import configure_logging
     from selfhosted.engines.scrape import HttpFetch, engine_session
-    from selfhosted.scale.gateway_client import Doorbell
+    from selfhosted.scale.gateway_client import GatewayClient
     from selfhosted.scale.processes import Actuator
     from selfhosted.scale.start_turns import StartTurns
 
@@ -170,7 +173,7 @@ async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | 
                     Actuator(
                         crew.pool,
                         crew.launch,
-                        door=Doorbell(session, gateway, crew.pool.name, crew.token),
+                        door=GatewayClient(session, gateway, crew.pool.name, crew.token),
                         fetch=HttpFetch(session, crew.api_key),
                         folder=crew.folder,
                         environment=crew.seen,

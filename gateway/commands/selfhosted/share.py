@@ -35,7 +35,9 @@ def share(
     disk_gb_per_s: Annotated[float, typer.Option(min=0.01, max=1_000, help="Of the disk with the weights.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, bytes in full.")] = False,
 ) -> None:
-    """Say what fits when several models share GPUs and one is awake at a time: its cache, main memory, and the least that waking takes."""
+    """Show the fit of several models that share GPUs, one awake at a time: its cache, main memory, and the least time
+    to wake.
+    """
     from planner.plans.gpus import gpu_named
     from planner.plans.models import model_named
     from planner.plans.sharing import shared_fit

@@ -1,13 +1,13 @@
 """`weighbridge selfhosted simulate`: a fleet in simulated time, to compare policies and to plan with."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-import random
 import sys
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from gateway.commands.shared import amount_option
 
 if TYPE_CHECKING:
     from planner.simulate.fleet_simulation import FleetSpec
@@ -93,7 +93,8 @@ def simulate(
     from planner.simulate.machines import machine_of
     from planner.simulate.scaling import check_scaler
     from planner.simulate.simulation_errors import SimulationRefused
-    from planner.simulate.simulation_report import report_of
+    from planner.simulate.simulation_report import report_of, title_of
+    from planner.simulate.traces import prepared
     from selfhosted.config import ScaleConfig
 
     policies, scalers = policy or ["prefix"], scaling or ["fixed"]
@@ -101,7 +102,7 @@ def simulate(
         check_policy(each)
     for each in scalers:
         check_scaler(each)
-    price = None if gpu_usd_hour is None else _dollars(gpu_usd_hour)
+    price = None if gpu_usd_hour is None else amount_option(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000)
     comparator = None if overflow is None else comparator_named(overflow)
     machine = machine_of(
         model=model, gpu=gpu, tp=tp, precision=precision, kv_precision=kv_precision, efficiency=efficiency,
@@ -113,7 +114,7 @@ def simulate(
     scale = ScaleConfig(
         min_replicas=min_replicas, max_replicas=max_replicas, cold_start_s=cold_start, ttft_target_s=ttft_target
     )
-    replayed = _trace(trace, limit, speed, users, days, seed, spread=spread)
+    replayed = prepared(trace, limit=limit, speed=speed, users=users, days=days, seed=seed, spaced=spread)
     runs = [
         FleetSpec(
             replicas=replicas, engine=machine.engine, policy=each, gateways=gateways, hosts=hosts, seed=seed, kv_events=kv_events,
@@ -137,20 +138,7 @@ def simulate(
     if plot is not None:
         from planner.simulate.plots import draw
 
-        typer.echo(f"drawn: {draw(plot, reports, title=_title(replayed, machine))}", err=True)
-
-
-def _trace(path: Path, limit: int | None, speed: float, users: int, days: int, seed: int, *, spread: bool) -> "Trace":
-    from planner.simulate import traces
-
-    rng = random.Random(seed)  # noqa: S311 - repeatable, and nothing is kept secret by it
-    found = traces.read_trace(path, limit=traces.MAX_ROWS if limit is None else limit)
-    if spread:
-        found = traces.spread(found)
-    found = traces.multiplied(found, users, rng)
-    if days:
-        found = traces.tiled(found, days, rng)
-    return traces.sped_up(found, speed)
+        typer.echo(f"drawn: {draw(plot, reports, title=title_of(replayed, machine))}", err=True)
 
 
 def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) -> Any:
@@ -176,9 +164,7 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) 
 def _print_reports(reports: "list[Report]", trace: "Trace", machine: "Machine", json_file: Path | None) -> None:
     import msgspec
 
-    told = msgspec.json.format(
-        msgspec.json.encode({"trace": _trace_as_json(trace), "machine": machine, "runs": reports})
-    )
+    told = msgspec.json.format(msgspec.json.encode({"trace": trace.as_json(), "machine": machine, "runs": reports}))
     if json_file is not None and str(json_file) == "-":
         typer.echo(told.decode())
         return
@@ -187,28 +173,12 @@ def _print_reports(reports: "list[Report]", trace: "Trace", machine: "Machine", 
         json_file.write_bytes(told + b"\n")
 
 
-def _trace_as_json(trace: "Trace") -> dict[str, Any]:
-    return {
-        "name": trace.name,
-        "format": trace.format,
-        "requests": len(trace.requests),
-        "duration_s": trace.duration_s,
-        "prompt_tokens": trace.prompt_tokens,
-        "output_tokens": trace.output_tokens,
-    }
-
-
-def _title(trace: "Trace", machine: "Machine") -> str:
-    rate = len(trace.requests) / max(1.0, trace.duration_s)
-    return f"{trace.name}, {rate:.1f} requests/s, {machine.model} on {machine.gpus} x {machine.gpu} a replica"
-
-
 def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
     from gateway.table import print_table
-    from planner.simulate.simulation_report import HEADINGS, row_of
+    from planner.simulate.simulation_report import HEADINGS, row_of, title_of
 
     typer.echo(
-        f"{_title(trace, machine)}: {len(trace.requests):,} requests, "
+        f"{title_of(trace, machine)}: {len(trace.requests):,} requests, "
         f"{trace.prompt_tokens:,} tokens in and {trace.output_tokens:,} out, "
         f"{machine.engine.kv_tokens:,} KV tokens a replica\n"
     )
@@ -223,15 +193,3 @@ def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
                 f"{cells.replicas:,} replicas, {cells.gpus:,} GPUs, ${cells.usd_per_hour:,.2f} an hour.\n"
                 f"That assumes that {cells.assumes}."
             )
-
-
-def _dollars(text: str) -> Decimal:
-    from planner.simulate.simulation_errors import SimulationRefused
-
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise SimulationRefused(f"--gpu-usd-hour: `{text}` is no amount of dollars") from None
-    if not (value.is_finite() and 0 <= value <= 10_000):  # noqa: PLR2004 - the option's own limits
-        raise SimulationRefused("--gpu-usd-hour is from 0 to 10,000 dollars")
-    return value

@@ -311,7 +311,7 @@ _SPEND = tuple(
 
 
 def _fill_in() -> None:
-    """Day by day, so that no statement takes too long for the database's limits."""
+    """Fill in day by day, so that no statement takes too long for the database's limits."""
     connection = op.get_bind()
     after_us = 0
     first = sa.text("SELECT min(at_us) FROM ledger_entry WHERE at_us >= :after_us")

@@ -2,10 +2,10 @@
 
 The same team, key and body within `keep_h` get the same status and body, from one upstream call that is booked once,
 whichever process is asked. The promise ends where a process does: when one dies, or stands still for longer than
-`claim_s`, before it kept its answer, its key is another's, and the request is served again.
+`claim_s`, before it kept its answer, another process takes its key over, and the request is served again.
 
-While the database does not answer, a request with a key is refused, for nobody can say whether it was served before.
-What was served during that time stays claimed by its process, which keeps trying to write the answer.
+While the database does not answer, a request with a key is refused, for nobody can say whether it was served before. A
+request served during that time stays claimed by its process, which keeps trying to write the answer.
 
 Answers are stored as they were sent because their caller asked for it with the header, and for `keep_h` only. The key
 and the request are stored as digests, and none of them is ever logged.
@@ -140,7 +140,7 @@ class Claim:
         return self._once.max_answer_bytes
 
     def hold(self, size: int) -> bool:
-        """Reserves memory for `size` more bytes of the answer; False when this process holds too much already."""
+        """Reserve memory for `size` more bytes of the answer. Return False when this process holds too much already."""
         if self.ending is not None or not self._once.has_room_for(size):
             return False
         self._room += size
@@ -148,15 +148,14 @@ class Claim:
         return True
 
     def let_go(self) -> None:
-        """Releases all reserved memory."""
+        """Release all reserved memory."""
         self._once.recorded_bytes -= self._room
         self._room = 0
 
     def keep(self, status: int, headers: Iterable[Header], body: bytes | None) -> Awaitable[None]:
-        """Keeps the answer for repeats of the key; a `body` of None marks one that was too large.
-
-        The write starts at once, awaited or not. Awaiting waits at most `timeout_s` and raises nothing but the
-        awaiter's own cancellation, which does not stop the write.
+        """Keep the answer for repeats of the key; a `body` of None marks one that was too large. The write starts at
+        once, awaited or not. Awaiting waits at most `timeout_s` and raises nothing but the awaiter's own
+        cancellation, which does not stop the write.
         """
         if body is None:
             return self._once.end(self, _Answer(status, NOT_KEPT, b""))
@@ -164,7 +163,7 @@ class Claim:
         return self._once.end(self, _Answer(status, msgspec.json.encode(pairs).decode(), body))
 
     def free(self) -> Awaitable[None]:
-        """Frees the key for a new try, because nothing was done that must not be repeated. Awaits as `keep` does."""
+        """Free the key for a new try, because nothing was done that must not be repeated. Awaits as `keep` does."""
         return self._once.end(self, None)
 
 
@@ -207,7 +206,7 @@ class Idempotency:
         self._held: dict[tuple[str, str], Claim] = {}
         """Claims that this process serves, by team and key digest, so that repeats need no database call."""
         self._open: set[str] = set()
-        """Request ids that hold, or are about to hold, a key. A renewal frees what is stored for any other id."""
+        """Request ids that hold, or are about to hold, a key. A renewal frees the stored claim of any other id."""
         self._unwritten: dict[str, tuple[Claim, _Answer]] = {}
         """Answers that the database has not accepted yet; bounded by `max_recorded_bytes`."""
         self._teams: dict[str, _Counted] = {}
@@ -217,13 +216,12 @@ class Idempotency:
         self.counts = Counts()
 
     def has_room_for(self, size: int) -> bool:
-        """Returns True when `size` more bytes of answers may be held in memory."""
+        """Return True when `size` more bytes of answers may be held in memory."""
         return self.recorded_bytes + size <= self._max_recorded_bytes
 
     async def claim(self, team_id: str, key: str, fingerprint: bytes, request_id: str) -> Claim | Replay:
-        """Returns a claim to serve the request, or the kept answer of an earlier one.
-
-        Raises BadRequest, KeyInFlight, KeyReused, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
+        """Return a claim to serve the request, or the kept answer of an earlier one. Raises BadRequest, KeyInFlight,
+        KeyReused, AnswerNotKept, TooManyKeys or IdempotencyUnavailable.
         """
         check_key(key)
         wanted = KeyClaim(
@@ -244,7 +242,7 @@ class Idempotency:
         return self._replay_of(wanted, answer)
 
     async def _claim_in_time(self, wanted: KeyClaim) -> Claim | StoredClaim | None:
-        """Claims in the database within `timeout_s`. A caller that stops waiting leaves no claim behind."""
+        """Claim in the database within `timeout_s`. A caller that stops waiting leaves no claim behind."""
         asking = _PendingClaim()
         task = self._start_task(self._claim_stored(wanted, asking))
         try:
@@ -294,7 +292,7 @@ class Idempotency:
         return outcome
 
     async def _try_claim(self, wanted: KeyClaim) -> StoredClaim | bool | None:
-        """Returns an earlier request's row, True or False for a claim (True: taken over), or None when the team has no
+        """Return an earlier request's row, True or False for a claim (True: taken over), or None when the team has no
         room.
         """
         has_room = await self._has_room(wanted.team_id)
@@ -322,7 +320,7 @@ class Idempotency:
         return claim
 
     async def _has_room(self, team_id: str) -> bool:
-        """Returns True when the team may have one more key. Counts rows at intervals only, as counting is slow."""
+        """Return True when the team may have one more key. Counts rows at intervals only, as counting is slow."""
         most, now = self._section.max_keys_per_team, self._clock()
         counted = self._teams.get(team_id)
         every_s = _COUNT_EVERY_S if counted is None or counted.keys < most else _COUNT_FULL_EVERY_S
@@ -365,7 +363,7 @@ class Idempotency:
         return Replay(request_id=found.request_id, status=found.status, headers=headers, body=found.body, given=given)
 
     def _reserve_replay(self, size: int) -> Callable[[], None]:
-        """Reserves memory for a replayed answer and returns the function that releases it, once."""
+        """Reserve memory for a replayed answer, and return the function that releases it, once."""
         if not self.has_room_for(size):
             raise self._unavailable("This gateway process holds as many kept answers in its memory as it may.")
         self.recorded_bytes += size
@@ -386,7 +384,7 @@ class Idempotency:
             )
 
     def _in_flight(self, for_s: float) -> KeyInFlight:
-        """Counts and builds the error; retry-after equals the time served so far, within bounds, as the best guess of
+        """Count and build the error; retry-after equals the time served so far, within bounds, as the best guess of
         the rest.
         """
         self._count("in_flight")
@@ -403,7 +401,7 @@ class Idempotency:
         )
 
     def end(self, claim: Claim, answer: _Answer | None) -> Awaitable[None]:
-        """Writes the end of a claim: the answer, or None to free the key. See `Claim.keep`."""
+        """Write the end of a claim: the answer, or None to free the key. See `Claim.keep`."""
         if claim.ending is None:
             writing = self._start_task(self._write(claim, answer))
             claim.ending = self._start_task(_wait_at_most(writing, self._section.timeout_s))
@@ -458,7 +456,7 @@ class Idempotency:
             del self._held[place]
 
     async def run(self) -> None:
-        """Renews claims and purges expired keys, for ever."""
+        """Renew claims and purge expired keys, for ever."""
         purge_at = self._clock() + _PURGE_S
         while True:
             pause_s = self._section.claim_s / 3
@@ -470,7 +468,7 @@ class Idempotency:
                 purge_at = self._clock() + _PURGE_S
 
     async def renew(self) -> None:
-        """Extends this process's claims, frees keys it no longer serves, and retries unwritten answers."""
+        """Extend this process's claims, free keys it no longer serves, and retry unwritten answers."""
         self._retry_soon = False
         try:
             async with asyncio.timeout(_CALL_S):
@@ -496,7 +494,7 @@ class Idempotency:
         self._release(claim)
 
     async def purge(self) -> None:
-        """Deletes expired keys in batches."""
+        """Delete expired keys in batches."""
         for _ in range(_PURGE_BATCHES):
             async with asyncio.timeout(_CALL_S):
                 gone = await self._store.purge(_PURGE_BATCH)
@@ -505,11 +503,11 @@ class Idempotency:
                 return
 
     async def aclose(self) -> None:
-        """Waits up to `close_s` for pending writes, then frees keys that are no longer served."""
+        """Wait up to `close_s` for pending writes, then free keys that are no longer served."""
         with contextlib.suppress(TimeoutError):
             # For both together: a database that takes nothing from the one takes nothing from the other.
             async with asyncio.timeout(self._close_s):
-                # What ends may begin something: a claim that nobody waits for any more is freed.
+                # An ending task may start another: an abandoned claim is freed.
                 while self._tasks:
                     await asyncio.wait(self._tasks)
                 await _log_failure(self.renew())
@@ -526,7 +524,7 @@ class Idempotency:
 
 
 def check_key(key: str) -> None:
-    """Checks the form of a key. Raises BadRequest."""
+    """Check the form of a key. Raises BadRequest."""
     if not 1 <= len(key) <= MAX_KEY_CHARS or not all("!" <= char <= "~" for char in key):
         raise BadRequest(
             f"`{HEADER}` must have 1 to {MAX_KEY_CHARS} visible ASCII characters; a random UUID is a good one.",
@@ -535,7 +533,7 @@ def check_key(key: str) -> None:
 
 
 def fingerprint_of(path: str, headers: Iterable[Header], body: bytes) -> bytes:
-    """Returns the SHA-256 of path, relevant headers and body: equal for requests that count as the same."""
+    """Return the SHA-256 of path, relevant headers and body: equal for requests that count as the same."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _HEADERS_THAT_COUNT:
@@ -554,7 +552,7 @@ async def _wait_at_most(task: "asyncio.Task[None]", timeout_s: float) -> None:
 
 
 async def _log_failure(step: Awaitable[None]) -> None:
-    """Awaits a step and logs its failure instead of raising, so that the loop goes on."""
+    """Await a step and log its failure instead of raising, so that the loop goes on."""
     try:
         await step
     except Exception as failure:  # noqa: BLE001 - the loop must outlive a database that is away for a while

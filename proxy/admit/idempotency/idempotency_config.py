@@ -6,7 +6,7 @@ from settings.types import Finite, Section
 
 
 class IdempotencySection(Section):
-    """Requests with an Idempotency-Key: what is kept of them in the database."""
+    """Requests with an Idempotency-Key: the storage of their answers in the database."""
 
     keep_h: int = Field(default=24, ge=1, le=168, description="How long an answer is kept, and so stays repeatable.")
     max_answer_bytes: int = Field(

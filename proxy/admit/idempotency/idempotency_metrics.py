@@ -16,5 +16,5 @@ class IdempotencyMetrics:
         )
 
     def count(self, event: str, times: int) -> None:
-        """Counts an event. The names are the fields of Counts, so label values are bounded."""
+        """Count an event. The names are the fields of Counts, so label values are bounded."""
         self._requests.labels(event).inc(times)

@@ -1,8 +1,8 @@
 """Recording of replies under an Idempotency-Key, and their replay.
 
-A reply is seen piece by piece on its way to the caller. It is kept before its last piece goes out, so that whoever
-has a whole answer gets the same one again, also if this process dies in that moment. The pieces are seen whether or not
-anybody still listens: a caller that hung up sends its key again and gets what it missed.
+A reply is seen piece by piece on its way to the caller. It is kept before its last piece goes out, so that a caller
+with a whole answer gets the same one again, also if this process dies in that moment. The pieces are seen whether or
+not the caller still listens: one that hung up sends its key again and gets the answer it missed.
 """
 
 import logging
@@ -29,8 +29,9 @@ _COME_AGAIN: Final = frozenset({402, 429, 503})
 def is_worth_keeping(status: int, *, may_have_cost: bool) -> bool:
     """Return True when an answer is final for its key: it succeeded, or an attempt at it may have cost something.
 
-    What cost nothing frees the key, because a retry is meant to succeed: a refusal, or an outage of all targets. So does
-    what says "come again", also when an attempt before it cost something: a process that had to stop, a spent limit.
+    An answer without cost frees the key, because a retry is meant to succeed: a refusal, or an outage of all targets.
+    So does one that asks to come again, also when an attempt before it cost something: a process that had to stop, a
+    spent limit.
     """
     if status in _COME_AGAIN:
         return False
@@ -38,7 +39,7 @@ def is_worth_keeping(status: int, *, may_have_cost: bool) -> bool:
 
 
 class Recording:
-    """Records one reply on its way out. `close` must follow in any case."""
+    """A recording of one reply on its way out. `close` must follow in any case."""
 
     __slots__ = ("_chunks", "_claim", "_headers", "_size", "_worth", "status", "too_large", "whole")
 
@@ -54,19 +55,19 @@ class Recording:
         self.whole = False
 
     def began(self, status: int, headers: Iterable[Header]) -> None:
-        """Records the head of the reply before it is sent."""
+        """Record the head of the reply before it is sent."""
         self.status = status
         self._headers = tuple(_worth_repeating(headers))
 
     async def wrote(self, data: bytes, *, last: bool) -> None:
-        """Records a piece of the body before it is sent. Before the last one the answer is stored. Never raises."""
+        """Record a piece of the body before it is sent. Before the last one the answer is stored. Never raises."""
         self._record_body(data)
         if last and not self.whole:
             self.whole = True
             await self._conclude()
 
     async def close(self) -> None:
-        """Ends the recording. An incomplete answer cannot be replayed, so its key is freed."""
+        """End the recording. An incomplete answer cannot be replayed, so its key is freed."""
         if self.whole:
             return
         self._drop()
@@ -100,7 +101,7 @@ class Recording:
 
 
 async def replay(reply: Reply, found: Replay) -> None:
-    """Sends a kept answer again: the same status and bytes, under a new request id."""
+    """Send a kept answer again: the same status and bytes, under a new request id."""
     try:
         await _give(reply, found)
     finally:
@@ -112,7 +113,7 @@ async def _give(reply: Reply, found: Replay) -> None:
     headers = [(name, value) for name, value in found.headers if name != _TYPE]
     headers += [(REPLAYED_HEADER, b"true"), (ORIGINAL_HEADER, found.request_id.encode())]
     if found.status >= _FIRST_ERROR and _SHOULD_RETRY not in names:
-        # Whoever sends this key again gets this very error again.
+        # A repeat of this key gets this very error again.
         headers.append((_SHOULD_RETRY, b"false"))
     if not names.get(_TYPE, b"").startswith(_EVENTS):
         await reply.whole(found.status, found.body, headers)
@@ -125,5 +126,5 @@ async def _give(reply: Reply, found: Replay) -> None:
 
 
 def _worth_repeating(headers: Iterable[Header]) -> Iterable[Header]:
-    """Filters the headers that describe the answer; limits and ids describe the moment."""
+    """Filter the headers that describe the answer; limits and ids describe the moment."""
     return ((name, value) for name, value in headers if name in {_TYPE, _SHOULD_RETRY} or name.startswith(_OWN))

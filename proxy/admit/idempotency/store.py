@@ -1,8 +1,8 @@
 """Storage of idempotent requests: inserting a key decides which process serves it.
 
-A process that serves a key holds it until a moment that it lifts again and again. What a dead process held is taken
-over by whoever comes next: an update that names the holder it saw, so that of several one succeeds. The moments are
-the database's own, for hosts' clocks may differ; processes on one SQLite share a machine.
+A process that serves a key holds it until a moment that it lifts again and again. The keys of a dead process are taken
+over by the next claimant: an update that names the holder it saw, so that of several one succeeds. The moments are the
+database's own, for hosts' clocks may differ; processes on one SQLite share a machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ IN_FLIGHT: Final = 0
 NOT_KEPT: Final = "null"
 """The stored `headers` of an answer that was too large to keep."""
 _MOST_OWN: Final = 50_000
-"""A bound on the rows read by a renewal, above what a process serves at once."""
+"""A bound on the rows read by a renewal, above the number of requests that a process serves at once."""
 
 
 class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class IdempotencyStore:
         self._now_us = now_us
 
     async def claim(self, wanted: KeyClaim, *, lease_us: int, keep_us: int, has_room: bool = True) -> Outcome:
-        """Takes a key, or returns the row that holds it. Without `has_room` a key may be taken over but none is added."""
+        """Take a key, or return the row that holds it. Without `has_room` a key may be taken over but none is added."""
         async with self._engine.begin() as connection:
             if has_room and await self._insert(connection, wanted, lease_us, keep_us):
                 return "claimed"
@@ -90,25 +90,25 @@ class IdempotencyStore:
                 return found
             if await self._take_over(connection, wanted, found, lease_us, keep_us):
                 return "claimed" if found.is_over else "taken over"
-            # Somebody else was faster; who that is shows at the next look.
+            # Another process was faster; the next look shows it.
             return await self._find(connection, wanted) or "nothing"
 
     async def finish(self, wanted: KeyClaim, *, status: int, headers: str, body: bytes) -> bool:
-        """Stores the answer. Returns False when another process has taken the key over. Idempotent."""
+        """Store the answer. Return False when another process has taken the key over. Idempotent."""
         values = {"status": status, "headers": headers, "body": body, "claimed_until_us": 0}
         async with self._engine.begin() as connection:
             written = await connection.execute(update(IdempotentRequest).where(_own(wanted)).values(**values))
             return written.rowcount == 1
 
     async def free(self, wanted: KeyClaim) -> bool:
-        """Deletes a claim in flight. Returns False when it was taken over or freed already."""
+        """Delete a claim in flight. Return False when it was taken over or freed already."""
         free = delete(IdempotentRequest).where(_own(wanted), col(IdempotentRequest.status) == IN_FLIGHT)
         async with self._engine.begin() as connection:
             return (await connection.execute(free)).rowcount == 1
 
     async def renew(self, boot_id: str, lease_us: int) -> set[str]:
-        """Extends all claims of a process and returns the request ids that it holds keys for."""
-        # What nobody asks for any more when it expires need not be held for ever either.
+        """Extend all claims of a process, and return the request ids that it holds keys for."""
+        # An expired key need not be held any longer.
         mine = and_(
             col(IdempotentRequest.boot_id) == boot_id,
             col(IdempotentRequest.status) == IN_FLIGHT,
@@ -121,7 +121,7 @@ class IdempotencyStore:
             return set((await connection.execute(held)).scalars())
 
     async def free_requests(self, boot_id: str, request_ids: Sequence[str]) -> int:
-        """Deletes a process's claims for requests that it no longer serves; returns how many."""
+        """Delete a process's claims for requests that it no longer serves; return their number."""
         free = delete(IdempotentRequest).where(
             col(IdempotentRequest.boot_id) == boot_id,
             col(IdempotentRequest.status) == IN_FLIGHT,
@@ -131,20 +131,20 @@ class IdempotencyStore:
             return (await connection.execute(free)).rowcount
 
     async def count(self, team_id: str) -> int:
-        """Counts a team's keys, expired ones that are not purged yet included."""
+        """Count a team's keys, expired ones that are not purged yet included."""
         question = select(func.count()).where(col(IdempotentRequest.team_id) == team_id)
         async with self._engine.connect() as connection:
             return await connection.scalar(question) or 0
 
     async def purge(self, limit: int) -> int:
-        """Deletes up to `limit` expired rows and returns how many. Safe to run in several processes."""
+        """Delete up to `limit` expired rows, and return their number. Safe to run in several processes."""
         places = (col(IdempotentRequest.team_id), col(IdempotentRequest.key_digest))
         expired = and_(
             col(IdempotentRequest.expires_us) <= self._now(), col(IdempotentRequest.claimed_until_us) <= self._now()
         )
         some = select(*places).where(expired).order_by(col(IdempotentRequest.expires_us)).limit(limit)
         async with self._engine.begin() as connection:
-            # What another process is purging is left to it.
+            # Rows that another process is purging are left to it.
             found = (await connection.execute(some.with_for_update(skip_locked=True))).all()
             if not found:
                 return 0
@@ -193,7 +193,7 @@ class IdempotencyStore:
         }
 
     def _now(self) -> ColumnElement[int]:
-        """The database's clock as an SQL expression; on SQLite this machine's."""
+        """Return the database's clock as an SQL expression; on SQLite this machine's."""
         if self._now_us is None and self._engine.dialect.name == "postgresql":
             return DATABASE_US
         return literal((self._now_us or wall_us)(), BigInteger)

@@ -24,7 +24,7 @@ class IdempotentRequest(SQLModel, table=True):
     key_digest: str = Field(sa_column=Column(String(64), primary_key=True))
     body_digest: str = Field(sa_column=Column(String(64), nullable=False))
     request_id: str = Field(sa_column=Column(String(64), nullable=False))
-    """The id of the request that is served for all who send this key."""
+    """The id of the request that is served for all senders of this key."""
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
     """The process that serves the request."""
     status: int = Field(sa_column=Column(Integer, nullable=False))

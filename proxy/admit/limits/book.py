@@ -34,13 +34,13 @@ class LimitBook:
         self.adopt(section, known)
 
     def adopt(self, section: LimitsSection, known: Iterable[str]) -> None:
-        """Adopts a new configuration."""
+        """Adopt a new configuration."""
         self.section = section
         self._known = frozenset(known) | {AUTO}
         self._drop_cache()
 
     def replace(self, rules: Iterable[Rule]) -> None:
-        """Adopts the rules of the database."""
+        """Adopt the rules of the database."""
         found = {rule.place: rule.limits for rule in rules}
         if found != self._rules:
             self._rules = found
@@ -51,11 +51,11 @@ class LimitBook:
         self._by_place: dict[Place, tuple[Limit, ...]] = {}
 
     def knows(self, model: str) -> bool:
-        """Returns True for a model that has buckets of its own."""
+        """Return True for a model that has buckets of its own."""
         return model in self._known
 
     def limits_of(self, caller: Caller, model: str) -> tuple[Limit, ...]:
-        """Returns the buckets that a request draws from, widest scope first. An unknown model has none of its own."""
+        """Return the buckets that a request draws from, widest scope first. An unknown model has none of its own."""
         found = self._cache.get((caller.organisation_id, caller.team_id, caller.key_id, model))
         return self._resolve(caller, model) if found is None else found
 
@@ -70,7 +70,7 @@ class LimitBook:
         return found
 
     def at(self, place: Place) -> tuple[Limit, ...]:
-        """Returns the buckets of one place; the tuple is shared by all callers."""
+        """Return the buckets of one place; the tuple is shared by all callers."""
         found = self._by_place.get(place)
         if found is None:
             if len(self._by_place) >= MAX_CACHED:
@@ -85,7 +85,7 @@ class LimitBook:
 
 
 def places_of(caller: Caller, model: str) -> list[Place]:
-    """Returns every place that a request counts under; with an empty `model`, those common to all the caller's
+    """Return every place that a request counts under; with an empty `model`, those common to all the caller's
     requests.
     """
     own: tuple[tuple[Scope, str], ...] = (
@@ -101,7 +101,7 @@ def places_of(caller: Caller, model: str) -> list[Place]:
 
 
 def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
-    """Returns a bucket for each limit that is set."""
+    """Return a bucket for each limit that is set."""
     kinds: tuple[tuple[Kind, int | None, int | None], ...] = (
         ("requests", limits.requests_per_minute, limits.request_burst),
         ("tokens", limits.tokens_per_minute, limits.token_burst),
@@ -118,7 +118,7 @@ def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
 
 
 def bucket_key(place: Place, kind: Kind) -> str:
-    """Returns a bucket's unique key, such as `team/team_a//tokens`: plain ASCII of bounded length."""
+    """Return a bucket's unique key, such as `team/team_a//tokens`: plain ASCII of bounded length."""
     scope_id = ANY_ID if place.scope == "model" else _escaped(place.scope_id)
     return f"{place.scope}/{scope_id}/{_escaped(place.model)}/{kind}"
 
@@ -130,19 +130,19 @@ def _escaped(text: str) -> str:
 
 
 class LimitSource(Protocol):
-    """Where rules are read; LimitStore is one."""
+    """The source of rules; LimitStore is one."""
 
     async def mark(self) -> TableVersion:
-        """The version of the table of rules."""
+        """Return the version of the table of rules."""
         ...
 
     async def all(self) -> list[Rule]:
-        """Every rule."""
+        """Return every rule."""
         ...
 
 
 class LimitWatch:
-    """Keeps a book up to date with the database. While that does not answer, the last known rules hold."""
+    """A watch that keeps a book up to date with the database. While that does not answer, the last known rules hold."""
 
     def __init__(self, source: LimitSource, book: LimitBook) -> None:
         self._source = source
@@ -151,7 +151,7 @@ class LimitWatch:
         self._last_logged: str | None = None
 
     async def follow(self) -> None:
-        """Refreshes every `limits.poll_s`, for ever."""
+        """Refresh every `limits.poll_s`, for ever."""
         while True:
             await asyncio.sleep(self._book.section.poll_s)
             try:
@@ -160,7 +160,7 @@ class LimitWatch:
                 _log.exception("looking for limits failed; the next look follows")
 
     async def refresh(self) -> None:
-        """Adopts the stored rules; reads the whole table only when it has changed."""
+        """Adopt the stored rules; the whole table is read only when it has changed."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 mark = await self._source.mark()
@@ -177,7 +177,7 @@ class LimitWatch:
         self._seen = mark
 
     def _log_once(self, message: str) -> None:
-        """Logs a message unless it repeats the last one, as refreshes come every few seconds."""
+        """Log a message unless it repeats the last one, as refreshes come every few seconds."""
         if message != self._last_logged:
             self._last_logged = message
             _log.warning("%s", message)

@@ -1,4 +1,4 @@
-"""What remains of limits, and the `x-ratelimit-*` reply headers that tell it in OpenAI's format."""
+"""The rest of limits as `x-ratelimit-*` reply headers in OpenAI's format."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, get_args
@@ -14,7 +14,7 @@ _LINES: Final[Mapping[Kind, bytes]] = {
 
 
 def duration(seconds: float) -> bytes:
-    """Formats a reset time as OpenAI does: `12ms`, `1.5s`, `6m0s`."""
+    """Format a reset time as OpenAI does: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return b"%dms" % round(seconds * 1000)
     minutes, rest = divmod(seconds, 60)
@@ -24,8 +24,9 @@ def duration(seconds: float) -> bytes:
 
 
 def rate_lines(draw: LimitSet, figures: Sequence[float], live: int) -> bytes:
-    """Returns limit, remaining and reset headers of the request bucket and of the token bucket with least left, where such are
-    set, as lines of a reply's head; of two with as much left the smaller limit counts. `figures` follow `draw.limits`.
+    """Return limit, remaining and reset headers of the request bucket and of the token bucket with least left, where
+    such are set, as lines of a reply's head; of two with as much left the smaller limit counts. `figures` follow
+    `draw.limits`.
     """
     lines = b""
     rated = draw.rated
@@ -41,7 +42,7 @@ def rate_lines(draw: LimitSet, figures: Sequence[float], live: int) -> bytes:
 
 
 def remaining(limit: Limit, figure: float, live: int) -> Remaining:
-    """Converts a bucket's figure to the headers' terms. `limit` is the full bucket, `reset_s` the time until it is
+    """Convert a bucket's figure to the headers' terms. `limit` is the full bucket, `reset_s` the seconds until it is
     full; with several processes, of one share.
     """
     if limit.kind == "concurrency":

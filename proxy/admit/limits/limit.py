@@ -26,10 +26,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket that a request draws from. For concurrency `rate` is 0, and `burst` is how many may be in flight."""
+    """A bucket that a request draws from. For concurrency `rate` is 0, and `burst` is the number that may be in
+    flight.
+    """
 
     key: str
-    """Unique among all buckets, such as `team/team_a//tokens`; the scope's id and the model are escaped."""
+    """The bucket's unique name, such as `team/team_a//tokens`; the scope's id and the model are escaped."""
     scope: Scope
     kind: Kind
     rate: int
@@ -38,7 +40,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remaining(msgspec.Struct, frozen=True):
-    """One limit's state for the headers `x-ratelimit-{limit,remaining,reset}-…`."""
+    """The state of a limit for the headers `x-ratelimit-{limit,remaining,reset}-…`."""
 
     limit: int
     remaining: int
@@ -58,16 +60,15 @@ class Admission(Protocol):
         ...
 
     def settle(self, used_tokens: int) -> None:
-        """Corrects the estimated tokens to `used_tokens`, as a refund or a debt, and ends the request's concurrency."""
+        """Correct the estimated tokens to `used_tokens`, as a refund or a debt, and end the request's concurrency."""
         ...
 
 
 class Limiter(Protocol):
-    """Admits a request by taking from all of its buckets, or refuses it and takes from none."""
+    """A door that admits a request by taking from all of its buckets, or refuses it and takes from none."""
 
     async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
-        """Takes `tokens`, the estimate of prompt and answer. `model` is the name the caller sent. Raises RateLimited.
-
-        `guessed` of the tokens are for an answer whose length nobody said: they alone make no request too large.
+        """Take `tokens`, the estimate of prompt and answer. `model` is the name the caller sent. `guessed` of the
+        tokens are for an answer of unknown length: they alone make no request too large. Raises RateLimited.
         """
         ...

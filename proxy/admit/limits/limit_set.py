@@ -56,7 +56,7 @@ class LimitSet:
             (kind, tuple(index for index, limit in enumerate(self.rated) if limit.kind == kind))
             for kind in dict.fromkeys(limit.kind for limit in self.rated)
         )
-        """Where the request limits and the token limits are among `rated`, as far as there are such."""
+        """The positions of the request limits and the token limits among `rated`; only kinds that have any."""
         self.largest: Limit | None = min(tokens, key=lambda limit: limit.burst, default=None)
         """The token limit with the smallest burst; a request above it can never be admitted."""
         token_keys = tuple(bucket_key(prefix, limit.key) for limit in tokens)
@@ -81,7 +81,9 @@ class LimitSet:
 
 
 class LimitSetCache:
-    """Caches limit sets by the identity of the limits' tuple, which the limit book keeps as long as nothing changes."""
+    """A cache of limit sets by the identity of the limits' tuple, which the limit book keeps as long as nothing
+    changes.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

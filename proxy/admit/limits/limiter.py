@@ -1,9 +1,10 @@
 """The rate limiter: takes from all of a request's limits or from none, in Redis or by this process's share of each.
 
 While Redis is reached, it alone decides, for all processes exactly. When it is not, each process enforces limit / live
-processes, beginning with its part of what Redis told last. When Redis is back, each process tells it what it took, and goes
-on by its share for a moment, so that the others can do the same before anyone takes what they have used. Meanwhile nothing
-is decided twice and nothing is forgotten, except corrections of token estimates that were on their way when Redis was lost.
+processes, beginning with its part of the levels that Redis told last. When Redis is back, each process tells it what it
+took, and goes on by its share for a moment, so that the others can do the same before anyone takes tokens that they
+have used. Meanwhile nothing is decided twice and nothing is forgotten, except corrections of token estimates that were
+on their way when Redis was lost.
 
 Without a Redis, one process is exact by itself, and of several each enforces its share.
 """
@@ -37,10 +38,10 @@ REJOIN_S: Final = 1.0
 
 
 class LimitObserver:
-    """Receives counts and states of the limiter; this base class ignores them."""
+    """A receiver of the limiter's counts and states; this base class ignores them."""
 
     def count_local_admission(self) -> None:
-        """Counts a request that was decided by this process's share."""
+        """Count a request that was decided by this process's share."""
 
     def count_rate_refusal(self, scope: Scope, kind: Kind) -> None: ...
 
@@ -125,7 +126,9 @@ class BucketLimiter:
         return "process" if self._link is None and self.live == 1 else "share"
 
     async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
-        """Admits as Limiter says. When the caller is cancelled while Redis decides, what Redis admits is given back."""
+        """Admit as Limiter does. When the caller is cancelled while Redis decides, its admission by Redis is given
+        back.
+        """
         limits = self._limits_of(caller, model)
         if not limits:
             return _UNLIMITED
@@ -149,7 +152,7 @@ class BucketLimiter:
         raise refused
 
     async def peek(self, limits: tuple[Limit, ...]) -> tuple[Remaining, ...]:
-        """Returns the state of each limit, in the same order, without taking anything."""
+        """Return the state of each limit, in the same order, without taking anything."""
         draw = self._draws.of(limits)
         outcome, live = None, 1
         if self._sharing is not None and limits:
@@ -167,7 +170,7 @@ class BucketLimiter:
         return tuple(told[limit.key] for limit in limits)
 
     def settle(self, draw: LimitSet, taken: int, used: int) -> None:
-        """Settles an admission. `used` is clamped to 0…MAX_USED_TOKENS."""
+        """Settle an admission. `used` is clamped to 0…MAX_USED_TOKENS."""
         correction = taken - min(max(0, used), MAX_USED_TOKENS)
         self._local.end(draw)
         if self._sharing is not None and self._sharing.settle(draw, correction):
@@ -179,13 +182,13 @@ class BucketLimiter:
             self._local.settle(draw, correction, self._now_us(), self.live)
 
     def close(self) -> None:
-        """Cancels the pending rejoin."""
+        """Cancel the pending rejoin."""
         if self._rejoining is not None:
             self._rejoining.cancel()
             self._rejoining = None
 
     async def _admit_shared(self, draw: LimitSet, tokens: int) -> Outcome | None:
-        """Asks Redis. Returns None when it does not answer, and switches to local shares for this and later requests."""
+        """Ask Redis. Return None when it does not answer, and switch to local shares for this and later requests."""
         assert self._sharing is not None  # noqa: S101 - its caller has seen it
         try:
             outcome = await self._sharing.admit(
@@ -210,11 +213,11 @@ class BucketLimiter:
         return outcome
 
     def _give_back(self, draw: LimitSet, tokens: int, unwanted: Outcome, holder: str) -> None:
-        """Returns the tokens and the place of a caller that hung up while Redis decided; the request itself stays
+        """Return the tokens and the place of a caller that hung up while Redis decided; the request itself stays
         counted.
         """
         if not unwanted.admitted or self._shared is None or self._link is None or self._link.holder != holder:
-            # With the holder, what it held in flight is gone.
+            # The holder is gone, and with it its counts in flight.
             return
         self._shared.settle(draw, tokens, holder)
 
@@ -223,7 +226,7 @@ class BucketLimiter:
             self._uncounted[limit.key] = self._uncounted.get(limit.key, 0) + more
 
     def _switch_to_share(self) -> None:
-        """Switches to local shares, until Redis is back or, where it is reachable, for a moment."""
+        """Switch to local shares, until Redis is back or, where it is reachable, for a moment."""
         if self._link is None:
             return
         if self._sharing is not None:
@@ -239,7 +242,7 @@ class BucketLimiter:
         self._switch_to_share()
 
     async def _recovered(self, asking: ScriptRunner) -> None:
-        """Registers what is in flight under the new holder and charges Redis for what was taken meanwhile."""
+        """Register the requests in flight under the new holder, and charge Redis for the tokens taken meanwhile."""
         if self._shared is None:
             return
         self._live_apart = self.live
@@ -248,7 +251,7 @@ class BucketLimiter:
         await self._shared.charge_all(asking, self._owed)
 
     def _usable(self) -> None:
-        """Schedules the return to Redis; at once when no other process could have decided anything meanwhile."""
+        """Schedule the return to Redis; at once when no other process could have decided anything meanwhile."""
         self._rejoin_later()
         if self._live_apart == 1 or not (self._was_lost or self._local.deciding):
             self._rejoin()
@@ -258,7 +261,7 @@ class BucketLimiter:
         self._rejoining = asyncio.get_running_loop().call_later(self._rejoin_s, self._rejoin)
 
     def _rejoin(self) -> None:
-        """Lets Redis decide again once all local changes have been sent. Messages keep their order, so later calls see
+        """Let Redis decide again once all local changes have been sent. Messages keep their order, so later calls see
         them.
         """
         self.close()

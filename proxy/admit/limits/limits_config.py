@@ -14,7 +14,7 @@ _MAX_MODELS: Final = 1_000
 
 
 def _check_bursts(limits: Limits) -> None:
-    """Rejects a burst without a rate, which would have no effect. Raises ValueError."""
+    """Reject a burst without a rate, which would have no effect. Raises ValueError."""
     for burst, rate, names in (
         (limits.request_burst, limits.requests_per_minute, ("request_burst", "requests_per_minute")),
         (limits.token_burst, limits.tokens_per_minute, ("token_burst", "tokens_per_minute")),
@@ -57,7 +57,7 @@ class EachLimits(Section):
         return self
 
     def limits(self) -> Limits:
-        """Converts the section to Limits."""
+        """Convert the section to Limits."""
         return Limits(**dict(self))
 
 
@@ -96,7 +96,7 @@ class ModelLimits(Section):
     )
 
     def limits(self) -> Limits:
-        """Converts the section to Limits, as a rule for this model would hold them."""
+        """Convert the section to Limits, as a rule for this model would hold them."""
         return Limits(**dict(self))
 
 
@@ -110,7 +110,7 @@ class LimitsSection(Section):
         "requests_per_minute": "key.requests_per_minute",
         "tokens_per_minute": "key.tokens_per_minute",
     }
-    """New places of keys that an older version had."""
+    """The new places of keys that an older version had."""
 
     organisation: EachLimits = Field(default=EachLimits(), description="For each organisation, all its teams together.")
     team: EachLimits = Field(default=EachLimits(), description="For each team, all its keys together.")
@@ -138,7 +138,7 @@ class LimitsSection(Section):
         return self
 
     def default_of(self, place: Place) -> Limits:
-        """The configured limits of a place, before any rule."""
+        """Return the configured limits of a place, before any rule."""
         if place.scope == "model":
             return self.of_model(place.model)
         if place.model:
@@ -148,6 +148,6 @@ class LimitsSection(Section):
         return each[place.scope].limits()
 
     def of_model(self, name: str) -> Limits:
-        """The configured limits of one model."""
+        """Return the configured limits of one model."""
         own = self.models.get(name)
         return self.model.limits() if own is None else over(own.limits(), self.model.limits())

@@ -1,6 +1,7 @@
 """Buckets in this process: the only ones without Redis, and this process's share while Redis is unreachable.
 
-What a process takes by its share is owed to Redis: the level that a bucket would have untouched, less the level it has.
+A process owes Redis the tokens that it takes by its share: the level that a bucket would have untouched, less the level
+it has.
 """
 
 from collections import OrderedDict
@@ -60,7 +61,7 @@ class _Bucket:
         self.known_us = self.told_us = -1.0
 
     def fit(self, limit: Limit, live: int) -> None:
-        """Adopts a changed limit or number of processes; the level stays."""
+        """Adopt a changed limit or number of processes; the level stays."""
         self.owed += self.untouched - self.level
         self.untouched = self.level
         self.limit, self.live = limit, live
@@ -76,7 +77,7 @@ class _Bucket:
         return min(left / self.live, self.share_burst)
 
     def move(self, level: float, now_us: float) -> None:
-        """Sets the level after a take or a refund."""
+        """Set the level after a take or a refund."""
         if self.active:
             # A full one stays full.
             if self.untouched != self.share_burst:
@@ -87,7 +88,7 @@ class _Bucket:
         self.level, self.at_us = level, now_us
 
     def set_back(self, now_us: float) -> None:
-        """Resets the refill time when the clock was set back, so that refilling does not stall until it catches up."""
+        """Reset the refill time when the clock was set back, so that refilling does not stall until it catches up."""
         if self.active and now_us < self.at_us:
             self.move(self.level_at(now_us), now_us)
 
@@ -98,14 +99,16 @@ class _Bucket:
         return self.owed + (untouched - self.level_at(now_us))
 
     def pay(self, now_us: float) -> None:
-        """Marks the debt as reported to Redis, and the level last known from Redis as outdated."""
+        """Mark the debt as reported to Redis, and the level last known from Redis as outdated."""
         if self.active:
             self.level = self.untouched = self.level_at(now_us)
             self.at_us, self.owed = now_us, 0.0
         self.told_us = -1.0
 
     def rest(self, now_us: float) -> None:
-        """Deactivates the bucket because Redis decides again; the shared level is assumed as this share's times `live`."""
+        """Deactivate the bucket because Redis decides again; the shared level is assumed as this share's times
+        `live`.
+        """
         if self.active:
             self.known, self.known_us = self.level_at(now_us) * self.live, now_us
             self.active = False
@@ -115,7 +118,7 @@ class _Bucket:
 
 
 class LocalBuckets:
-    """Decides by local buckets. All times are microseconds of a clock that normally does not go back."""
+    """The local buckets, and decisions by them. All times are microseconds of a clock that normally does not go back."""
 
     def __init__(self, most: int = MAX_BUCKETS) -> None:
         self._most = most
@@ -130,7 +133,7 @@ class LocalBuckets:
         return len(self._buckets)
 
     def admit(self, draw: LimitSet, tokens: int, now_us: float, live: int) -> Outcome:
-        """Takes from all buckets, or from none."""
+        """Take from all buckets, or from none."""
         buckets: list[_Bucket] = []
         figures: list[float] = []
         fits = True
@@ -162,13 +165,13 @@ class LocalBuckets:
         return Outcome(True, now_us, figures)
 
     def peek(self, draw: LimitSet, now_us: float, live: int) -> Outcome:
-        """Returns the figures without taking anything."""
+        """Return the figures without taking anything."""
         figures = [self._bucket(limit, live).level_at(now_us) for limit in draw.rated]
         figures += [self.in_flight.get(limit.key, 0) for limit in draw.counted]
         return Outcome(False, now_us, figures)
 
     def settle(self, draw: LimitSet, correction: float, now_us: float, live: int) -> None:
-        """Refunds `correction` to the token buckets, or charges them where it is negative."""
+        """Refund `correction` to the token buckets, or charge them where it is negative."""
         for limit in draw.tokens:
             bucket = self._bucket(limit, live)
             self._active[limit.key] = bucket
@@ -187,7 +190,7 @@ class LocalBuckets:
                 self.in_flight.pop(limit.key, None)
 
     def learn(self, draw: LimitSet, told: Outcome, now_us: float) -> None:
-        """Remembers the levels Redis reported, as the starting point of local shares should Redis be lost."""
+        """Remember the levels Redis reported, as the starting point of local shares should Redis be lost."""
         for limit, level in zip(draw.rated, told.figures, strict=False):
             self._find_or_add(limit).learn(level, told.now_us, now_us)
 
@@ -197,9 +200,8 @@ class LocalBuckets:
         return bool(self._active)
 
     def hand_over(self, clock_us: Callable[[], float], born_us: float | None = None) -> Iterator[UnsentTake]:
-        """Yields what Redis must be told; each item counts as told once it is yielded.
-
-        With `born_us`, the time since when Redis has its memory, buckets that it has forgotten are included.
+        """Yield the changes that Redis must be told; each counts as told once it is yielded. With `born_us`, the time
+        since when Redis has its memory, buckets that it has forgotten are included.
         """
         some = self._active if born_us is None else self._buckets
         since_us = 0.0 if born_us is None else born_us
@@ -220,14 +222,14 @@ class LocalBuckets:
                 )
 
     def take_back(self, untold: Sequence[UnsentTake]) -> None:
-        """Restores debts that could not be sent."""
+        """Restore debts that could not be sent."""
         for each in untold:
             bucket = self._buckets.get(each.key)
             if bucket is not None:
                 bucket.owed += each.amount
 
     def rest(self, now_us: float) -> None:
-        """Deactivates all buckets, as Redis decides again and knows everything."""
+        """Deactivate all buckets, as Redis decides again and knows everything."""
         for bucket in self._active.values():
             bucket.rest(now_us)
         self._active.clear()

@@ -2,21 +2,49 @@
 
 from typing import Final
 
+import msgspec
+
 from accounts.caller import Caller
 from proxy.admit.limits.bucket import places, share, wait_us
 from proxy.admit.limits.headers import rate_lines
-from proxy.admit.limits.limit import Limit
+from proxy.admit.limits.limit import Kind, Limit, Scope
 from proxy.admit.limits.limit_set import LimitSet, Outcome
-from proxy.admit.limits.rate_limited import RateLimited
+from proxy.errors import Refused
+from proxy.http.reply_head import fields_of
+
+
+class RateLimited(Refused, status=429, code="rate_limit_exceeded"):
+    """A rate limit is used up (429). Carries the same headers as an admission."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None,
+        scope: Scope,
+        kind: Kind,
+        lines: bytes = b"",
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, should_retry=should_retry)
+        if kind == "tokens":
+            # OpenAI names the limit here: requests or tokens.
+            self.fault = msgspec.structs.replace(self.fault, type="tokens")
+        self.scope = scope
+        self.kind = kind
+        self.headers = tuple(fields_of(lines))
+
 
 _US_PER_S: Final = 1_000_000
 _PLACE_WAIT_S: Final = 1.0
-"""The retry time for a concurrency limit: a place becomes free when some request ends, which cannot be predicted."""
+"""Seconds to retry after for a concurrency limit: a place becomes free when some request ends, which cannot be
+predicted.
+"""
 _LONGEST_WAIT_S: Final = 86_400.0
 
 
 def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Caller, model: str) -> RateLimited:
-    """Builds the refusal, naming the limit with the longest wait, which decides when the request can be admitted."""
+    """Build the refusal. It names the limit with the longest wait, which decides when the request can be admitted."""
     waits = [_wait_s(draw, index, outcome.figures[index], tokens, live) for index in range(len(draw.limits))]
     wait_s = max(waits)
     index = waits.index(wait_s)
@@ -37,7 +65,7 @@ def refusal(draw: LimitSet, outcome: Outcome, tokens: int, live: int, caller: Ca
 
 
 def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimited:
-    """Builds the refusal of a request larger than the bucket, for which waiting does not help."""
+    """Build the refusal of a request larger than the bucket, for which waiting does not help."""
     return RateLimited(
         f"Request too large for {_what(limit)} of {_whose(limit, caller, model)}: at most {limit.burst} at once, "
         f"Requested {tokens} (the prompt's and those that the answer may have). It will never be admitted as it is: "
@@ -50,7 +78,7 @@ def too_large(limit: Limit, tokens: int, caller: Caller, model: str) -> RateLimi
 
 
 def _wait_s(draw: LimitSet, index: int, figure: float, tokens: int, live: int) -> float:
-    """The seconds until one limit admits the request; negative when it already does."""
+    """Return the seconds until one limit admits the request; negative when it already does."""
     limit = draw.limits[index]
     rate, burst = _bounds(limit, live)
     if limit.kind == "concurrency":

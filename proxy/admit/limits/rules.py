@@ -63,7 +63,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_place(place: Place) -> None:
-    """Validates a place. Raises BadLimit."""
+    """Check a place. Raises BadLimit."""
     if place.scope not in SCOPES:
         raise BadLimit(f"a limit is for one of {', '.join(SCOPES)}, not {str(place.scope)[:80]!r}")
     if not 0 < len(place.scope_id) <= ID_CHARS or not place.scope_id.isprintable():
@@ -77,7 +77,7 @@ def check_place(place: Place) -> None:
 
 
 def check_limits(place: Place, limits: Limits) -> None:
-    """Validates the values of limits. Raises BadLimit."""
+    """Check the values of limits. Raises BadLimit."""
     for name, value in msgspec.structs.asdict(limits).items():
         if value is not None and not LEAST[name] <= value <= MOST[name]:
             raise BadLimit(f"{name} is a whole number from {LEAST[name]} to {MOST[name]}, not {str(value)[:40]}")
@@ -92,12 +92,12 @@ def check_limits(place: Place, limits: Limits) -> None:
 
 
 def says_nothing(limits: Limits) -> bool:
-    """Returns True when no value is set."""
+    """Return True when no value is set."""
     return limits == Limits()
 
 
 def over(own: Limits, default: Limits) -> Limits:
-    """Merges limits: own values, and the default's where own is None. An own 0 is kept."""
+    """Merge limits: own values, and the default's where own is None. An own 0 is kept."""
     return Limits(
         requests_per_minute=default.requests_per_minute if own.requests_per_minute is None else own.requests_per_minute,
         request_burst=default.request_burst if own.request_burst is None else own.request_burst,

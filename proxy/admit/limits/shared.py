@@ -20,7 +20,7 @@ MOST_AT_ONCE: Final = 500
 
 
 class SharedBuckets:
-    """Runs the bucket scripts. `clock_us` is empty, for Redis's own clock, except in tests."""
+    """A runner of the bucket scripts. `clock_us` is empty, for Redis's own clock, except in tests."""
 
     def __init__(self, link: ScriptRunner, *, clock_us: Callable[[], bytes] = bytes) -> None:
         self._link = link
@@ -31,10 +31,9 @@ class SharedBuckets:
         self._untold: tuple[int, list[UnsentTake]] | None = None
 
     async def admit(self, draw: LimitSet, tokens: int, unwanted: Callable[[Outcome, str], None]) -> Outcome:
-        """Takes from all buckets, or from none. Raises SharedStateUnavailable, after which rate tokens may have been
-        taken all the same.
-
-        `unwanted` is told what was admitted for a caller that hung up meanwhile, and for which holder.
+        """Take from all buckets, or from none. `unwanted` is given the outcome, and its holder, of a request whose
+        caller hung up meanwhile. Raises SharedStateUnavailable, after which rate tokens may have been taken all the
+        same.
         """
         holder = self._link.holder
         return outcome_of(
@@ -47,13 +46,13 @@ class SharedBuckets:
         )
 
     async def peek(self, draw: LimitSet) -> Outcome:
-        """Returns the figures without taking anything."""
+        """Return the figures without taking anything."""
         keys = self._keys(draw, self._link.holder)
         return outcome_of(await self._link.call(_ADMIT, keys, (b"", self._clock_us(), b"0", 0, *draw.admit_args)))
 
     def settle(self, draw: LimitSet, correction: int, holder: str = "") -> bool:
-        """Corrects the token buckets and ends the concurrency, without waiting. Returns False when the message could
-        not be sent.
+        """Correct the token buckets and end the concurrency, without waiting. Return False when the message could not
+        be sent.
         """
         corrects = correction != 0 and draw.has_tokens
         if not corrects and not draw.counted:
@@ -65,10 +64,9 @@ class SharedBuckets:
         return self._link.tell(_SETTLE, keys, (self._clock_us(), correction, *args))
 
     async def charge_all(self, asking: ScriptRunner, owed: Callable[[float], Iterator[UnsentTake]]) -> None:
-        """Charges Redis for what was taken without it, and restores levels that it has forgotten.
-
-        `owed` is given since when Redis has its memory, and what it gives counts as told. So a charge whose reply was lost
-        is told again, with the same number, which Redis executes once.
+        """Charge Redis for the tokens taken without it, and restore levels that it has forgotten. `owed` is given the
+        time since when Redis has its memory, and its rows count as told. So a charge whose reply was lost is told
+        again, with the same number, which Redis executes once.
         """
         rows = owed(await self._charge(asking, b"", ()))
         while True:
@@ -86,17 +84,17 @@ class SharedBuckets:
         return float(await asking.call(_CHARGE, self._charge_keys(rows), (self._clock_us(), number, *_rows(rows))))
 
     def charge(self, rows: Sequence[UnsentTake]) -> bool:
-        """Sends one batch of charges without waiting. Returns False when it could not be sent."""
+        """Send one batch of charges without waiting. Return False when it could not be sent."""
         return self._link.tell(_CHARGE, self._charge_keys(rows), (self._clock_us(), b"", *_rows(rows)))
 
     async def count_all(self, asking: ScriptRunner, in_flight: Mapping[str, int]) -> None:
-        """Registers everything that this process has in flight under a new holder."""
+        """Register all requests that this process has in flight under a new holder."""
         counts = list(in_flight.items())
         for first in range(0, len(counts), MOST_AT_ONCE):
             await asking.call(*self._count(asking, counts[first : first + MOST_AT_ONCE]))
 
     def count(self, more: Sequence[tuple[str, int]]) -> bool:
-        """Adjusts the holder's counts in flight, without waiting. Returns False when the message could not be sent."""
+        """Adjust the holder's counts in flight, without waiting. Return False when the message could not be sent."""
         return self._link.tell(*self._count(self._link, more))
 
     def _count(

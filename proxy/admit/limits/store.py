@@ -27,7 +27,7 @@ _MARK: Final = select(
     func.coalesce(func.max(col(LimitRule.updated_us)), 0),
     func.coalesce(func.sum(col(LimitRule.updated_us) % _FOLD), 0),
 ).select_from(LimitRule)
-"""Made once: every process asks it every few seconds."""
+"""The query for the fingerprint, made once: every process asks it every few seconds."""
 
 
 class TableVersion(msgspec.Struct, frozen=True):
@@ -48,9 +48,8 @@ class LimitStore:
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
     async def put(self, rule: Rule) -> bool:
-        """Inserts or replaces a rule; returns True when it is new.
-
-        Raises BadLimit, and an AccountsError when the organisation, team or key does not exist.
+        """Insert or replace a rule; return True when it is new. Raises BadLimit, and an AccountsError when the
+        organisation, team or key does not exist.
         """
         if says_nothing(rule.limits):
             raise BadLimit("a limit says at least one thing; to have the configuration's again, remove it")
@@ -62,9 +61,8 @@ class LimitStore:
         return found is None
 
     async def change(self, place: Place, changes: Mapping[str, int | None]) -> Rule:
-        """Changes the given values of a rule, which is created if necessary; other values stay.
-
-        A rule that says nothing any more is removed. Raises what `put` raises.
+        """Change the given values of a rule, which is created if necessary; other values stay. A rule without any
+        value left is removed. Raises as `put` does.
         """
         await self._check(place)
         async with self._engine.begin() as connection:
@@ -77,7 +75,7 @@ class LimitStore:
             return await self._write(connection, place, limits, found)
 
     async def remove(self, place: Place) -> Rule:
-        """Deletes a rule and returns it; the configured limits apply again. Raises UnknownLimit."""
+        """Delete a rule and return it; the configured limits apply again. Raises UnknownLimit."""
         async with self._engine.begin() as connection:
             found = await _find(connection, place)
             if found is None:
@@ -88,11 +86,11 @@ class LimitStore:
         return found
 
     async def all(self) -> list[Rule]:
-        """Returns all rules of all organisations, for operators and serving processes."""
+        """Return all rules of all organisations, for operators and serving processes."""
         return await self._select()
 
     async def of_organisation(self, organisation_id: str) -> list[Rule]:
-        """Returns the rules of an organisation, its teams and their keys. Models' rules concern everybody and are left
+        """Return the rules of an organisation, its teams and their keys. Models' rules concern everybody and are left
         out.
         """
         teams = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
@@ -107,7 +105,7 @@ class LimitStore:
         )
 
     async def of_team(self, organisation_id: str, team_id: str) -> list[Rule]:
-        """Returns the rules of a team and its keys; none when the team belongs to another organisation."""
+        """Return the rules of a team and its keys; none when the team belongs to another organisation."""
         team = and_(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
         teams = select(col(Team.team_id)).where(team)
         keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
@@ -117,13 +115,13 @@ class LimitStore:
         )
 
     async def at(self, place: Place) -> Rule | None:
-        """Returns the rule of a place, if there is one. Raises BadLimit for an invalid place."""
+        """Return the rule of a place, if there is one. Raises BadLimit for an invalid place."""
         check_place(place)
         found = await self._select(_at(place))
         return found[0] if found else None
 
     async def mark(self) -> TableVersion:
-        """Returns the table's fingerprint, which is much cheaper than reading all rules."""
+        """Return the table's fingerprint, which is much cheaper than reading all rules."""
         async with self._engine.connect() as connection:
             return await _mark(connection)
 

@@ -1,7 +1,8 @@
 """Division of a queue's capacity among processes.
 
-Alone it is all. Several processes with Redis divide it by whose work waits where, several times a second; without Redis, or
-while it does not answer, each uses an equal part. What runs is never stopped: a part that shrinks does so as work ends.
+One process has all of it. Several processes with Redis divide it, several times a second, by the teams whose work waits
+in each; without Redis, or while it does not answer, each uses an equal part. Running work is never stopped: a part that
+shrinks does so as work ends.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ HEADROOM: Final = 1.25
 MOST_TEAMS: Final = 16
 """Teams that a process names when it asks for its part."""
 REST: Final = "rest"
-"""Stands for all teams that it does not name."""
+"""The name that stands for all teams that a process does not name."""
 _SAME_MS: Final = 500
 _MOST_DEMAND: Final = 16
 """Times the capacity, the most that a process asks for: as much as it may well have waiting."""
 
 
 class TeamUse(msgspec.Struct, frozen=True, array_like=True):
-    """What one team has in a queue of one process."""
+    """The use of a queue in one process by one team."""
 
     team: str
     """A checksum of its id, the same in every process; `REST` for all teams that are not named."""
@@ -53,11 +54,13 @@ class Record(msgspec.Struct, frozen=True):
     large: int = 0
     """Tokens of the waiting request that does not fit in this process's part; 0 for none."""
     since_ms: int = 0
-    """When that request began to wait, in milliseconds on the clock that all share."""
+    """The time at which that request began to wait, in milliseconds on the clock that all share."""
     whole: int = 0
     """The capacity of all as this process knows it; 0: it does not say."""
     teams: tuple[TeamUse, ...] = ()
-    """Whose the demand is, the largest first. Without any it counts as one team's that is in no other process."""
+    """The teams with the demand, the largest first. Without any it counts as the demand of one team that is in no
+    other process.
+    """
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +75,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a process is given."""
+    """The part of a queue that a process is given."""
 
     limit: int
     """Tokens that it may have in flight from now on."""
@@ -83,17 +86,16 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def record_of(use: Use, whole: int, held: int, since_ms: int) -> Record:
-    """What a process asks for that knows a capacity of `whole` tokens."""
+    """Return the record with which a process asks that knows a capacity of `whole` tokens."""
     demand = min(_MOST_DEMAND * whole, math.ceil(use.wanted * HEADROOM))
     return Record(demand, held, use.large, since_ms, whole, use.teams)
 
 
 def since(large: int, waited_ms: int, before_ms: int, now_ms: int) -> int:
-    """When a large request began to wait, where its process says for how long it has, and `before_ms` is what was known so far. Mirrors
-    divide.lua.
-
-    A moment and no duration, as durations that were told at different times cannot be compared: each process would find its own the
-    longest while it asks, and none would let go. What is about the same moment is the same request, and keeps its place.
+    """Return the time, in milliseconds, at which a large request began to wait, where its process tells for how long
+    it has waited, and `before_ms` is the time known so far; 0 without one. Mirrors divide.lua. A moment and no
+    duration, as durations that were told at different times cannot be compared: each process would find its own the
+    longest while it asks, and none would let go. Nearly the same moment is the same request, and keeps its place.
     """
     found = now_ms - waited_ms
     if not large:
@@ -102,17 +104,17 @@ def since(large: int, waited_ms: int, before_ms: int, now_ms: int) -> int:
 
 
 def agreed(records: Mapping[str, Record], whole: int) -> int:
-    """The capacity that is divided, of all that processes know of it: the middle one, of two the larger. Mirrors divide.lua.
-
-    Each process sizes a queue by what it saw of the replicas, so they differ a little. Were each to divide its own, their
-    parts would not add up: a large request would wait for the difference for good.
+    """Return the capacity that is divided, in tokens: of the capacities that the processes know the middle one, of
+    two the larger. Mirrors divide.lua. Each process sizes a queue by its own view of the replicas, so they differ a
+    little. Were each to divide its own, their parts would not add up: a large request would wait for the difference
+    for good.
     """
     known = sorted(each.whole or whole for each in records.values())
     return known[len(known) // 2]
 
 
 def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
-    """Returns the parts of all holders, which sum to the capacity. Mirrors divide.lua."""
+    """Return the parts of all holders, in tokens, which sum to the capacity. Mirrors divide.lua."""
     order = sorted(records, key=lambda holder: (records[holder].demand, holder))
     fair = _by_teams(order, records, capacity)
     first: str | None = None
@@ -128,7 +130,7 @@ def parts(records: Mapping[str, Record], capacity: int) -> dict[str, int]:
 
 
 class _Team:
-    """One team's demand in all processes."""
+    """The demand of one team in all processes."""
 
     __slots__ = ("name", "tokens", "uses", "weight")
 
@@ -144,8 +146,8 @@ class _Team:
 
 
 def _by_teams(order: Sequence[str], records: Mapping[str, Record], left: int) -> dict[str, int]:
-    """Divides as one queue would: between teams by their weights, max-min fair, and each team's part between the
-    processes in which it waits, by how much. What nobody asks for is spread evenly.
+    """Divide as one queue would: between teams by their weights, max-min fair, and each team's part between the
+    processes in which it waits, by its tokens there. The rest is spread evenly.
     """
     teams: dict[str, _Team] = {}
     for holder in order:
@@ -170,7 +172,9 @@ def _by_teams(order: Sequence[str], records: Mapping[str, Record], left: int) ->
 
 
 def _scaled(holder: str, record: Record) -> list[TeamUse]:
-    """Return the record's teams with their tokens scaled to its demand, which leaves room for what comes next."""
+    """Return the record's teams with their tokens scaled to its demand, which exceeds present use by the headroom for
+    coming requests.
+    """
     tokens = sum(use.tokens for use in record.teams)
     if not tokens:
         return [TeamUse(holder, 1000, record.demand)]
@@ -178,7 +182,7 @@ def _scaled(holder: str, record: Record) -> list[TeamUse]:
 
 
 def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) -> Part:
-    """Returns what `me`, which knows of that capacity and wants no more than `most`, is given. Mirrors divide.lua."""
+    """Return the part of `me`, which knows of that capacity and wants no more than `most`. Mirrors divide.lua."""
     held, whole = records[me].held, agreed(records, capacity)
     part = min(parts(records, whole)[me], most)
     if part <= held:
@@ -189,7 +193,7 @@ def divided(records: Mapping[str, Record], me: str, capacity: int, most: int) ->
 
 
 class _Share:
-    """One queue's part that belongs to this process."""
+    """The part of one queue that belongs to this process."""
 
     __slots__ = ("config", "is_given_up", "limit", "whole")
 
@@ -227,14 +231,14 @@ class Capacity:
         return self._by_demand
 
     def watch(self, use: Callable[[str], Use], changed: Callable[[], None]) -> None:
-        """Registers callbacks: `use(name)` reports a queue's use when its part is asked for; `changed()` follows
+        """Register callbacks: `use(name)` reports a queue's use when its part is asked for; `changed()` follows
         changed parts.
         """
         self._use = use
         self._changed = changed
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
-        """Adopts a changed configuration. A new queue starts with nothing while Redis divides; `beat` asks for its
+        """Adopt a changed configuration. A new queue starts with nothing while Redis divides; `beat` asks for its
         part.
         """
         old = self._shares
@@ -253,18 +257,18 @@ class Capacity:
             self._release_part(name, old[name])
 
     def room(self, name: str) -> FreeCapacity:
-        """The capacity that the queue may use here."""
+        """Return the capacity that the queue may use here."""
         share = self._shares[name]
         whole = share.config.tokens_in_flight
         requests = share.config.requests_in_flight
         if requests is not None and share.limit < whole:
             requests = max(1, requests * share.limit // whole)
-        # Nobody else has anything in flight when all is ours. Without Redis nobody could say so.
+        # No other process has anything in flight when the whole capacity is ours. Without Redis that is not known.
         alone = not self._by_demand or share.limit >= min(whole, share.whole)
         return FreeCapacity(share.limit, requests, alone=alone, usual=self._equal(share.config))
 
     async def beat(self) -> None:
-        """Asks for the parts of all queues concurrently, in one round trip."""
+        """Ask for the parts of all queues concurrently, in one round trip."""
         if not self._by_demand or self._link is None:
             self._equal_parts()
             return
@@ -273,7 +277,7 @@ class Capacity:
             self._changed()
 
     def _release_part(self, name: str, share: _Share) -> None:
-        """Releases a removed queue's part. What is still in flight there ends uncounted."""
+        """Release a removed queue's part. Requests still in flight there end uncounted."""
         share.is_given_up = True
         link = self._link
         if link is not None and self._by_demand:
@@ -293,7 +297,7 @@ class Capacity:
         self._equal_parts()
 
     async def _recovered(self, link: ScriptRunner) -> None:
-        """Registers what is in flight under the new holder; nothing starts until then."""
+        """Register the requests in flight under the new holder; nothing starts until then."""
         self._epoch += 1
         for name, share in self._shares.items():
             share.limit = min(share.limit, self._use(name).in_flight)
@@ -321,7 +325,7 @@ class Capacity:
             await self._request_part(link, name, share, epoch)
 
     async def _request_part(self, link: ScriptRunner, name: str, share: _Share, epoch: int) -> bool:
-        """Asks for one part. Returns True when it shrank below what was held. The answer of a lost link is ignored."""
+        """Ask for one part. Return True when it shrank below the tokens held. The answer of a lost link is ignored."""
         use, whole = self._use(name), share.config.tokens_in_flight
         held = max(share.limit, use.in_flight)
         most = self._equal(share.config) if self._clock() < self._settled_at else whole

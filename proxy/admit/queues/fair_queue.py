@@ -3,9 +3,9 @@
 A pure data structure: every call that depends on time is told it, nothing waits and nothing is called back.
 
 Inside a tier it is start-time fair queueing. Each team has a tag, in tokens by weight; the team with the lowest goes
-next and its tag grows by what its request is expected to use. The tier's virtual time is the highest tag that was
-served, and a team that comes back after a pause starts from it, so nobody saves up a claim while away. When a request
-ends, the tag is put right by what it truly used.
+next and its tag grows by the tokens that its request is expected to use. The tier's virtual time is the highest tag
+that was served, and a team that comes back after a pause starts from it, so nobody saves up a claim while away. When a
+request ends, the tag is corrected to the tokens used.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from providers.wire import Priority
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues_config import QueueConfig
 
 _RECENT_S: Final = 60.0
@@ -55,7 +55,7 @@ class TeamTokens(NamedTuple):
 
 
 class Entry:
-    """One request in a queue, from before it waits until it has ended."""
+    """A request in a queue, from before it waits until it has ended."""
 
     __slots__ = (
         "_aged",
@@ -70,7 +70,7 @@ class Entry:
         "work",
     )
 
-    def __init__(self, work: Work, arrived_at: float, due_at: float) -> None:
+    def __init__(self, work: QueueItem, arrived_at: float, due_at: float) -> None:
         self.work = work
         self.arrived_at = arrived_at
         self.due_at = due_at
@@ -118,7 +118,7 @@ class _Line:
         self.tokens -= entry.work.tokens
 
     def head(self, aging_s: float) -> Entry | None:
-        """Returns the first entry, where one step of priority counts as `aging_s` seconds of age."""
+        """Return the first entry, where one step of priority counts as `aging_s` seconds of age."""
         best: Entry | None = None
         best_key = 0.0
         for priority in _PRIORITIES:
@@ -140,7 +140,7 @@ class _Line:
 
 
 class _Flow:
-    """One team's work in one tier."""
+    """The work of one team in one tier."""
 
     __slots__ = ("_sent", "_sent_at", "aged", "fresh", "lane", "owed_to_aged", "tag", "team", "waiting")
 
@@ -161,7 +161,7 @@ class _Flow:
         self._sent_at = now
 
     def per_s(self, now: float) -> float:
-        """Tokens per second that the team sent recently."""
+        """Return the tokens per second that the team sent recently."""
         return self._sent * math.exp((self._sent_at - now) / _LATELY_S) / _LATELY_S
 
     @property
@@ -187,7 +187,7 @@ class _Flow:
 
 
 class _Team:
-    """One team's work in both tiers."""
+    """The work of one team in both tiers."""
 
     __slots__ = ("flows", "in_flight", "running", "seen_at", "team_id", "weight")
 
@@ -216,7 +216,7 @@ class _Team:
 
 
 class _Lane:
-    """One tier: its virtual time and the teams with waiting work."""
+    """A tier: its virtual time and the teams with waiting work."""
 
     __slots__ = ("backlogged", "batch", "highest", "virtual")
 
@@ -242,7 +242,7 @@ class CompetingTeam(msgspec.Struct, frozen=True):
     per_s: float
     """Tokens per second that the team sends, by its recent rate."""
     most: float
-    """The most of its tokens that fairness lets go before the request."""
+    """The most of its tokens that fairness serves before the request."""
 
 
 class WorkAhead(msgspec.Struct, frozen=True):
@@ -273,7 +273,7 @@ class FairQueue:
         self.in_flight = 0
         self.in_flight_tokens = 0
         self.in_flight_batch = 0
-        """Of those in flight, requests of the tier `batch`."""
+        """Requests of the tier `batch` among those in flight."""
         self._lanes = (_Lane(batch=False), _Lane(batch=True))
         self._teams: OrderedDict[str, _Team] = OrderedDict()
         """Teams in the order in which they were last seen, latest last."""
@@ -286,7 +286,7 @@ class FairQueue:
     # Operations.
 
     def start_now(self, entry: Entry, now: float, room: FreeCapacity) -> bool:
-        """Starts the entry if there is room and nothing waits; otherwise returns False, and it must join."""
+        """Start the entry if there is room and nothing waits; otherwise return False, and it must join."""
         if self.waiting:
             return False
         flow = self._flow(entry.work, now)
@@ -299,7 +299,7 @@ class FairQueue:
         return True
 
     def join(self, entry: Entry, now: float) -> None:
-        """Adds the entry to its line. The limits may be exceeded until `shed`, because `take` may start it at once."""
+        """Add the entry to its line. The limits may be exceeded until `shed`, because `take` may start it at once."""
         flow = self._flow(entry.work, now)
         self._last_number += 1
         entry.number = self._last_number
@@ -313,7 +313,9 @@ class FairQueue:
             heapq.heappush(self._unaged, (entry.arrived_at, entry.number, entry))
 
     def shed(self, newcomer: Entry) -> tuple[Entry, ...]:
-        """Removes entries beyond the limits, lowest first. When the newcomer is the lowest, only it is removed."""
+        """Remove entries beyond the limits, lowest first, and return them. When the newcomer is the lowest, only it
+        is removed.
+        """
         gone: list[Entry] = []
         while self._over_limits():
             victim = self._first_to_shed()
@@ -321,7 +323,7 @@ class FairQueue:
                 break
             self._unlink(victim)
             if victim.number == newcomer.number:
-                # What is below it would not make enough room. Each was the newest of its line, so backwards restores it.
+                # The entries below it would not make enough room. Each was the newest of its line, so backwards restores it.
                 for entry in reversed(gone):
                     assert entry.flow is not None  # noqa: S101  # It waited.
                     self._put(entry, entry.flow)
@@ -333,12 +335,11 @@ class FairQueue:
         return tuple(gone)
 
     def take(self, now: float, room: FreeCapacity) -> Entry | None:
-        """Starts and returns the next entry; None while nothing fits.
-
-        The fair next may be too large for the room that is free. Were it passed over until the room happens to be
-        there, a busy queue would never run it; were nothing allowed to pass, a gap would stay idle for as long as the
-        room takes to gather. So others may pass it, as far as they fit, up to as many tokens as it has itself (or all that
-        may be in flight, where that is less): at the worst that doubles its wait for room. Then the room is kept for it.
+        """Start and return the next entry; None while nothing fits. The fair next may be too large for the room that
+        is free. Were it passed over until the room happens to be there, a busy queue would never run it; were nothing
+        allowed to pass, a gap would stay idle for as long as the room takes to gather. So others may pass it, as far
+        as they fit, up to as many tokens as it has itself (or all that may be in flight, where that is less): at the
+        worst that doubles its wait for room. Then the room is kept for it.
         """
         self._promote(now)
         first = self._first_flow()
@@ -359,13 +360,13 @@ class FairQueue:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Removes an entry whose caller is gone. No effect unless it waits."""
+        """Remove an entry whose caller is gone. No effect unless it waits."""
         if entry.state == "waiting":
             self._unlink(entry)
             entry.state = "gone"
 
     def finish(self, entry: Entry, used_tokens: int | None = None) -> None:
-        """Ends a running entry and corrects its team's tag by the tokens used. Only the first call counts."""
+        """End a running entry and correct its team's tag by the tokens used. Only the first call counts."""
         if entry.state != "running":
             return
         entry.state = "gone"
@@ -384,7 +385,7 @@ class FairQueue:
                 lane.virtual = lane.highest
 
     def expired(self, now: float) -> list[Entry]:
-        """Removes and returns the entries that are past their latest start."""
+        """Remove and return the entries that are past their latest start."""
         gone: list[Entry] = []
         while self._dues and (self._dues[0][0] < now or self._dues[0][2].state != "waiting"):
             entry = heapq.heappop(self._dues)[2]
@@ -394,13 +395,13 @@ class FairQueue:
         return gone
 
     def next_due(self) -> float | None:
-        """The next time at which `expired` has something to remove."""
+        """Return the next time at which `expired` has something to remove."""
         while self._dues and self._dues[0][2].state != "waiting":
             heapq.heappop(self._dues)
         return self._dues[0][0] if self._dues else None
 
     def everything(self) -> list[Entry]:
-        """Removes and returns all waiting entries, oldest first."""
+        """Remove and return all waiting entries, oldest first."""
         gone = sorted((entry for lane in self._lanes for entry in _all_of(lane)), key=_number)
         for entry in gone:
             self.remove(entry)
@@ -414,7 +415,7 @@ class FairQueue:
         return len(self._teams)
 
     def uses(self) -> list[TeamTokens]:
-        """What each team that has anything here has in flight and waiting."""
+        """Return the tokens in flight and waiting of each team that has any here."""
         found = []
         for team in self._teams.values():
             tokens = team.in_flight + team.flows[0].tokens + team.flows[1].tokens
@@ -429,7 +430,7 @@ class FairQueue:
         return sum(flow.waiting for flow in batch) + sum(flow.aged.count for flow in interactive)
 
     def blocked(self, room: FreeCapacity) -> Entry | None:
-        """Returns the first entry when room must gather for it: it does not fit, and nothing may overtake it."""
+        """Return the first entry when room must gather for it: it does not fit, and nothing may overtake it."""
         first = self._first_flow()
         if first is None:
             return None
@@ -442,12 +443,12 @@ class FairQueue:
         passes = any(each.work.tokens <= left or self._may_overtake(each, entry, room) for each in others)
         return None if passes else entry
 
-    def has_room(self, work: Work, room: FreeCapacity) -> bool:
-        """Returns True when work that would come now would start at once."""
+    def has_room(self, work: QueueItem, room: FreeCapacity) -> bool:
+        """Return True when work that would come now would start at once."""
         return not self.waiting and self._fits(work, self._teams.get(work.team_id), room, batch=work.tier == "batch")
 
-    def backlog(self, work: Work, now: float, room: FreeCapacity) -> Backlog:
-        """Returns the work before a request that would come now."""
+    def backlog(self, work: QueueItem, now: float, room: FreeCapacity) -> Backlog:
+        """Return the work before a request that would come now."""
         batch = work.tier == "batch"
         limit = self._limit(work, self._teams.get(work.team_id), room, batch=batch)
         ahead = self._ahead(work, now, batch=batch)
@@ -456,21 +457,23 @@ class FairQueue:
             aged = self._ahead(work, now, batch=False)
             first = (team.flows[0] for team in self._teams.values())
             ahead.rivals.extend(CompetingTeam(flow.tokens, flow.per_s(now), math.inf) for flow in first)
-        # What is larger than the room runs alone, so it waits for all of it to end and no more.
+        # An item larger than the room runs alone, so it waits for all running work to end and no more.
         short = self.in_flight_tokens + min(work.tokens - limit, 0)
         if room.requests is not None and self.in_flight:
             short = max(short, (self.in_flight + 1 - room.requests) * self.in_flight_tokens / self.in_flight)
         return Backlog(short, ahead, aged)
 
     def reach(self, room: FreeCapacity) -> float:
-        """Tokens in flight at full capacity, given the limits on tokens and, at the present mean size, on requests."""
+        """Return the tokens in flight at full capacity, given the limits on tokens and, at the present mean size, on
+        requests.
+        """
         tokens = max(room.tokens, room.usual)
         if room.requests is None or not self.in_flight:
             return tokens
         return min(tokens, room.requests * self.in_flight_tokens / self.in_flight)
 
-    def _ahead(self, work: Work, now: float, *, batch: bool) -> WorkAhead:
-        """Estimates the work ahead: teams are served side by side, by weight, up to the tag that this request would
+    def _ahead(self, work: QueueItem, now: float, *, batch: bool) -> WorkAhead:
+        """Estimate the work ahead: teams are served side by side, by weight, up to the tag that this request would
         get.
         """
         virtual = self._lanes[batch].virtual
@@ -493,7 +496,7 @@ class FairQueue:
 
     # Bookkeeping.
 
-    def _flow(self, work: Work, now: float) -> _Flow:
+    def _flow(self, work: QueueItem, now: float) -> _Flow:
         team = self._teams.get(work.team_id)
         weight = max(work.weight, _LEAST_WEIGHT)
         if team is None:
@@ -509,7 +512,7 @@ class FairQueue:
         return team.flows[work.tier == "batch"]
 
     def _evict_idle(self, now: float) -> None:
-        """Drops idle teams, looking at two per call at most so that no call pays for many."""
+        """Drop idle teams, looking at two per call at most so that no call pays for many."""
         for _ in range(2):
             team_id, team = next(iter(self._teams.items()))
             if team.seen_at + _RECENT_S > now:
@@ -560,7 +563,7 @@ class FairQueue:
         flow.team.in_flight += entry.work.tokens
 
     def _promote(self, now: float) -> None:
-        """Moves batch work that has waited for `aging_s` to its team's line in the interactive tier."""
+        """Move batch work that has waited for `aging_s` to its team's line in the interactive tier."""
         aging_s = self.config.aging_s
         while self._unaged and self._unaged[0][0] + aging_s <= now:
             entry = heapq.heappop(self._unaged)[2]
@@ -575,7 +578,7 @@ class FairQueue:
         return self._lanes[0].next() or self._lanes[1].next()
 
     def _overtaking(self, held: Entry, room: FreeCapacity) -> Entry | None:
-        """Returns the first entry by fairness that fits now and may overtake the held one."""
+        """Return the first entry by fairness that fits now and may overtake the held one."""
         left = self._overtaking_left(held, room)
         for lane in self._lanes:
             best: Entry | None = None
@@ -593,10 +596,8 @@ class FairQueue:
         return None
 
     def _may_overtake(self, entry: Entry, held: Entry, room: FreeCapacity) -> bool:
-        """Returns True when an entry may overtake a held one that is kept out by others' shares only, not by lack of
-        room.
-
-        Its team must not be far ahead of the held one's, as a share also counts past use.
+        """Return True when an entry may overtake a held one that is kept out by others' shares only, not by lack of
+        room. Its team must not be far ahead of the held one's, as a share also counts past use.
         """
         flow, other = entry.flow, held.flow
         if flow is None or other is None or self.in_flight_tokens + held.work.tokens > room.tokens:
@@ -607,18 +608,17 @@ class FairQueue:
     def _overtaking_left(held: Entry, room: FreeCapacity) -> int:
         return min(held.work.tokens, room.tokens) - held.passed
 
-    def _fits(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> bool:
+    def _fits(self, work: QueueItem, team: _Team | None, room: FreeCapacity, *, batch: bool) -> bool:
         if not self.in_flight:
             return room.alone or work.tokens <= room.tokens
         if room.requests is not None and self.in_flight >= room.requests:
             return False
         return self.in_flight_tokens + work.tokens <= self._limit(work, team, room, batch=batch)
 
-    def _limit(self, work: Work, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
-        """The tokens that may be in flight together with this work: less for batch, and for a team above its share.
-
-        The reserve grows with the team's excess, up to twice its share. A step would hit teams that use just about all
-        of theirs, and leave room unused.
+    def _limit(self, work: QueueItem, team: _Team | None, room: FreeCapacity, *, batch: bool) -> float:
+        """Return the tokens that may be in flight together with this work: less for batch, and for a team above its
+        share. The reserve grows with the team's excess, up to twice its share. A step would hit teams that use just
+        about all of theirs, and leave room unused.
         """
         weight = max(work.weight, _LEAST_WEIGHT)
         mine, weights = (0, self._weights + weight) if team is None else (team.in_flight, self._weights)
@@ -633,10 +633,8 @@ class FairQueue:
         return self.waiting > self.config.max_waiting or self.waiting_tokens > self.config.most_waiting_tokens
 
     def _first_to_shed(self) -> Entry | None:
-        """Returns the entry to shed first: batch before interactive, low priority before the rest, then the least
-        urgent and newest of the team furthest above its share.
-
-        A high priority ranks only within its own team.
+        """Return the entry to shed first: batch before interactive, low priority before the rest, then the least
+        urgent and newest of the team furthest above its share. A high priority ranks only within its own team.
         """
         for lane in reversed(self._lanes):
             flows = lane.backlogged.values()

@@ -1,4 +1,4 @@
-"""Sizing of queues by the pools behind them: what their ready and not full replicas can hold."""
+"""Queue sizes by the pools behind them: the tokens that their ready and not full replicas can hold."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Types of queues: the work that waits, the slot it gets, and the refusal."""
+"""Types of queues: the item that waits, the permit it gets, and the refusal."""
 
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,8 +14,8 @@ urgent work took the place; `expired`, the deadline passed while waiting, agains
 """
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as a queue sees it."""
+class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A request in a queue: its tier, its team and its expected tokens."""
 
     team_id: str
     weight: float
@@ -36,7 +36,7 @@ class QueueWait(NamedTuple):
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """One process's view of a queue, reported to refused callers."""
+    """The state of a queue in one process, reported to refused callers."""
 
     name: str
     waiting: int
@@ -49,7 +49,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One process's view of a queue, for operators. The wait is that of a minimal interactive request."""
+    """The state of a queue in one process, for operators. The wait is that of a minimal interactive request."""
 
     state: QueueState
     """The state; its capacity is this process's part."""
@@ -67,15 +67,15 @@ class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that may run at once, of all processes together; None where they are not counted."""
 
 
-class Slot(Protocol):
+class QueuePermit(Protocol):
     """A place among the work in flight. `release` must follow; only its first call counts."""
 
     @property
     def waited_s(self) -> float: ...
 
     def release(self, used_tokens: int | None = None) -> None:
-        """Releases the slot. `used_tokens` is the true use, where known, which the team's share is corrected by. Never
-        blocks.
+        """Give the permit back. `used_tokens` is the true use, where known, to which the team's share is corrected.
+        Never blocks.
         """
         ...
 

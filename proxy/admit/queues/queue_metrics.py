@@ -1,13 +1,13 @@
 """Prometheus metrics of queues."""
 
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from proxy.admit.queues.queue_item import QueueState, Why
 from proxy.admit.queues.queues import QueueObserver
 
-# What could start at once is in the first; the promise of a first token is 1 s, and the longest waits are batch work's.
+# Requests that start at once are in the first; the promise of a first token is 1 s, and the longest waits are batch work's.
 WAIT_BUCKETS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -28,14 +28,14 @@ class QueueMetrics(QueueObserver):
         )
         self._wait = Histogram(
             "weighbridge_queue_wait_seconds",
-            "Seconds that a request waited before it was let through.",
+            "Seconds that a request waited until it was let through or its wait ended otherwise.",
             ("queue", "tier"),
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
         self._refusals = Counter(
             "weighbridge_queue_refusals",
-            "Requests that a queue refused or gave up, by why: full, late, shed, expired.",
+            f"Requests that a queue refused or gave up, by why: {', '.join(get_args(Why))}.",
             ("queue", "why"),
             registry=registry,
         )
@@ -53,6 +53,6 @@ class QueueMetrics(QueueObserver):
         self._refusals.labels(queue, why).inc()
 
     def forget_queue(self, queue: str) -> None:
-        """Zeroes the gauges of a removed queue, which worker files would otherwise go on showing."""
+        """Zero the gauges of a removed queue, which worker files would otherwise go on showing."""
         for gauge in (self._waiting, self._waiting_tokens, self._in_flight, self._capacity):
             gauge.labels(queue).set(0)

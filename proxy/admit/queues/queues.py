@@ -1,6 +1,7 @@
 """Queues before our own targets: admits, delays or refuses requests by the targets' capacity.
 
-What has room starts without waiting for anything. What waits does so on a future; nothing runs for it until its turn.
+A request that fits starts without waiting for anything. A waiting one waits on a future; nothing runs for it until its
+turn.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 
 from proxy.admit.queues.capacity import MOST_TEAMS, NOTHING, REST, Capacity, TeamUse, Use
 from proxy.admit.queues.fair_queue import Entry, FairQueue, FreeCapacity, TeamTokens
-from proxy.admit.queues.queue_item import NoRoom, QueueSnapshot, QueueState, QueueWait, Slot, Why, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueSnapshot, QueueState, QueueWait, Why
 from proxy.admit.queues.queues_config import QueueConfig, queue_of_target
 from proxy.admit.queues.waiting import DrainRate, predicted_wait_s
 from proxy.errors import Draining, Refused
@@ -30,7 +31,7 @@ _RETRY_MOST_S: Final = 60.0
 _FOR_THE_PATIENT: Final = (
     " `x-request-timeout-ms` tells that you can wait longer; work that nobody waits for is sent with `x-tier: batch`."
 )
-_ANYBODY: Final = Work(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
+_ANYBODY: Final = QueueItem(team_id="", weight=1.0, tier="interactive", priority=0, tokens=1, start_by=float("inf"))
 
 
 class Handle(Protocol):
@@ -40,15 +41,17 @@ class Handle(Protocol):
 
 
 Alarm = Callable[[float, Callable[[], None]], Handle]
-"""Schedules a callback after a delay in seconds."""
+"""The function that schedules a callback after a delay in seconds."""
 
 
 ShutFor = Callable[[QueueConfig], float | None]
-"""Seconds until the targets behind a queue take anything at all, as far as can be told; None while they do."""
+"""Seconds until the targets behind a queue take any request, as far as known; None while they do."""
 
 
 class QueueObserver:
-    """Receives counts and states of queues; this base class ignores them. Queue names are configured, so they are few."""
+    """A receiver of the queues' counts and states; this base class ignores them. Queue names are configured, so they
+    are few.
+    """
 
     def set_queue(self, state: QueueState) -> None: ...
 
@@ -60,7 +63,7 @@ class QueueObserver:
 
 
 class _NoQueue:
-    """The slot of a request for a target without a queue."""
+    """The permit of a request for a target without a queue."""
 
     @property
     def waited_s(self) -> float:
@@ -70,15 +73,15 @@ class _NoQueue:
         pass
 
 
-NO_QUEUE: Final[Slot] = _NoQueue()
+NO_QUEUE: Final[QueuePermit] = _NoQueue()
 
 
 class Place(Entry):
-    """A request's place in one queue, and its slot once it runs."""
+    """A request's place in one queue, and its permit once it runs."""
 
     __slots__ = ("future", "queue")
 
-    def __init__(self, queue: "Queue", work: Work, now: float) -> None:
+    def __init__(self, queue: "Queue", work: QueueItem, now: float) -> None:
         super().__init__(work, now, min(work.start_by, now + queue.config.max_wait_s.of(work.tier)))
         self.queue = queue
         self.future: asyncio.Future[Refused | None] | None = None
@@ -88,19 +91,19 @@ class Place(Entry):
         return 0.0 if self.started_at is None else self.started_at - self.arrived_at
 
     def release(self, used_tokens: int | None = None) -> None:
-        """Ends the running request. Only the first call counts."""
+        """End the running request. Only the first call counts."""
         if self.state == "running":
             self.queue.ended(self, used_tokens)
 
     def wake(self, refused: Refused | None) -> None:
-        """Resolves the wait: the turn has come (None), or the request was refused."""
+        """Resolve the wait: the turn has come (None), or the request was refused."""
         if self.future is not None and not self.future.done():
             # As a result: an error that a cancelled caller never looks at would be logged as lost.
             self.future.set_result(refused)
 
 
 class Queue:
-    """One queue: decides on every event, and wakes the requests concerned."""
+    """A queue that decides on every event, and wakes the requests concerned."""
 
     def __init__(
         self,
@@ -137,7 +140,7 @@ class Queue:
         return self.fair.config
 
     def begin(self, place: Place) -> bool:
-        """Tries to start the request at once. Raises NoRoom when its latest start has passed."""
+        """Try to start the request at once. Raises NoRoom when its latest start has passed."""
         if place.due_at < place.arrived_at:
             raise self._no_room("late", place.work)
         if self._shut_s(self.config) is not None:
@@ -148,7 +151,7 @@ class Queue:
         return True
 
     def join(self, place: Place) -> None:
-        """Adds the request to the line, where it may start at once. Raises NoRoom, after which it has left no trace."""
+        """Add the request to the line, where it may start at once. Raises NoRoom, after which it has left no trace."""
         now = place.arrived_at
         self._advance(now)
         wait_s = self._predicted_s(place.work)
@@ -165,14 +168,14 @@ class Queue:
                 why = "full"
             else:
                 self._refuse(entry, "shed")
-        # Whoever left may have been the one that the others waited behind.
+        # The others may have waited behind the one that left.
         self._start_next(now)
         self._set_timer(now)
         if why is not None:
             raise self._no_room(why, place.work, wait_s)
 
-    def squeeze_in(self, place: Place) -> None:
-        """Starts the request if that is possible without waiting. Raises NoRoom otherwise."""
+    def try_start(self, place: Place) -> None:
+        """Start the request if that is possible without waiting. Raises NoRoom otherwise."""
         if self.begin(place):
             return
         self._advance(place.arrived_at)
@@ -184,7 +187,7 @@ class Queue:
             raise self._no_room("full", place.work)
 
     def ended(self, place: Entry, used_tokens: int | None) -> None:
-        """Ends a running request."""
+        """End a running request."""
         now = self._clock()
         self._advance(now)
         if place.started_at is not None:
@@ -193,29 +196,29 @@ class Queue:
         self._start_next(now)
 
     def leave(self, place: Entry) -> None:
-        """Removes a request whose caller is gone, whether it waits or has just been started."""
+        """Remove a request whose caller is gone, whether it waits or has just been started."""
         now = self._clock()
         self._advance(now)
         self.fair.remove(place)
         self.fair.finish(place, 0)
-        # It may have been the one that the others waited behind.
+        # The others may have waited behind it.
         self._start_next(now)
 
     def tick(self) -> None:
-        """Re-evaluates the queue after time has passed or the capacity changed."""
+        """Re-evaluate the queue after time has passed or the capacity changed."""
         now = self._clock()
         self._advance(now)
         self._start_next(now)
         self._set_timer(now)
 
-    def expected(self, work: Work) -> QueueWait:
-        """Returns the expected wait of work that would come now. Mostly there is room, which is all that is looked at."""
+    def expected(self, work: QueueItem) -> QueueWait:
+        """Return the expected wait of work that would come now. The usual case, room at once, takes no prediction."""
         is_open = self._shut_s(self.config) is None
         wait_s = 0.0 if is_open and self.fair.has_room(work, self.room) else self._predicted_s(work)
         return QueueWait(wait_s, self.config.max_wait_s.of(work.tier))
 
     def use(self) -> Use:
-        """Returns the present need and, decaying over calls, the recent peak."""
+        """Return the present need and, decaying over calls, the recent peak."""
         fair = self.fair
         wanted = max(fair.in_flight_tokens + fair.waiting_tokens, self._peak)
         self._peak = max(fair.in_flight_tokens, self._peak // 2)
@@ -230,7 +233,7 @@ class Queue:
         teams = _named(fair.uses())
         return Use(in_flight=fair.in_flight_tokens, wanted=wanted, large=large, waited_s=waited_s, teams=teams)
 
-    def state(self, work: Work | None, wait_s: float | None = None) -> QueueState:
+    def state(self, work: QueueItem | None, wait_s: float | None = None) -> QueueState:
         fair = self.fair
         return QueueState(
             name=self.name,
@@ -254,16 +257,25 @@ class Queue:
             drain_tokens_per_s=self._drain_per_s(),
         )
 
+    def waited_s(self, place: Place) -> float:
+        """Return the seconds of a wait that is over. One that ended in no start is observed here, the others when they start."""
+        if place.started_at is not None:
+            return place.waited_s
+        waited_s = self._clock() - place.arrived_at
+        self._observer.observe_queue_wait(self.name, place.work.tier, waited_s)
+        return waited_s
+
     def refuse_all(self, refused: Callable[[], Refused]) -> None:
         for entry in self._close():
             entry.state = "gone"
             _wake(entry, refused())
 
     def let_all_go(self) -> None:
-        """Starts everything that waits, because the queue is no longer configured."""
+        """Start everything that waits, because the queue is no longer configured."""
         now = self._clock()
         for entry in self._close():
             entry.started_at = now
+            self._observer.observe_queue_wait(self.name, entry.work.tier, now - entry.arrived_at)
             _wake(entry, None)
 
     def _close(self) -> list[Entry]:
@@ -272,7 +284,7 @@ class Queue:
         return self.fair.everything()
 
     def _advance(self, now: float) -> None:
-        """Brings the measured rate up to now and expires overdue entries, before anything changes."""
+        """Bring the measured rate up to now and expire overdue entries, before anything changes."""
         self.rate.advance(now, busy=self.fair.waiting > 0)
         for entry in self.fair.expired(now):
             self._refuse(entry, "expired")
@@ -299,7 +311,7 @@ class Queue:
         _wake(entry, self._no_room(why, entry.work))
 
     def _set_timer(self, now: float) -> None:
-        """Sets the one timer to the earliest latest start."""
+        """Set the one timer to the earliest latest start."""
         due_at = self.fair.next_due()
         if due_at is None or due_at >= self._timer_at:
             return
@@ -313,7 +325,7 @@ class Queue:
         self._timer_at = float("inf")
         self.tick()
 
-    def _predicted_s(self, work: Work) -> float:
+    def _predicted_s(self, work: QueueItem) -> float:
         backlog = self.fair.backlog(work, self._clock(), self.room)
         shut_s = self._shut_s(self.config) or 0.0
         return shut_s + predicted_wait_s(backlog, self._drain_per_s(), self.config.aging_s)
@@ -321,7 +333,7 @@ class Queue:
     def _drain_per_s(self) -> float:
         return self.rate.per_s(self.fair.reach(self.room))
 
-    def _no_room(self, why: Why, work: Work, wait_s: float | None = None) -> NoRoom:
+    def _no_room(self, why: Why, work: QueueItem, wait_s: float | None = None) -> NoRoom:
         self._observer.count_queue_refusal(self.name, why)
         state = self.state(work, wait_s)
         # Spread out, so that those who were refused together do not come back together.
@@ -330,7 +342,7 @@ class Queue:
 
 
 def _named(uses: list[TeamTokens]) -> tuple[TeamUse, ...]:
-    """The teams with the most tokens, by checksums of their ids, and the rest as one."""
+    """Return the teams with the most tokens, by checksums of their ids, and the rest as one."""
     largest = heapq.nlargest(MOST_TEAMS, uses, key=lambda use: use.tokens)
     named = [
         TeamUse(f"{zlib.crc32(use.team_id.encode()):08x}", max(1, round(use.weight * 1000)), use.tokens)
@@ -348,7 +360,7 @@ def _wake(entry: Entry, refused: Refused | None) -> None:
         entry.wake(refused)
 
 
-def _refusal_message(why: Why, state: QueueState, again_s: float, work: Work) -> str:
+def _refusal_message(why: Why, state: QueueState, again_s: float, work: QueueItem) -> str:
     again = f"Try again in {again_s:.1f} s, or name another model."
     match why:
         case "full":
@@ -401,17 +413,17 @@ class Queues:
         return sum(queue.fair.waiting for queue in self._queues.values())
 
     def queue_of(self, target_id: str) -> str | None:
-        """Returns the name of the queue before a target; None without one."""
+        """Return the name of the queue before a target; None without one."""
         queue = self._by_target.get(target_id)
         return None if queue is None else queue.name
 
     async def start(self) -> None:
-        """Starts the regular division of capacity. Without it this process keeps its initial part."""
+        """Start the regular division of capacity. Without it this process keeps its initial part."""
         await self.beat()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self) -> None:
-        """Stops, and refuses what still waits. Work that should be served first must be awaited before."""
+        """Stop, and refuse waiting requests. Work that should be served first must be awaited before."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -419,8 +431,13 @@ class Queues:
         for queue in self._queues.values():
             queue.refuse_all(_stopping)
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
-        """Waits for a slot. Raises NoRoom. A caller that is cancelled leaves no trace."""
+    async def enter(
+        self, target_id: str, work: QueueItem, on_wait: Callable[[float], None] | None = None
+    ) -> QueuePermit:
+        """Wait for a permit. Raises NoRoom. A caller that is cancelled leaves no trace but its wait.
+
+        `on_wait` is called with the seconds of a wait however that ended: in a permit, a refusal or a cancellation.
+        """
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
@@ -436,36 +453,42 @@ class Queues:
         except BaseException:
             place.queue.leave(place)
             raise
+        finally:
+            waited_s = place.queue.waited_s(place)
+            if on_wait is not None:
+                on_wait(waited_s)
         if refused is not None:
             raise refused
         return place
 
-    def try_enter(self, target_id: str, work: Work) -> Slot:
-        """Returns a slot without waiting. Raises NoRoom."""
+    def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
+        """Return a permit without waiting. Raises NoRoom."""
         queue = self._by_target.get(target_id)
         if queue is None:
             return NO_QUEUE
         place = Place(queue, work, self._clock())
-        queue.squeeze_in(place)
+        queue.try_start(place)
         return place
 
-    def expected(self, target_id: str, work: Work) -> QueueWait | None:
-        """The expected wait of work that would come now, and the longest that it may wait; None without a queue."""
+    def expected(self, target_id: str, work: QueueItem) -> QueueWait | None:
+        """Return the expected wait of work that would come now, and the longest that it may wait; None without a
+        queue.
+        """
         queue = self._by_target.get(target_id)
         return None if queue is None else queue.expected(work)
 
-    def state(self, name: str, work: Work | None = None) -> QueueState:
-        """The queue's state in this process, with the predicted wait of `work` or, without it, of a minimal interactive
-        request. Raises KeyError.
+    def state(self, name: str, work: QueueItem | None = None) -> QueueState:
+        """Return the queue's state in this process, with the predicted wait of `work` or, without it, of a minimal
+        interactive request. Raises KeyError.
         """
         return self._queues[name].state(work)
 
     def snapshot(self, name: str) -> QueueSnapshot:
-        """A snapshot of the queue in this process. Raises KeyError."""
+        """Return a snapshot of the queue in this process. Raises KeyError."""
         return self._queues[name].snapshot(by_demand=self._capacity.by_demand)
 
     def adopt(self, configs: Mapping[str, QueueConfig]) -> None:
-        """Adopts a changed configuration. Running work stays counted in the queue where it started."""
+        """Adopt a changed configuration. Running work stays counted in the queue where it started."""
         self._capacity.adopt(configs)
         old = self._queues
         self._queues = {name: self._adopted(name, config, old.get(name)) for name, config in configs.items()}
@@ -478,7 +501,7 @@ class Queues:
         self._beat_requested.set()
 
     async def beat(self) -> None:
-        """Asks for this process's parts of the capacity, and reports the queues' states."""
+        """Ask for this process's parts of the capacity, and report the queues' states."""
         await self._capacity.beat()
         for queue in self._queues.values():
             self._observer.set_queue(queue.state(None))

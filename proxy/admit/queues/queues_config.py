@@ -1,4 +1,4 @@
-"""The `queues` section of the configuration: how much work of our own targets may be in flight, and who waits how long."""
+"""The `queues` section of the configuration: the most work of our own targets in flight, and the longest waits."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
@@ -100,7 +100,7 @@ class QueueConfig(Section):
 
 
 def _check_distinct_targets(queues: Mapping[str, QueueConfig]) -> Mapping[str, QueueConfig]:
-    """Rejects a target that is in two queues, or twice in one: a request waits in one line. Raises ValueError."""
+    """Reject a target that is in two queues, or twice in one: a request waits in one line. Raises ValueError."""
     owners: dict[str, str] = {}
     for name, queue in queues.items():
         for target in queue.targets:
@@ -117,5 +117,5 @@ QueuesSection = Annotated[dict[QueueName, QueueConfig], Field(max_length=100), A
 
 
 def queue_of_target(queues: Mapping[str, QueueConfig]) -> dict[str, str]:
-    """Queue names by target id."""
+    """Return queue names by target id."""
     return {target: name for name, queue in queues.items() for target in queue.targets}

@@ -18,11 +18,10 @@ LONGEST_S: Final = 3_600.0
 
 
 class DrainRate:
-    """The tokens per second that end in one queue of one process.
-
-    While work waits, what ends is what can end, so it is simply measured. When nothing waits, what ends is only what
-    came; the rate at full capacity then follows from how long a token stays (Little's law). The first notices an engine
-    that slows down, the second is there before the first rush, so each makes up for what the other lacks.
+    """The tokens per second that end in one queue of one process. While work waits, the tokens that end are all that
+    can end, so their rate is simply measured. When nothing waits, only the tokens that came end; the rate at full
+    capacity then follows from the time that a token stays (Little's law). The first notices an engine that slows
+    down, the second is there before the first rush, so each makes up for the other's lack.
     """
 
     def __init__(self, now: float) -> None:
@@ -35,7 +34,7 @@ class DrainRate:
         """The sum of tokens times seconds in flight, decayed as `_tokens`. Starts with one token of the assumption."""
 
     def advance(self, now: float, *, busy: bool) -> None:
-        """Advances the clock; `busy` says whether work waited since the last call."""
+        """Advance the clock; `busy` is True when work waited since the last call."""
         passed_s, self._at = now - self._at, now
         if passed_s <= 0:
             return
@@ -54,15 +53,17 @@ class DrainRate:
         self._stays += tokens * stayed_s
 
     def per_s(self, capacity: float) -> float:
-        """The rate for a capacity in tokens. Always above 0, as a rate of 0 would predict an endless wait."""
+        """Return the rate, in tokens per second, for a capacity in tokens. Always above 0, as a rate of 0 would
+        predict an endless wait.
+        """
         guess = capacity * self._tokens / max(self._stays, 1e-9)
         measured = (self._ended + guess * _PRIOR_S) / (self._busy_s + _PRIOR_S)
         return max(measured, capacity / _LONGEST_STAY_S, 1e-9)
 
 
 def predicted_wait_s(backlog: Backlog, tokens_per_s: float, aging_s: float) -> float:
-    """Predicts the wait in seconds by a fluid model: the work ahead, and what must end for the request to fit, over the
-    drain rate.
+    """Predict the wait in seconds by a fluid model: the work ahead, and the tokens that must end for the request to
+    fit, over the drain rate.
     """
     wait_s = _until_served(backlog.ahead, backlog.short, tokens_per_s)
     if backlog.aged is not None:
@@ -71,10 +72,9 @@ def predicted_wait_s(backlog: Backlog, tokens_per_s: float, aging_s: float) -> f
 
 
 def _until_served(ahead: WorkAhead, short: float, tokens_per_s: float) -> float:
-    """Seconds until everything ahead is served, including what the competing teams go on sending.
-
-    A competing team takes a part of the rate for what it sends, until it has had its most. The wait is where the line
-    of what is served meets the line of what goes first, which bends where a team is done.
+    """Return the seconds until all work ahead is served, including the tokens that the competing teams go on sending.
+    A competing team takes a part of the rate for them, until it has had its most. The wait is where the line of
+    tokens served meets the line of tokens that go first, which bends where a team is done.
     """
     first = ahead.own + short
     sent_per_s = 0.0

@@ -1,4 +1,4 @@
-"""What the wires have in common that pass a request on as its caller wrote it. Pure."""
+"""Functions shared by the wires that pass a request on as its caller wrote it. Pure."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def fields_as_written(body: bytes, without: Collection[str]) -> dict[str, msgspec.Raw]:
-    """The body's fields, each as it came. The body was read before. Raises BadRequest."""
+    """Return the fields of a body that was read before, each as it came, but those in `without`. Raises BadRequest."""
     try:
         # Fields that are passed on unread are not looked at by the decoder: no upstream gets broken text.
         body.decode()
@@ -24,11 +24,13 @@ def fields_as_written(body: bytes, without: Collection[str]) -> dict[str, msgspe
 
 
 def event_as_written(kind: str, payload: bytes) -> bytes:
-    """One server-sent event with an upstream's payload, which is on one line."""
+    """Return one server-sent event with an upstream's payload, which is on one line; empty when `kind` is not
+    printable.
+    """
     return b"event: " + kind.encode() + b"\ndata: " + payload + b"\n\n" if kind.isprintable() else b""
 
 
 def with_fields(payload: bytes, fields: Mapping[str, Any]) -> bytes:
-    """A JSON object with these fields in it as well; the rest of it stays as it came."""
+    """Return a JSON object with these fields in it as well; the rest of it stays as it came."""
     found: dict[str, Any] = {**_decode(payload), **fields}
     return msgspec.json.encode(found)

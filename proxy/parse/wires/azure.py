@@ -3,9 +3,9 @@
     /openai/deployments/{model}/chat/completions?api-version=…   the wire of /v1/chat/completions, with this model
     /openai/v1/…, /openai/models, /openai/responses, …           the same without `/openai`
 
-What Azure does not have, the admin API above all, is not there under these addresses either.
+Routes that Azure does not have, the admin API above all, do not exist under these addresses either.
 
-Any `api-version` will do: what it fixes is Azure's to know, and this gateway's wires follow OpenAI's.
+Any `api-version` is accepted and ignored: this gateway's wires follow OpenAI's.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ _AZURES: Final = frozenset(
         *("files", "images", "models", "moderations", "rerank", "responses"),
     }
 )
-"""What its addresses begin with."""
+"""The first segments of Azure's paths."""
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def plain_path(path: str) -> str:
-    """Returns the path that one of Azure's stands for; any other as it is."""
+    """Return the path that one of Azure's stands for; any other as it is."""
     if not path.startswith(_PREFIX) or path.startswith(_DEPLOYMENTS):
         return path
     rest = path.removeprefix(_PREFIX).removeprefix("v1/")
@@ -40,7 +40,7 @@ def plain_path(path: str) -> str:
 
 
 def wire_at(path: str, wires: Mapping[str, Wire]) -> Wire | None:
-    """Returns the wire of a path, Azure's included; None where there is none."""
+    """Return the wire of a path, Azure's included; None where there is none."""
     if not path.startswith(_PREFIX):
         return wires.get(path)
     if not path.startswith(_DEPLOYMENTS):
@@ -58,7 +58,7 @@ def wire_at(path: str, wires: Mapping[str, Wire]) -> Wire | None:
 
 
 def _named(rest: str, wires: Mapping[str, Wire]) -> tuple[str, str]:
-    """Splits a name, which may have slashes in it, from the operation behind it."""
+    """Split a name, which may have slashes in it, from the operation behind it."""
     for path in wires:
         operation = path.removeprefix("/v1/")
         if rest.endswith(f"/{operation}"):
@@ -67,7 +67,7 @@ def _named(rest: str, wires: Mapping[str, Wire]) -> tuple[str, str]:
 
 
 def _with_model(body: bytes, name: str) -> bytes:
-    """The body with the path's model; what is no object is left to the wire, which refuses it."""
+    """Return the body with the path's model; a body that is no object is left to the wire, which refuses it."""
     try:
         fields = _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -29,7 +29,7 @@ class Said(msgspec.Struct):
 
     @property
     def only_text(self) -> str:
-        """The text where there is nothing else, as in most of a stream's events; else nothing."""
+        """The text where there is nothing else, as in most of a stream's events; else empty."""
         if (
             self.refusal is None
             and self.tool_calls is None
@@ -64,7 +64,7 @@ class Choice(msgspec.Struct):
     message: Said | None = None
     finish_reason: Any = None
     stop_reason: Any = None
-    """vLLM's: the stop sequence that was met."""
+    """The stop sequence that was met, from vLLM."""
     logprobs: Any = None
 
     @property
@@ -82,7 +82,7 @@ class Completion(msgspec.Struct):
 
     @property
     def first(self) -> Choice | None:
-        """The choice that wires with one answer tell; an upstream need not number it."""
+        """The choice that wires with one answer write; an upstream need not number it."""
         for choice in self.choices:
             if choice.index in (0, None):
                 return choice
@@ -94,7 +94,7 @@ _decode: Final = msgspec.json.Decoder(Completion).decode
 
 
 def completion_of(payload: bytes) -> Completion:
-    """Decodes the payload of an Event; what cannot be read says nothing."""
+    """Decode the payload of an Event; an unreadable one gives an empty completion."""
     try:
         return _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -106,7 +106,7 @@ def completion_of(payload: bytes) -> Completion:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON on one line; half a letter becomes an escape, which the caller's client joins with the other half."""
+    """Return JSON on one line; half a letter becomes an escape, which the caller's client joins with the other half."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -114,10 +114,10 @@ def to_json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A struct, or what is JSON already, as the standard library's encoder takes it."""
+    """Convert a struct, or raw JSON, to a value that the standard library's encoder takes."""
     return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value)
 
 
 def sse(name: bytes, value: Any) -> bytes:
-    """One server-sent event with a name."""
+    """Return one server-sent event with a name."""
     return b"event: " + name + b"\ndata: " + to_json(value) + b"\n\n"

@@ -11,7 +11,7 @@ _PLACES: Final = 9
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """What stands under `weighbridge`: what the answer cost, in dollars as a text, and what of it has no known price."""
+    """The value of `weighbridge`: the answer's cost in dollars as a text, and the meters without a known price."""
 
     cost_usd: str | None
     baseline_usd: str | None
@@ -26,12 +26,12 @@ def bill(tally: Tally) -> Bill:
 
 
 def own_fields(served: Served, tally: Tally) -> dict[str, Any]:
-    """`model_used`, and under `weighbridge` the bill."""
+    """Return `model_used`, and under `weighbridge` the bill."""
     return {"model_used": served.target_id, "weighbridge": bill(tally)}
 
 
 def dollars(amount_nanousd: int | None) -> str | None:
-    """Formats nano-dollars as exact decimal text of nine places, as a JSON number would lose digits."""
+    """Format nano-dollars as exact decimal text of nine places, as a JSON number would lose digits."""
     if amount_nanousd is None:
         return None
     digits = str(amount_nanousd).zfill(_PLACES + 1)

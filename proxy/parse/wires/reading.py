@@ -1,4 +1,4 @@
-"""Reading of bodies in other shapes than chat's: decoded JSON, checked where it is used. No I/O."""
+"""Reading of bodies in other shapes than chat's: decoded JSON, checked by its users. No I/O."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ _NOT_JSON: Final = "The request body is not valid JSON; send one JSON object."
 
 
 def object_of(body: bytes) -> dict[str, Any]:
-    """The body's fields. Raises BadRequest."""
+    """Return the body's fields. Raises BadRequest."""
     try:
         fields = _decode(body)
     except msgspec.ValidationError as error:
@@ -35,8 +35,8 @@ def object_of(body: bytes) -> dict[str, Any]:
 def plain_fields(
     body: bytes, names: frozenset[str], decode: Callable[[bytes], _T]
 ) -> tuple[dict[str, msgspec.Raw], _T] | None:
-    """The body's fields as they were written, and decoded, where it has none but these; None also for what is not valid, which
-    is told by whoever reads it field by field.
+    """Return the body's fields as they were written, and decoded, where it has none but `names`. None otherwise, and
+    for an invalid body, whose error the field by field reading raises.
     """
     try:
         fields = _decode_raw(body)
@@ -46,8 +46,8 @@ def plain_fields(
 
 
 def is_plain(messages: Sequence[PlainMessage]) -> bool:
-    """True for messages, one or more, that are chat's as they are: what the assistant says between two others is one
-    message there.
+    """Return True for messages, one or more, that are valid chat messages as they are: chat has no two assistant
+    messages in a row.
     """
     before = ""
     for message in messages:
@@ -62,7 +62,7 @@ def is_plain(messages: Sequence[PlainMessage]) -> bool:
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:
-    """The fields as JSON. Raises BadRequest for half a letter in a text, which no upstream could read."""
+    """Return the fields as JSON. Raises BadRequest for half a letter in a text, which no upstream could read."""
     try:
         return msgspec.json.encode(fields)
     except (UnicodeEncodeError, RecursionError) as error:
@@ -70,7 +70,7 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 
 
 def raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Each field that says something, as JSON. Raises BadRequest."""
+    """Return each field that is not null, as JSON. Raises BadRequest."""
     try:
         return {name: msgspec.Raw(_encode(value)) for name, value in fields.items() if value is not None}
     except (UnicodeEncodeError, RecursionError) as error:
@@ -78,17 +78,19 @@ def raw(fields: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
 
 
 def own_fields_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The gateway's own fields, which any wire may carry in its body."""
+    """Return the gateway's own fields, which any wire may carry in its body."""
     return {name: fields[name] for name in fields.keys() & _OWN_FIELDS}
 
 
 def said(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The fields of these names that say something. Bodies have few fields, so they are walked and not the names."""
+    """Return the fields of these names that are not null. Bodies have few fields, so they are walked and not the
+    names.
+    """
     return {name: value for name, value in fields.items() if name in names and value is not None}
 
 
 def unread(fields: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...]:
-    """The names of fields that say something and that this wire does not read, as far as a header may name them."""
+    """Return the names of fields that are not null and that this wire does not read, bounded for a header."""
     others = fields.keys() - known
     if not others:
         return ()
@@ -109,7 +111,7 @@ def whole_number(value: Any, where: str) -> int:
 
 
 def objects(value: Any, where: str) -> list[dict[str, Any]]:
-    """A list of JSON objects. Raises BadRequest."""
+    """Return the value as a list of JSON objects. Raises BadRequest; `where` is the field's path."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise wrong(where, "a list of objects")
     return value
@@ -126,5 +128,5 @@ def wrong(where: str, what: str) -> BadRequest:
 
 
 def unsupported(where: str, said: str) -> BadRequest:
-    """A thing that this gateway cannot pass on; `said` is the sentence that tells what to do."""
+    """Return the error for a field that this gateway cannot pass on; `said` is the sentence that tells what to do."""
     return BadRequest(said, param=where, code="unsupported_parameter")

@@ -1,7 +1,7 @@
-"""System messages where engines' chat templates take them: one, at the beginning. Pure.
+"""System messages at the place that engines' chat templates take them: one, at the beginning. Pure.
 
-Agents put instructions between turns, which hosted models take as they come. Templates of open models refuse them there, or
-leave them out; as a reminder within the turn before they are read, and the turn stays one.
+Agents put instructions between turns, which hosted models take as they come. Templates of open models refuse them
+there, or leave them out; as a reminder within the turn before they are read, and the turn stays one.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Message = dict[str, Any]
 
 
 def with_system_first(messages: Sequence[Message]) -> list[Message] | None:
-    """The messages with every system message in its place; None where they have it already."""
+    """Return the messages with every system message in its place; None where they have it already."""
     roles = [each["role"] for each in messages]
     systems = roles.count("system")
     if not systems or (systems == 1 and roles[0] == "system"):

@@ -1,4 +1,4 @@
-"""Names of tools that hosts take: OpenAI and others refuse longer ones than 64 characters, and agents have such."""
+"""Tool names within 64 characters: OpenAI and others refuse longer ones, and agents send such."""
 
 from hashlib import blake2b
 from typing import Final
@@ -8,7 +8,9 @@ _CHECKSUM_BYTES: Final = 4
 
 
 def short_name(name: str) -> str:
-    """The name, or what of it fits with a checksum of the whole: the same each time, so that prefixes stay the same."""
+    """Return the name, or its beginning with a checksum of the whole: the same each time, so that prefixes stay the
+    same.
+    """
     if len(name) <= _MAX_CHARS:
         return name
     checksum = blake2b(name.encode(errors="surrogatepass"), digest_size=_CHECKSUM_BYTES).hexdigest()

@@ -1,20 +1,22 @@
-"""A wire: what a caller's API needs of the line, which works with chat completions throughout.
+"""The interface between a caller's API and the pipeline, which works with chat completions throughout.
 
-Reading turns a body into a `ChatRequest` and a dialect. The dialect belongs to the one request: it writes the upstream's
-chat completion as this wire's reply or events, and may remember what the caller sent.
+Reading turns a body into a `ChatRequest` and a dialect. The dialect belongs to the one request: it writes the
+upstream's chat completion as this wire's reply or events, and may remember the caller's fields.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from accounts.caller import Caller
 from cost.usage import Usage
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest, Event, Operation
 from proxy.errors import ErrorReply
 from proxy.parse.headers import RequestHeaders
 
+_T = TypeVar("_T")
 Header = tuple[bytes, bytes]
 IsModel = Callable[[str], bool]
 """True for a name that is an alias or a target of the configuration."""
@@ -29,34 +31,34 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What a writer is told of the attempt that answers."""
+    """The facts of the answering attempt that a writer needs."""
 
     request_id: str
     target_id: str
     input_tokens: int
-    """The estimated tokens of the prompt, for what has to be told before the upstream counted."""
+    """The estimated tokens of the prompt, for replies that begin before the upstream counted."""
     created_at: int
-    """When the attempt began, in seconds since 1970."""
+    """The attempt's beginning, in seconds since 1970."""
     now_s: Callable[[], int]
-    """The same clock now."""
+    """The present time by the same clock, in seconds since 1970."""
     tally: Callable[[], Tally]
     native: bool = False
-    """Whether the answer is in the wire's own dialect, rather than in chat's: it passes as its upstream wrote it."""
+    """True when the answer is in the wire's own dialect, rather than in chat's: it passes as its upstream wrote it."""
 
 
 class EventWriter(Protocol):
-    """Writes one stream, in order."""
+    """A writer of one stream, in order."""
 
     def render(self, events: Iterable[Event]) -> bytes:
-        """The bytes for these events; empty when they say nothing in this wire."""
+        """Return the bytes for these events; empty when this wire has nothing to write for them."""
         ...
 
     def last_words(self) -> bytes:
-        """The bytes that close a stream that went well."""
+        """Return the bytes that close a stream that went well."""
         ...
 
     def failed(self, told: ErrorReply) -> bytes:
-        """The bytes that end a stream that failed."""
+        """Return the bytes that end a stream that failed."""
         ...
 
 
@@ -66,11 +68,13 @@ class Change(msgspec.Struct, frozen=True):
     name: str
     """The record's id."""
     edit: Callable[[bytes], bytes]
-    """The changed record. Called again where another change came first. Raises BadRequest."""
+    """The function from the present record to the changed one. Called again where another change came first. Raises
+    BadRequest.
+    """
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An answer that its caller may ask for, and go on from, later."""
+    """An answer that its caller may fetch, and continue from, later."""
 
     response_id: str
     record: bytes
@@ -78,45 +82,49 @@ class Kept(msgspec.Struct, frozen=True):
     is_stored: bool = True
     """False for an answer that is not to be kept itself."""
     turn: Change | None = None
-    """What the answer adds to a conversation."""
+    """The answer's addition to a conversation."""
     told: bytes = b""
-    """Of an answer that is queued: the response alone, as JSON."""
+    """The response alone, as JSON, of an answer that is queued."""
 
 
 class Memory(Protocol):
-    """What a caller's connection remembers of its answers, whether they are kept or not."""
+    """The answers of one connection, whether they are kept or not."""
 
     def find(self, name: str) -> bytes | None:
-        """An answer's record."""
+        """Return an answer's record."""
         ...
 
     def remember(self, kept: Kept) -> None: ...
 
 
 class Dialect(Protocol):
-    """Writes the answer to one request."""
+    """A writer of the answer to one request."""
 
     keeps: bool
     """True when the caller wants the answer kept. Set to False when it cannot be, before the end is written."""
 
     def whole(self, payload: bytes, served: Served) -> bytes:
-        """A whole chat completion as this wire's reply, in JSON; or a reply of this wire's own, where `served` says so."""
+        """Return a whole chat completion as this wire's reply, in JSON; or a reply of this wire's own, where `served`
+        says so.
+        """
         ...
 
     def events(self, served: Served) -> EventWriter: ...
 
     def to_keep(self, payload: bytes | None, served: Served) -> Kept | None:
-        """What is to be kept of a whole answer, or, without a payload, of the stream whose events were all rendered."""
+        """Return the record of a whole answer, or, without a payload, of the stream whose events were all rendered;
+        None when nothing is kept.
+        """
         ...
 
 
 class Later(msgspec.Struct, frozen=True):
-    """An answer that its caller does not wait for."""
+    """The later delivery of an answer that its caller does not wait for."""
 
     queued: Callable[[str, int], Kept]
-    """What is kept of it from now on, by the request's id and the time in seconds since 1970."""
+    """The record to be kept from now on, by the request's id and the time in seconds since 1970."""
     streams: bool
-    """Whether its events are kept for its caller to follow."""
+    """True when its events are kept for its caller to follow."""
 
 
 class Understood(msgspec.Struct, frozen=True):
@@ -126,16 +134,41 @@ class Understood(msgspec.Struct, frozen=True):
     dialect: Dialect
     later: Later | None = None
     to_count: AsWritten | None = None
-    """The body for a target that counts in its dialect, where tokens are all that is asked for."""
+    """The body for a target that counts in its dialect, for a request that asks for its tokens alone."""
 
 
 class Continuing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a body that goes on from kept answers becomes one that holds them. Both functions raise BadRequest."""
+    """The functions that turn a body that continues from kept answers into one that holds them. Both raise
+    BadRequest.
+    """
 
     names: Callable[[bytes], tuple[str, ...]]
     """The ids of the answers that a body refers to; empty for most."""
     continued: Callable[[bytes, Mapping[str, bytes]], bytes]
-    """The body with what the records, by id, say."""
+    """The body with the items of the records, which are given by id."""
+
+
+class Read(Protocol):
+    """Returns what a function makes of a body, on a thread where that takes long."""
+
+    async def __call__(self, body: bytes, read: Callable[[], _T], /) -> _T: ...
+
+
+class EarlierTurns(Protocol):
+    """The kept answers that a body may go on from."""
+
+    async def body_with_earlier(
+        self,
+        team_id: str,
+        body: bytes,
+        continuing: Continuing,
+        read: Read,
+        *,
+        most_bytes: int,
+        memory: Memory | None,
+    ) -> bytes: ...
+
+    async def keep(self, caller: Caller, kept: Kept) -> bool: ...
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,21 +177,21 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     other_paths: tuple[str, ...] = ()
-    """Further paths of the same, as other clients know it."""
+    """Further paths of the same API, as other clients know it."""
     operation: Operation = "chat"
     read: Callable[[bytes, RequestHeaders, IsModel], Understood]
-    """Raises BadRequest."""
+    """The parser of a body. Raises BadRequest."""
     error: Callable[[ErrorReply, str], ErrorReply]
-    """An error reply in this wire's shape, for a request id."""
+    """The function that writes an error reply in this wire's shape, for a request id."""
     error_event: Callable[[ErrorReply, str], bytes]
-    """An error in a stream of which nothing else is known."""
+    """The function that writes an error in a stream before any answer is known."""
     takes_file: bool = False
     """True for a wire whose body is a form with a file; `read` is given its fields as JSON."""
     continuing: Continuing | None = None
-    """For a wire whose answers can be kept; None for all others."""
+    """The functions for a wire whose answers can be kept; None for all others."""
     request_id_header: bytes | None = None
     """A second header with the request id, for clients that look for it there."""
     answer: Callable[[ChatRequest, int], tuple[bytes, tuple[Header, ...]]] | None = None
-    """The reply, made of the request and its estimated tokens alone, for a wire that asks no model."""
+    """The function that makes the reply of the request and its estimated tokens alone, for a wire that asks no model."""
     count: Callable[[int], bytes] | None = None
-    """The reply that tells a prompt's tokens, for a wire on which nothing else is asked."""
+    """The function that writes a prompt's tokens, for a wire on which nothing else is asked."""

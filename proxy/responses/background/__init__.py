@@ -1,1 +1,3 @@
-"""Responses that are made in the background: kept as rows with a lease, run by whoever has room, followed by their callers."""
+"""Responses that are made in the background: kept as rows with a lease, run by any process with room, followed by
+their callers.
+"""

@@ -1,6 +1,6 @@
-"""Responses that are made in the background, for their callers: put off, followed, cancelled.
+"""Responses that are made in the background, for their callers: queued, followed, cancelled.
 
-Whoever has the database can do each of it; who makes them is the runner's business.
+Any process with the database can do each of it; the runner makes them.
 """
 
 import asyncio
@@ -11,10 +11,11 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.caller import Caller
-from cost.times import HOUR_US
+from cost.times import HOUR_US, wall_us
 from proxy.errors import BackgroundFull, BadRequest, Overloaded, ResponsesUnavailable
 from proxy.http.exchange import COMMENT
-from proxy.parse.wires.wire import Kept
+from proxy.http.reply import Reply
+from proxy.parse.wires.wire import Kept, Later
 from proxy.responses.background.events import beyond
 from proxy.responses.background.store import OPEN, BackgroundStore, Begun
 from proxy.responses.background.tables import BackgroundEvents, BackgroundResponse
@@ -26,11 +27,11 @@ Header = tuple[str, str]
 
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
-"""The more nothing comes, the less often it is looked for."""
+"""The longest seconds between two polls of a stream that has no new events."""
 _MOST_FOLLOWERS: Final = 256
-"""Callers of one process that follow at once, each of which asks the database again and again."""
+"""The most callers of one process that follow at once, each of which polls the database."""
 _QUIET_S: Final = 10.0
-"""A stream that says nothing for so long says a comment, so that nobody on its way takes it for dead."""
+"""Seconds of silence after which a stream sends a comment, so that no proxy on its way takes it for dead."""
 _ROWS: Final = 32
 _PURGE_BATCH: Final = 200
 _EVENTS_KEPT_US: Final = HOUR_US
@@ -43,18 +44,18 @@ _KEPT_HEADERS: Final = frozenset(
         *(b"x-weighbridge-escalate", b"x-request-timeout-ms"),
     }
 )
-"""Fields that say how a request is answered. None says who its caller is: that is its key's id."""
+"""The headers that decide how a request is answered. None names its caller: that is its key's id."""
 
 
-class Work(msgspec.Struct, frozen=True):
-    """A request that was put off."""
+class QueuedRequest(msgspec.Struct, frozen=True):
+    """A request that was queued."""
 
     headers: list[Header]
     body: msgspec.Raw
 
 
 class BackgroundResponses:
-    """Those of all teams, each sealed under its team's key."""
+    """The background responses of all teams, each sealed under its team's key."""
 
     def __init__(
         self,
@@ -73,12 +74,37 @@ class BackgroundResponses:
         self._max_followers = max_followers
         self._followers = 0
         self.news: Callable[[], object] = lambda: None
-        """Called when a response was queued here."""
+        """The callback for the moment when a response was queued here."""
 
-    async def put_off(
+    async def enqueue_and_reply(
+        self,
+        caller: Caller,
+        later: Later,
+        body: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        reply: Reply,
+        request_id: str,
+    ) -> None:
+        """Keep a request that is answered later; reply with what is queued, or with its events as long as they are read.
+
+        Raises BackgroundFull, BadRequest, Overloaded or ResponsesUnavailable.
+        """
+        kept = later.queued(request_id, wall_us() // 1_000_000)
+        await self.enqueue(caller, kept, headers, body, streams=later.streams)
+        if not later.streams:
+            await reply.whole(200, kept.told)
+            return
+        # One that may not be followed now is made all the same.
+        following = self.follow(caller.team_id, kept.response_id)
+        reply.begin_events()
+        async for data in following:
+            await reply.events(data)
+        await reply.end()
+
+    async def enqueue(
         self, caller: Caller, kept: Kept, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, streams: bool
     ) -> None:
-        """Queues a request. Raises BackgroundFull, BadRequest or ResponsesUnavailable."""
+        """Queue a request. Raises BackgroundFull, BadRequest or ResponsesUnavailable."""
         section = self._section()
         if section.background_at_once == 0:
             raise BadRequest(
@@ -87,7 +113,7 @@ class BackgroundResponses:
                 code="unsupported_parameter",
             )
         told = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name in _KEPT_HEADERS]
-        work = msgspec.json.encode(Work(told, msgspec.Raw(body)))
+        work = msgspec.json.encode(QueuedRequest(told, msgspec.Raw(body)))
         try:
             async with asyncio.timeout(section.timeout_s):
                 record = await self._responses.row_of(caller.team_id, kept.response_id, kept.record)
@@ -116,14 +142,14 @@ class BackgroundResponses:
             raise _unavailable() from error
         self.news()
 
-    async def work_of(self, begun: Begun) -> Work:
-        """Return the request of one. Raises CannotOpen."""
+    async def work_of(self, begun: Begun) -> QueuedRequest:
+        """Return the request of a response that was begun. Raises CannotOpen."""
         await self._sealing.ready()
         place = (begun.team_id, _work_of(begun.response_id), begun.pepper_id, begun.sealed)
-        return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=Work)
+        return msgspec.json.decode(self._sealing.open(*place, max_bytes=_MOST_BYTES), type=QueuedRequest)
 
     def events_of(self, begun: Begun, first: int, count: int, data: bytes) -> BackgroundEvents:
-        """Events as they are stored."""
+        """Return the row in which events are stored."""
         return BackgroundEvents(
             response_id=begun.response_id,
             first=first,
@@ -149,7 +175,7 @@ class BackgroundResponses:
         return ended
 
     async def cancel(self, team_id: str, response_id: str) -> dict[str, Any]:
-        """Return the response, which is cancelled now unless it had ended. Raises BadRequest for one that its caller waited for."""
+        """Cancel a response unless it had ended, and return it. Raises BadRequest for one that its caller waited for."""
         record = msgspec.json.decode(await self._responses.find(team_id, response_id))
         found: dict[str, Any] = record["response"]
         if not found.get("background"):
@@ -167,7 +193,7 @@ class BackgroundResponses:
         return await self.response(team_id, response_id)
 
     async def forget(self, team_id: str, response_id: str) -> None:
-        """Return the state of one beside its record. Raises ResponsesUnavailable."""
+        """Delete the state of a response beside its record. Raises ResponsesUnavailable."""
         try:
             async with asyncio.timeout(self._section().timeout_s):
                 await self.store.forget(team_id, response_id)
@@ -175,7 +201,9 @@ class BackgroundResponses:
             raise _unavailable() from error
 
     async def check_followed(self, team_id: str, response_id: str) -> None:
-        """Raise BadRequest for a response whose events are not kept, and what `find` raises for none."""
+        """Check that a response's events are kept. Raises BadRequest, and for an unknown response the errors of
+        `find`.
+        """
         await self._responses.find(team_id, response_id)
         try:
             async with asyncio.timeout(self._section().timeout_s):
@@ -190,9 +218,8 @@ class BackgroundResponses:
             )
 
     def follow(self, team_id: str, response_id: str, after: int = -1) -> AsyncIterator[bytes]:
-        """Its events beyond the number `after`, until the last. A database that is away for a while is waited for.
-
-        Raises Overloaded where too many follow.
+        """Yield its events beyond the number `after`, until the last. A database that is away for a while is waited
+        for. Raises Overloaded where too many follow.
         """
         if self._followers >= self._max_followers:
             raise Overloaded(
@@ -236,7 +263,7 @@ class BackgroundResponses:
                 yield COMMENT
 
     async def purge(self) -> None:
-        """Forgets those that ended a while ago. Call it now and then."""
+        """Delete the responses that ended a while ago. Call it now and then."""
         while await self.store.purge(self._now_us() - _EVENTS_KEPT_US, _PURGE_BATCH) == _PURGE_BATCH:
             pass
 

@@ -1,4 +1,4 @@
-"""Bytes of a stream of numbered events, as they are stored and given again. Pure."""
+"""The bytes of a stream of numbered events, as they are stored and sent again. Pure."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ def count_of(data: bytes) -> int:
 
 
 def beyond(data: bytes, first: int, after: int) -> bytes:
-    """Those events with a higher number than `after`; the first one's number is `first`."""
+    """Return the events with a higher number than `after`; the first one's number is `first`."""
     if after < first:
         return data
     events = data.split(_END)[:-1][after + 1 - first :]

@@ -1,5 +1,6 @@
-"""The runner: begins responses that wait, writes their events as they come, and their end. Any number of processes may run
-one: nothing that it knows is needed by another process to go on when it dies.
+"""The background runner: begins responses that wait, writes their events as they come, and their end.
+
+Any number of processes may run one: another process needs nothing of its memory to go on when it dies.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from accounts.caller import Caller
 from cost.times import DAY_US
 from proxy.errors import Refused, ResponseNotFound, ResponsesUnavailable, error_reply
 from proxy.http.in_memory import InMemoryExchange
-from proxy.parse.wires.responses.wire import put_off
+from proxy.parse.wires.responses.wire import queued_response_wire
 from proxy.parse.wires.wire import Kept, Wire
 from proxy.responses.background.background_responses import BackgroundResponses
 from proxy.responses.background.events import count_of, response_in, terminal
@@ -33,25 +34,17 @@ _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 5.0
-"""The longest pause between looks for work that nobody told of, once there was nothing for long."""
+"""The longest pause, in seconds, between looks for work without a notice, once there was nothing for long."""
 _WRITE_S: Final = 0.25
-"""The interval at which events are written, the lease extended, and a cancellation noticed."""
+"""The seconds between two writes of events, with which the lease is extended and a cancellation noticed."""
 _TRIES: Final = 3
 _OLDEST_US: Final = DAY_US
-"""A response that could not be made within a day never will."""
+"""The age after which a response is given up: one that could not be made within a day never will."""
 _OK: Final = 200
 _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})
 
 
-class Callers(Protocol):
-    """The callers of responses, as of now."""
-
-    async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller of a key that still works; None of one that does not."""
-        ...
-
-
-class Line(Protocol):
+class Pipeline(Protocol):
     """The request line. It classifies, plans, sends, books and answers like for any request."""
 
     async def run(
@@ -62,17 +55,19 @@ class Line(Protocol):
         request_id: str,
         keep: Callable[[Kept], Awaitable[bool]],
     ) -> str:
-        """Take a request down the line, and return its error's code, empty for none. Raises nothing but a cancellation."""
+        """Take a request through the pipeline, and return its error's code, empty for none. Raises nothing but a
+        cancellation.
+        """
         ...
 
 
 class _Making(msgspec.Struct, eq=False):
-    """One response that is being made."""
+    """A response that is being made."""
 
     begun: Begun
     exchange: InMemoryExchange
     events: int
-    """Those that were written."""
+    """The number of events that were written."""
     kept: Kept | None = None
     is_lost: bool = False
 
@@ -84,24 +79,25 @@ class _Making(msgspec.Struct, eq=False):
 
 
 class BackgroundRunner:
-    """One process's runner."""
+    """The background runner of one process."""
 
     def __init__(
         self,
         *,
         background: BackgroundResponses,
         responses: StoredResponses,
-        callers: Callers,
-        line: Line,
+        caller_of: Callable[[str], Awaitable[Caller | None]],
+        pipeline: Pipeline,
         section: Callable[[], ResponsesSection],
         now_us: Callable[[], int],
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`caller_of` returns the caller of a key that still works, None of one that does not."""
         self._background = background
         self._store = background.store
         self._responses = responses
-        self._callers = callers
-        self._line = line
+        self._caller_of = caller_of
+        self._pipeline = pipeline
         self._section = section
         self._now_us = now_us
         self._jitter = jitter
@@ -109,7 +105,7 @@ class BackgroundRunner:
         self._wake = asyncio.Event()
 
     async def run(self, is_draining: Callable[[], bool]) -> None:
-        """Works for ever. When it is cancelled, what runs is given back."""
+        """Make responses, for ever. When it is cancelled, running ones are given back."""
         poll_s = _POLL_S
         try:
             while True:
@@ -132,11 +128,11 @@ class BackgroundRunner:
             await asyncio.gather(*self._running, return_exceptions=True)
 
     def look(self) -> None:
-        """Return a response waits: it is looked for at once."""
+        """Look for a waiting response at once."""
         self._wake.set()
 
     async def step(self) -> bool:
-        """Begins as many as there is room for. False where none waited."""
+        """Begin as many as there is room for. Return False where none waited."""
         free = self._section().background_at_once - len(self._running)
         if free < 1:
             return False
@@ -149,11 +145,11 @@ class BackgroundRunner:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        # Its place is free for whoever waits.
+        # Its place is free for the next one.
         self._wake.set()
 
     async def _make(self, begun: Begun) -> None:
-        """Make one. However that ends, it has ended, or waits again."""
+        """Make one response. In every case it has then ended, or waits again."""
         try:
             await self._made(begun)
         except asyncio.CancelledError:
@@ -178,8 +174,8 @@ class BackgroundRunner:
         is_over = asyncio.Event()
         writing = asyncio.create_task(self._keep_writing(making, is_over))
         try:
-            wire = put_off(begun.response_id, begun.events)
-            code = await self._line.run(wire, making.exchange, caller, _request_id(begun), keep)
+            wire = queued_response_wire(begun.response_id, begun.events)
+            code = await self._pipeline.run(wire, making.exchange, caller, _request_id(begun), keep)
         except BaseException:
             writing.cancel()
             await asyncio.wait({writing})
@@ -191,10 +187,10 @@ class BackgroundRunner:
             await self._end(making, code)
 
     async def _asked(self, begun: Begun) -> tuple[Caller, tuple[list[tuple[bytes, bytes]], bytes]]:
-        """Return the caller and the request. Raises Refused for what can never be answered."""
+        """Return the caller and the request. Raises Refused for a request that can never be answered."""
         if self._now_us() - begun.created_us > _OLDEST_US:
             raise Refused("This response could not be made within a day.")
-        caller = await self._callers.caller_of(begun.key_id)
+        caller = await self._caller_of(begun.key_id)
         if caller is None:
             raise Refused("The key that asked for this response was revoked or has expired.")
         try:
@@ -248,7 +244,7 @@ class BackgroundRunner:
         await self._fail(making, _message_in(data))
 
     async def _fail(self, making: _Making, message: str) -> None:
-        """End one that has no response of its own to tell why."""
+        """End one that has no response of its own, with an error message."""
         begun = making.begun
         try:
             found = await self._responses.find(begun.team_id, begun.response_id)
@@ -274,7 +270,7 @@ class BackgroundRunner:
                 # It would fail for ever; its lease ends, and it is begun anew.
                 raise
             except (*_DATABASE_FAILS, ResponsesUnavailable) as error:
-                # It is waited for: somebody paid for the answer.
+                # The database is waited for: the answer was paid for.
                 _log.warning("background responses: an end waits for the database: %s", type(error).__name__)
                 await asyncio.sleep(_WRITE_S * 4)
             except Refused as error:

@@ -1,7 +1,7 @@
 """Storage of responses that are made in the background: begun with a lease and a generation, ended once.
 
-Beginning one counts its generation up and names the end of a lease, which whoever runs it extends. When the lease ends, the
-next one begins it with a higher generation, and what an older one brings later is not written.
+Beginning one counts its generation up and names the end of a lease, which its process extends. When the lease ends, the
+next process begins it with a higher generation, and later writes of an older one are dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class BackgroundStore:
         self._responses = responses
 
     async def add(self, row: BackgroundResponse, record: StoredResponse, most: int) -> bool:
-        """Queues a response, whose record says so; False where the team has `most` that have not ended."""
+        """Queue a response with its record. Return False where the team has `most` that have not ended."""
         count = select(func.count()).where(
             col(BackgroundResponse.team_id) == row.team_id, col(BackgroundResponse.state).in_(OPEN)
         )
@@ -70,7 +70,9 @@ class BackgroundStore:
         return True
 
     async def standing(self, team_id: str, response_id: str) -> Standing | None:
-        """None for one that is not made in the background, or was forgotten after its end."""
+        """Return the progress of a response; None for one that is not made in the background, or was deleted after
+        its end.
+        """
         question = select(col(BackgroundResponse.state), col(BackgroundResponse.streams)).where(
             _of(team_id, response_id)
         )
@@ -81,9 +83,8 @@ class BackgroundStore:
     async def events(
         self, team_id: str, response_id: str, after: int, limit: int
     ) -> tuple[Standing, list[BackgroundEvents]]:
-        """Return its progress, and rows of events beyond the number `after`. Those of an ended one are all there are.
-
-        An unknown one counts as cancelled, without events.
+        """Return its progress, and rows of events beyond the number `after`. An ended response has no later ones. An
+        unknown one counts as cancelled, without events.
         """
         question = (
             select(BackgroundEvents)
@@ -103,7 +104,7 @@ class BackgroundStore:
         return standing, [BackgroundEvents(**row) for row in rows]
 
     async def begin(self, limit: int, lease_us: int) -> list[Begun]:
-        """Begins up to `limit` responses, the oldest first: those that wait, and those whose lease has ended."""
+        """Begin up to `limit` responses, the oldest first: those that wait, and those whose lease has ended."""
         now = self._time.now()
         ready = and_(col(BackgroundResponse.state).in_(OPEN), col(BackgroundResponse.held_until_us) <= now)
         async with self._engine.connect() as connection:
@@ -131,7 +132,7 @@ class BackgroundStore:
             return [Begun(**row) for row in (await connection.execute(taken)).mappings()]
 
     async def go_on(self, begun: Begun, lease_us: int, events: BackgroundEvents | None) -> bool:
-        """Extend the lease, and write the events that came. False when it is no longer this process's to run."""
+        """Extend the lease, and write the events that came. Return False when it is no longer this process's to run."""
         values = {"held_until_us": self._time.now() + lease_us, **_counted(events)}
         async with self._engine.begin() as connection:
             if not await _changed(connection, _mine(begun), values):
@@ -140,7 +141,7 @@ class BackgroundStore:
         return True
 
     async def give_back(self, begun: Begun, wait_us: int, *, failed: bool) -> None:
-        """Lets it wait again."""
+        """Let it wait again, `wait_us` microseconds at least. With `failed` it counts as a failure."""
         values = {
             "state": "queued",
             "held_until_us": self._time.now() + wait_us,
@@ -157,9 +158,8 @@ class BackgroundStore:
         events: BackgroundEvents | None,
         changed: StoredResponse | None = None,
     ) -> Literal["ended", "lost", "outrun"]:
-        """Write how it ended: the response, its last events and its turn in a conversation; all of it, or nothing.
-
-        `lost`: it is no longer this process's. `outrun`: somebody changed the conversation since it was read.
+        """Write its end: the response, its last events and its turn in a conversation; all of it, or nothing. `lost`:
+        it is no longer this process's. `outrun`: another change of the conversation came since it was read.
         """
         async with self._engine.begin() as connection:
             if not await _changed(connection, _mine(begun), {**self._ended(state), **_counted(events)}):
@@ -171,7 +171,9 @@ class BackgroundStore:
         return "ended"
 
     async def cancel(self, team_id: str, response_id: str, record: StoredResponse) -> bool:
-        """End one that has not ended; whoever runs it learns that when it goes on. False for one that has."""
+        """End one that has not ended; its process learns that when it extends its lease. Return False for one that
+        has.
+        """
         mine = and_(_of(team_id, response_id), col(BackgroundResponse.state).in_(OPEN))
         async with self._engine.begin() as connection:
             if not await _changed(connection, mine, self._ended("cancelled")):
@@ -180,7 +182,7 @@ class BackgroundStore:
         return True
 
     async def forget(self, team_id: str, response_id: str) -> None:
-        """Forgets one, whatever its state: whoever runs it stops."""
+        """Delete one, whatever its state: its process stops."""
         async with self._engine.begin() as connection:
             found = (
                 await connection.execute(
@@ -192,7 +194,7 @@ class BackgroundStore:
             await _forget_events(connection, list(found))
 
     async def purge(self, ended_before_us: int, limit: int) -> int:
-        """Forgets up to `limit` that ended before that time, and returns how many."""
+        """Delete up to `limit` that ended before that time, and return their number."""
         old = (
             select(col(BackgroundResponse.response_id))
             .where(col(BackgroundResponse.ended_us) < ended_before_us)

@@ -21,7 +21,7 @@ class BackgroundResponse(SQLModel, table=True):
     team_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
     key_id: str = Field(sa_column=Column(String(ID_CHARS), nullable=False))
     state: str = Field(sa_column=Column(String(16), nullable=False))
-    """`queued`, `in_progress`, or how it ended: `completed`, `incomplete`, `failed`, `cancelled`."""
+    """`queued`, `in_progress`, or the ending: `completed`, `incomplete`, `failed`, `cancelled`."""
     streams: bool = Field(sa_column=Column(Boolean, nullable=False))
     """True for a response whose events are kept."""
     generation: int = Field(sa_column=Column(Integer, nullable=False))
@@ -30,7 +30,7 @@ class BackgroundResponse(SQLModel, table=True):
     events: int = Field(sa_column=Column(Integer, nullable=False))
     """The number of events that were written, which is the next one's sequence number."""
     held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
-    """The moment at which it may be begun: the end of a wait, or of the lease of whoever runs it."""
+    """The moment at which it may be begun: the end of a wait, or of the lease of its process."""
     pepper_id: str = Field(sa_column=Column(String(64), nullable=False))
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """The request, sealed; empty once it ended."""

@@ -1,7 +1,7 @@
 """Sealing of kept responses: compressed, then AES-256-GCM under a key of the team's own.
 
-The key is derived from the pepper, which is not in the database, so a stolen database shows nobody's prompts. The row's
-place is part of what is authenticated: a record that is moved to another team or name does not open.
+The key is derived from the pepper, which is not in the database, so a stolen database reveals no prompts. The row's
+place is part of the authenticated data: a record that is moved to another team or name does not open.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class CannotOpen(Exception):
 
 
 class Sealing:
-    """Seals under the first pepper, and opens what any of them sealed."""
+    """The key ring: seals under the first pepper, and opens records of any of them."""
 
     def __init__(
         self, peppers: tuple[Pepper, ...], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
@@ -37,7 +37,7 @@ class Sealing:
         self._random_bytes = random_bytes
 
     async def ready(self) -> None:
-        """Return once sealing and opening import nothing any more, which would hold up the loop."""
+        """Import everything that sealing and opening need, which would hold up the loop later."""
         if not _load.cache_info().currsize:
             await asyncio.to_thread(_load)
 

@@ -1,4 +1,4 @@
-"""Storage of kept responses and conversations. Every question names the team, so none can reach another's."""
+"""Storage of kept responses and conversations. Every query names the team, so none can reach another's."""
 
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ _TRIM_BATCH: Final = 1_000
 
 
 class Sealed(NamedTuple):
-    """A record as it is stored, and how often it was changed."""
+    """A record as it is stored, and the number of its changes."""
 
     pepper_id: str
     sealed: bytes
@@ -26,8 +26,7 @@ class ResponseStore:
         self._engine = engine
 
     async def write(self, added: StoredResponse | None, changed: StoredResponse | None = None) -> bool:
-        """Add a row and change another one, or do neither: False when somebody else has changed that since.
-
+        """Add a row and change another one, or do neither: return False when another change of that one came first.
         `changed` has the version that it is to get.
         """
         async with self._engine.begin() as connection:
@@ -41,9 +40,8 @@ class ResponseStore:
         *,
         replaces: bool = False,
     ) -> bool:
-        """Return the same within somebody's transaction, before which nothing is written that False would have to undo.
-
-        With `replaces` the row stands in place of one of that name that may be there.
+        """Write within the caller's transaction, before which nothing is written that False would have to undo. With
+        `replaces` the row stands in place of one of that name that may be there. Return as `write` does.
         """
         if changed is not None:
             values = changed.model_dump(exclude={"team_id", "response_id"})
@@ -66,13 +64,13 @@ class ResponseStore:
         return None if row is None else Sealed(*row)
 
     async def remove(self, team_id: str, response_id: str, now_us: int) -> bool:
-        """Return False when there was none."""
+        """Delete a response. Return False when there was none."""
         there = and_(_place(team_id, response_id), col(StoredResponse.expires_us) > now_us)
         async with self._engine.begin() as connection:
             return (await connection.execute(delete(StoredResponse).where(there))).rowcount == 1
 
     async def size(self, team_id: str) -> int:
-        """Bytes that the team's responses take."""
+        """Return the bytes that the team's responses take."""
         question = select(func.coalesce(func.sum(col(StoredResponse.size)), 0)).where(
             col(StoredResponse.team_id) == team_id
         )
@@ -100,7 +98,7 @@ class ResponseStore:
             await connection.execute(delete(StoredResponse).where(beyond))
 
     async def purge(self, now_us: int, limit: int) -> int:
-        """Delete up to `limit` responses that expired, of whatever team, and return how many."""
+        """Delete up to `limit` responses that expired, of any team, and return their number."""
         expired = (
             select(col(StoredResponse.team_id), col(StoredResponse.response_id))
             .where(col(StoredResponse.expires_us) <= now_us)

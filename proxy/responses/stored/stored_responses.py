@@ -4,9 +4,10 @@ Keeping never fails a request: an answer that was paid for is given, and says `s
 """
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from accounts.caller import Caller
 from cost.times import wall_us
 from proxy.errors import BadRequest, BodyTooLarge, ConversationNotFound, Refused, ResponseNotFound, ResponsesUnavailable
-from proxy.parse.wires.wire import Change, Continuing, Kept, Memory
+from proxy.parse.wires.wire import Change, Continuing, Kept, Memory, Read
 from proxy.responses.stored.sealing import CannotOpen, Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses_config import ResponsesSection
@@ -61,9 +62,8 @@ class StoredResponses:
         self._sizes: OrderedDict[str, _Size] = OrderedDict()
 
     async def keep(self, caller: Caller, kept: Kept) -> bool:
-        """Keep a response, and what it adds to a conversation: both, or neither.
-
-        False when something is too large, the conversation is gone, or the database does not answer.
+        """Keep a response, and its addition to a conversation: both, or neither. Return False when something is too
+        large, the conversation is gone, or the database does not answer.
         """
         section = self._section()
         if section.keep_days == 0 or len(kept.record) > section.max_response_bytes:
@@ -88,7 +88,7 @@ class StoredResponses:
         return True
 
     async def add(self, team_id: str, name: str, record: bytes) -> None:
-        """Keep a record of a caller who waits for nothing else. Raises BadRequest or ResponsesUnavailable."""
+        """Keep a record whose caller waits for it alone. Raises BadRequest or ResponsesUnavailable."""
         section = self._section()
         try:
             async with asyncio.timeout(section.timeout_s):
@@ -99,7 +99,7 @@ class StoredResponses:
             raise _unavailable() from error
 
     async def change(self, team_id: str, change: Change) -> bytes:
-        """Return the record as it was changed. Raises what `find` raises, and what the change does."""
+        """Change a record and return it. Raises the errors of `find`, and those of the change."""
         section = self._section()
         try:
             async with asyncio.timeout(section.timeout_s):
@@ -119,20 +119,23 @@ class StoredResponses:
     async def body_with_earlier(
         self,
         team_id: str,
-        names: tuple[str, ...],
         body: bytes,
         continuing: Continuing,
-        read: Callable[[bytes, Callable[[], bytes]], Awaitable[bytes]],
+        read: Read,
         *,
         most_bytes: int,
         memory: Memory | None,
     ) -> bytes:
         """Return the body with all earlier turns in it.
 
-        `names` are the answers that it goes on from or refers to; `memory` is what its connection remembers of them. `read`
-        is called with the longest of them, by which it decides where the body is made.
+        `memory` is what its connection remembers of the answers that it goes on from or refers to. `read` is called with the
+        longest of them, by which it decides where the body is made.
         Raises BadRequest, BodyTooLarge or ResponsesUnavailable.
         """
+        names = await read(body, functools.partial(continuing.names, body))
+        if not names:
+            # Most go on from nothing.
+            return body
         records = {}
         try:
             for name in names:
@@ -153,7 +156,7 @@ class StoredResponses:
         return whole
 
     async def remove(self, team_id: str, response_id: str) -> None:
-        """Raise ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
+        """Delete a record. Raises ResponseNotFound, ConversationNotFound or ResponsesUnavailable."""
         try:
             async with asyncio.timeout(self._section().timeout_s):
                 there = await self._store.remove(team_id, response_id, self._now_us())
@@ -163,7 +166,7 @@ class StoredResponses:
             raise _not_found(response_id)
 
     async def purge(self) -> None:
-        """Delete what expired. Call it now and then."""
+        """Delete expired records. Call it now and then."""
         while await self._store.purge(self._now_us(), _PURGE_BATCH) == _PURGE_BATCH:
             pass
 
@@ -174,7 +177,7 @@ class StoredResponses:
             raise _not_found(name)
         await self._sealing.ready()
         try:
-            # What was kept under a larger bound is still read.
+            # Records that were kept under a larger bound are still read.
             record = self._sealing.open(team_id, name, found.pepper_id, found.sealed, max_bytes=_MOST_BYTES)
         except CannotOpen as error:
             _log.error("a kept response cannot be opened: %s", error)
@@ -182,8 +185,8 @@ class StoredResponses:
         return record, found.version
 
     async def row_of(self, team_id: str, name: str, record: bytes) -> StoredResponse:
-        """Return a record as it is stored, for whoever writes it. Raises BadRequest for one that is too large, or where nothing is
-        kept.
+        """Return a record as it is stored, for the caller to write. Raises BadRequest for one that is too large, or
+        where nothing is kept.
         """
         section = self._section()
         if section.keep_days == 0:
@@ -192,8 +195,8 @@ class StoredResponses:
         return await self._row(team_id, name, record, section)
 
     async def changed_row(self, team_id: str, change: Change) -> tuple[StoredResponse, bytes]:
-        """Return a changed record, as it is stored and as it is, for whoever writes it. Raises what `find` raises, and what the
-        change does.
+        """Return a changed record, as it is stored and as it is, for the caller to write. Raises the errors of
+        `find`, and those of the change.
         """
         before, version = await self._found(team_id, change.name)
         record = change.edit(before)
@@ -202,7 +205,7 @@ class StoredResponses:
         return row, record
 
     async def _change(self, team_id: str, change: Change, added: StoredResponse | None = None) -> bytes:
-        """Change a record, and add a row with it. Whoever comes second reads anew, so no turn is lost."""
+        """Change a record, and add a row with it. The second of two changes reads anew, so no turn is lost."""
         for _ in range(_CHANGES):
             row, record = await self.changed_row(team_id, change)
             if await self._store.write(added, row):
@@ -228,7 +231,7 @@ class StoredResponses:
         )
 
     async def _bound(self, team_id: str, added: int, most: int) -> None:
-        """Trims the team once it is over its size, of which this process reads the rest once a minute."""
+        """Trim the team once it is over its size, of which this process reads the rest once a minute."""
         now_us = self._now_us()
         known = self._sizes.get(team_id)
         if known is None or now_us - known.read_us > _FRESH_US:

@@ -1,4 +1,4 @@
-"""The `responses` section of the configuration: how long responses are kept, and how much of them."""
+"""The `responses` section of the configuration: the time and the size of kept responses."""
 
 from pydantic import Field
 

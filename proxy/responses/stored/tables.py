@@ -25,7 +25,7 @@ class StoredResponse(SQLModel, table=True):
     size: int = Field(sa_column=Column(Integer, nullable=False))
     """The bytes of `sealed`."""
     version: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
-    """Counts the changes, so that of two that are made at once none is lost. A response has none."""
+    """The number of changes, so that of two that are made at once none is lost. A response has none."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     """The moment at which it was kept, or last changed."""
     expires_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -1,7 +1,8 @@
-"""The learning log: stores what a team allows to be learned from its traffic, without delaying any request.
+"""The learning log: stores the rows that a team allows to learn from, without delaying any request.
 
-`finished` only puts values in a bounded queue: the row and what it implies, found while the request is still in the
-processor's caches. A loop writes batches; what does not fit, and what the database does not take, is dropped and counted.
+`finished` only puts values in a bounded queue: the row and its implied verdicts, found while the request is still in
+the processor's caches. A loop writes batches; rows that do not fit, or that the database does not take, are dropped and
+counted.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _FIRST_ERROR_STATUS: Final = 400
 _SECRET_BYTES: Final = 32
 
 LearningOf = Callable[[Iterable[str]], Awaitable[Mapping[str, str]]]
-"""Returns the present learning setting of each of the given teams."""
+"""The function from teams to their present learning settings."""
 
 
 class _Batch(msgspec.Struct):
@@ -52,7 +53,7 @@ class _Batch(msgspec.Struct):
 
 
 class LearningObserver:
-    """Receives counts of verdicts and lost rows; this base class ignores them."""
+    """A receiver of counts of verdicts and lost rows; this base class ignores them."""
 
     def count_verdict(self, source: str, signal: str) -> None: ...
 
@@ -60,15 +61,17 @@ class LearningObserver:
 
 
 class LearningRows(Protocol):
-    """Where rows to learn from are kept; LearningStore is one."""
+    """The store of rows to learn from; LearningStore is one."""
 
     async def add(self, weighings: Sequence[ClassifiedRequest], verdicts: Sequence[Verdict]) -> None:
-        """Keeps both, or neither."""
+        """Keep both, or neither."""
         ...
 
 
 class LearningLog:
-    """Observer that stores a row and the implicit verdicts of each answered `auto` request, where the team allows it."""
+    """An observer that stores a row and the implicit verdicts of each answered `auto` request, where the team allows
+    it.
+    """
 
     def __init__(
         self,
@@ -93,9 +96,9 @@ class LearningLog:
         self._keyed = hashlib.blake2b(key=secrets.token_bytes(_SECRET_BYTES), digest_size=16)
         self._filling = _Batch()
         self._full: deque[_Batch] = deque()
-        """Those that wait before it."""
+        """The batches that wait before it."""
         self._waiting = 0
-        """Requests in all of them."""
+        """The number of requests in all of them."""
         self._waiting_chars = 0
         self._current_batch: _Batch | None = None
         self._tries = 0
@@ -104,11 +107,11 @@ class LearningLog:
         self._loop: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Starts the writing loop."""
+        """Start the writing loop."""
         self._loop = asyncio.create_task(self._write_for_ever(), name="learning-log")
 
     async def aclose(self) -> None:
-        """Writes what is queued, for a few seconds at most; the rest is dropped and counted."""
+        """Write the queued batches, for a few seconds at most; the rest is dropped and counted."""
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -176,7 +179,7 @@ class LearningLog:
         )
 
     def _digest(self, key: Hashable) -> str:
-        """What stands for a key of this process; empty for None."""
+        """Return a digest that stands for a key of this process; empty for None."""
         if key is None:
             return ""
         keyed = self._keyed.copy()
@@ -197,9 +200,9 @@ class LearningLog:
                 await asyncio.sleep(self._interval_s)
 
     async def flush(self, *, full_only: bool = False) -> bool:
-        """Writes what is queued now, and not what comes meanwhile, or each answer would be a batch of its own.
-
-        With `full_only` a batch that is not full waits for more. Returns False when the database failed and the batch will be tried again.
+        """Write the batches queued now, and not later ones, or each answer would be a batch of its own. With
+        `full_only` a batch that is not full waits for more. Return False when the database failed and the batch will
+        be tried again.
         """
         async with self._writing:
             last = None if full_only else self._filling
@@ -222,7 +225,7 @@ class LearningLog:
         return batch
 
     async def _write_batch(self, batch: _Batch) -> bool:
-        """Writes a batch. Returns True when it is done with: written, or given up."""
+        """Write a batch. Return True when it is done with: written, or given up."""
         try:
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 allowed = await self._learning_of({weighing.team_id for weighing in batch.weighings})
@@ -242,7 +245,7 @@ class LearningLog:
 
 
 def _filter_allowed(batch: _Batch, learning: Mapping[str, str]) -> _Batch:
-    """Filters a batch by the teams' present settings, which may have changed since the requests began."""
+    """Filter a batch by the teams' present settings, which may have changed since the requests began."""
     may = {team_id for team_id, allowed in learning.items() if allowed != "off"}
     weighings = [
         weighing
@@ -255,7 +258,7 @@ def _filter_allowed(batch: _Batch, learning: Mapping[str, str]) -> _Batch:
 
 
 def kept_text(prompt: Prompt) -> str:
-    """Serialises the prompt as JSON, cut to limits: the start of the message and of the system part, the end of the
+    """Serialise the prompt as JSON, cut to limits: the start of the message and of the system part, the end of the
     history.
     """
     half = MAX_PROMPT_CHARS // 2

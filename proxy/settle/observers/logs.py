@@ -1,8 +1,8 @@
 """JSON logs on stderr: one bounded line per event, with allow-listed fields only.
 
-A prompt, a completion or a key has no way in: requests are logged from an allow-list of fields, of an upstream's refusal
-its cleaned message without what it repeats of the request, other libraries' messages lose their arguments, and a traceback tells where
-an exception happened but not what it said. Reference: docs/observability.md.
+A prompt, a completion or a key has no way in: requests are logged from an allow-list of fields, of an upstream's
+refusal its cleaned message without the parts that it repeats of the request, other libraries' messages lose their
+arguments, and a traceback holds types and places but no messages. Reference: docs/observability.md.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ _CALLER_GONE: Final = 499
 
 
 def clean(text: str, limit: int = MAX_TEXT_CHARS) -> str:
-    """Makes text safe to log: redacts secrets, escapes control characters and lone surrogates, and bounds the length."""
+    """Make text safe to log: redact secrets, escape control characters and lone surrogates, and bound the length."""
     if len(text) > limit:
         # A traceback that a library sent as text tells what happened in its last line.
         text = text[: limit // 4] + " … " + text[-(limit - limit // 4) :]
@@ -88,7 +88,7 @@ def _clean_value(value: Any) -> Any:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats `logger.info("event", extra={"fields": {...}})` as one JSON line."""
+    """A formatter of `logger.info("event", extra={"fields": {...}})` as one JSON line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _event(record: logging.LogRecord) -> str:
 
 
 def _exception(error: BaseException) -> list[dict[str, Any]]:
-    """Renders the exception chain as types and frames, without messages, which may quote a prompt."""
+    """Render the exception chain as types and frames, without messages, which may quote a prompt."""
     chain: list[dict[str, Any]] = []
     current: BaseException | None = error
     while current is not None and len(chain) < MAX_CAUSES:
@@ -141,9 +141,8 @@ def _frames(where: TracebackType | None) -> list[str]:
 
 
 class QueuedLines(logging.Handler):
-    """Writes lines from a thread of its own, so that a full pipe never stops the event loop.
-
-    The queue is bounded: lines that do not fit are dropped, counted, and the count is logged.
+    """A handler that writes lines from a thread of its own, so that a full pipe never stops the event loop. The queue
+    is bounded: lines that do not fit are dropped, counted, and the count is logged.
     """
 
     def __init__(self, stream: BinaryIO, *, max_queued: int = MAX_QUEUED_LINES) -> None:
@@ -190,7 +189,7 @@ class QueuedLines(logging.Handler):
             self.dropped += 1
 
     def flush(self) -> None:
-        """Waits until the lines queued so far are written, two seconds at most."""
+        """Wait until the lines queued so far are written, two seconds at most."""
         if self._closed:
             return
         written = threading.Event()
@@ -201,7 +200,7 @@ class QueuedLines(logging.Handler):
         written.wait(1)
 
     def close(self) -> None:
-        """Writes the queued lines, for a few seconds at most, and stops the thread. Idempotent."""
+        """Write the queued lines, for a few seconds at most, and stop the thread. Idempotent."""
         if not self._closed:
             self._closed = True
             with contextlib.suppress(queue.Full):
@@ -222,9 +221,8 @@ def _dropped_line(count: int) -> bytes:
 
 
 def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> QueuedLines:
-    """Sends every logger to stderr as JSON, uvicorn's too. Start uvicorn with `log_config=None, access_log=False`.
-
-    Returns the handler: `close()` it last, to write what is still queued. Calling again replaces the former one.
+    """Send every logger to stderr as JSON, uvicorn's too. Start uvicorn with `log_config=None, access_log=False`.
+    Return the handler: `close()` it last, to write the lines still queued. Calling again replaces the former one.
     """
     handler = QueuedLines(sys.stderr.buffer if stream is None else stream)
     root = logging.getLogger()
@@ -248,10 +246,8 @@ def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> Qu
 
 
 class RequestLog:
-    """Observer that logs every failed request and a share of the successful ones.
-
-    Whether a success is logged depends on its request id alone, so every worker, and every system
-    that follows the same rule, chooses the same ones.
+    """An observer that logs every failed request and a share of the successful ones. The share is drawn from the
+    request id alone, so every worker, and every system that follows the same rule, chooses the same ones.
     """
 
     def __init__(self, *, share: float = 0.01, logger: logging.Logger | None = None) -> None:
@@ -270,7 +266,7 @@ class RequestLog:
 
 
 def is_sampled(request_id: str, share: float) -> bool:
-    """Returns True for `share` of all request ids, always the same ones."""
+    """Return True for `share` of all request ids, always the same ones."""
     return zlib.crc32(request_id.encode("utf-8", "surrogatepass")) < share * 2**32
 
 
@@ -284,8 +280,8 @@ def _level(outcome: RequestOutcome) -> int:
 
 
 def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
-    """Returns the loggable fields of an outcome. Text is included only when it looks like a name, and the alias only
-    when it led to an attempt: otherwise it is whatever the caller typed.
+    """Return the loggable fields of an outcome. Text is included only when it looks like a name, and the alias only
+    when it led to an attempt: otherwise it is any text that the caller typed.
     """
     return {
         "request_id": safe_name(outcome.request_id),
@@ -322,8 +318,8 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
 
 
 def told_message(message: str | None, *, says_names: bool) -> str | None:
-    """What a caller was told, without what only looks like a name, and without any quoted name unless `says_names`: where no
-    attempt was made it may be whatever the caller typed.
+    """Return the caller's error message without long names, and without any quoted name unless `says_names`: where no
+    attempt was made it may be any text that the caller typed.
     """
     pattern = _LONG_NAME if says_names else _QUOTED
     return None if message is None else clean(pattern.sub("`…`", message), _MOST_TOLD_CHARS)
@@ -342,7 +338,7 @@ def _attempt_fields(attempt: AttemptOutcome) -> dict[str, Any]:
 
 
 def _failure_fields(attempt: AttemptOutcome) -> dict[str, Any]:
-    """What failed, the upstream's status and its own words, which were cleaned before."""
+    """Return the kind of failure, the upstream's status and its own words, which were cleaned before."""
     return {
         "error": safe_name(attempt.error),
         "upstream_status": attempt.status,
@@ -351,7 +347,7 @@ def _failure_fields(attempt: AttemptOutcome) -> dict[str, Any]:
 
 
 def safe_name(text: str | None) -> str | None:
-    """Returns `text` when it looks like a configured name and not like a secret, else a placeholder."""
+    """Return `text` when it looks like a configured name and not like a secret, else a placeholder."""
     if not text:
         return None
     return text if _NAME.fullmatch(text) and _SECRET.search(text) is None else "[not a name]"

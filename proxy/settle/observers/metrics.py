@@ -1,7 +1,7 @@
 """The Prometheus registry behind /metrics, and the metrics of requests, with bounded label sets.
 
-Every other part has its metrics in a file of its own beside it; gateway/wiring/metrics.py makes them all.
-Reference: docs/observability.md; a test holds them together.
+Every other part has its metrics in a file of its own beside it; gateway/wiring/metrics.py makes them all. Reference:
+docs/observability.md; a test keeps the two in step.
 """
 
 import os
@@ -25,7 +25,7 @@ MAX_LABEL_VALUES: Final = 1_000
 OTHER: Final = "other"
 NONE: Final = "none"
 _UNSAID: Final = "-"
-"""In place of a version where the replica says none."""
+"""The label in place of a version where the replica tells none."""
 _OF_POOL: Final = ("pool", "version", "tier")
 
 # The promise is a first token within 1 s for nine requests in ten, so the steps are finest around it.
@@ -47,7 +47,7 @@ _FIRST_ERROR_STATUS: Final = 400
 
 
 class _Cap:
-    """Bounds a label: the first values keep their names, later ones become `other`."""
+    """A bound of a label: the first values keep their names, later ones become `other`."""
 
     def __init__(self, max_values: int) -> None:
         self._max = max_values
@@ -66,7 +66,7 @@ class _Cap:
         return frozenset(self._seen)
 
     def forget(self, value: str) -> None:
-        """Frees a value's place for a new one."""
+        """Free a value's place for a new one."""
         self._seen.discard(value)
 
 
@@ -92,17 +92,16 @@ class _Served(msgspec.Struct, eq=False):
 
 
 class _PoolSpeed(msgspec.Struct, eq=False):
-    """How fast a pool's replicas of one version are, for one tier."""
+    """The latencies of a pool's replicas of one version, for one tier."""
 
     ttft: HistogramTally
     tpot: HistogramTally
 
 
 class Metrics:
-    """The registry and the request metrics. Never raises. What requests count is in the registry after `write`.
-
-    With several workers, set PROMETHEUS_MULTIPROC_DIR to an empty directory before the first import:
-    each worker writes its own files there and any of them renders the sum.
+    """The registry and the request metrics. Never raises. Counts of requests are in the registry after `write`. With
+    several workers, set PROMETHEUS_MULTIPROC_DIR to an empty directory before the first import: each worker writes
+    its own files there and any of them renders the sum.
     """
 
     def __init__(self, *, max_label_values: int = MAX_LABEL_VALUES) -> None:
@@ -227,7 +226,7 @@ class Metrics:
         return Counter(name, text, tuple(labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        """Creates a histogram by target and tier; teams would multiply every bucket."""
+        """Create a histogram by target and tier; teams would multiply every bucket."""
         return Histogram(name, text, ("target", "tier"), buckets=buckets, registry=self.registry)
 
     def finished(self, outcome: RequestOutcome) -> None:
@@ -256,7 +255,7 @@ class Metrics:
         self._count_attempts(outcome)
 
     def write(self) -> None:
-        """Writes what was counted since the last time to the registry; to be called about once a second."""
+        """Write the counts since the last call to the registry; to be called about once a second."""
         unwritten, self._unwritten = self._unwritten, []
         for served in unwritten:
             served.write()
@@ -348,7 +347,7 @@ class Metrics:
         self._breaker.labels(self._deployment(deployment_id)).set(_BREAKER_VALUES[state])
 
     def keep_deployments(self, deployment_ids: Collection[str]) -> None:
-        """Removes the series of all other deployments, as replicas come and go. With several workers it only resets
+        """Remove the series of all other deployments, as replicas come and go. With several workers this only resets
         their breaker state.
         """
         for gone in self._deployment.seen.difference(deployment_ids):
@@ -362,8 +361,8 @@ class Metrics:
                 self._attempt_tallies.pop((gone, result), None)
 
     def render(self) -> tuple[bytes, str]:
-        """Renders the text format of what is written; returns it with its content type. Slow with many series: call it
-        in a thread.
+        """Render the written series in the text format, and return it with its content type. Slow with many series:
+        call it in a thread.
         """
         return generate_latest(self._collected()), CONTENT_TYPE_PLAIN_0_0_4
 
@@ -376,12 +375,12 @@ class Metrics:
 
 
 def forget_worker(pid: int, folder: str) -> None:
-    """Removes a dead worker's gauges from the sums in the shared folder; its counters stay counted."""
+    """Remove a dead worker's gauges from the sums in the shared folder; its counters stay counted."""
     mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
 
 
 def _count_money(served: _Served, outcome: RequestOutcome) -> None:
-    """Counts cost and baseline. An unknown cost is counted as unpriced, not as 0, and then its baseline is left out
+    """Count cost and baseline. An unknown cost is counted as unpriced, not as 0, and then its baseline is left out
     too.
     """
     if outcome.cost_nanousd is None:

@@ -1,14 +1,16 @@
-"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span for each wait in
-a queue, sent as OTLP over HTTP.
+"""Traces through OpenTelemetry: a SERVER span a request, a CLIENT span an attempt with its first token, and a span
+for each wait in a queue, sent as OTLP over HTTP.
 
-Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no
-messages, no completion, no key. What the conventions lack stands under `weighbridge.*`.
-Imports the `otel` extra: only proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
+Attributes follow the GenAI conventions (`gen_ai.*`, status: development) and carry no content: no messages, no
+completion, no key. Attributes that the conventions lack stand under `weighbridge.*`. Imports the `otel` extra: only
+proxy/settle/observers/telemetry.py imports this module, and only when it is needed.
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,8 +27,7 @@ from opentelemetry.util.types import AttributeValue
 
 from providers.target import Deployment
 from providers.wire import Operation
-from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome, RequestTrace
 from proxy.settle.observers.logs import safe_name
 from proxy.settle.observers.telemetry import Tracing
 
@@ -59,7 +60,7 @@ FindDeployment = Callable[[str], Deployment | None]
 
 
 class OtelTracing(Tracing):
-    """Exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
+    """A tracing that exports spans from a background thread; when the collector is slow or gone, spans are dropped."""
 
     def __init__(
         self, endpoint: str, *, headers: Mapping[str, str], share: float, deployment_of: FindDeployment
@@ -88,7 +89,7 @@ class OtelTracing(Tracing):
         context = Context()
         if traceparent is not None:
             context = self._propagator.extract({"traceparent": traceparent}, context)
-        # Nobody knows yet what is asked for; its end names it.
+        # The model is not known yet; the span's end names it.
         span = self._tracer.start_span("chat", context=context, kind=SpanKind.SERVER)
         return _OtelTrace(self._tracer, self._propagator, span, self._deployment_of)
 
@@ -97,7 +98,7 @@ class OtelTracing(Tracing):
         closing = asyncio.ensure_future(asyncio.to_thread(self._provider.shutdown))
         _, unfinished = await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         if unfinished:
-            # What is still queued is given up, so that the thread ends with the process.
+            # Queued spans are given up, so that the thread ends with the process.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -134,15 +135,22 @@ class _OtelTrace(RequestTrace):
         self._span.end(end_ns)
 
     def _attempts(self, outcome: RequestOutcome, stream: bool, end_ns: int) -> None:
-        """Creates the attempts' spans end to end, each behind its wait in the queue, the last one ending now."""
-        waits_s = _waits_s(outcome.attempts)
-        starts_ns = end_ns - sum(_ns(attempt.duration_s) for attempt in outcome.attempts) - sum(map(_ns, waits_s))
+        """Create the attempts' spans end to end, each behind the waits in queues before it, the last one ending now."""
+        lasted = [attempt.duration_s for attempt in outcome.attempts] + [wait.waited_s for wait in outcome.waits]
+        starts_ns = end_ns - sum(map(_ns, lasted))
         earlier_s = 0.0
+        waits = deque(outcome.waits)
+
+        def waited(attempts_before: float) -> None:
+            nonlocal starts_ns, earlier_s
+            while waits and waits[0].attempts_before <= attempts_before:
+                wait = waits.popleft()
+                self._part(f"queue {wait.target_id}", self._context, starts_ns, wait.waited_s)
+                starts_ns += _ns(wait.waited_s)
+                earlier_s += wait.waited_s
+
         for index, attempt in enumerate(outcome.attempts):
-            if waits_s[index]:
-                self._part(f"queue {attempt.target_id}", self._context, starts_ns, waits_s[index])
-                starts_ns += _ns(waits_s[index])
-                earlier_s += waits_s[index]
+            waited(index)
             deployment = self._deployment_of(attempt.deployment_id)
             model = attempt.target_id if deployment is None else deployment.upstream_model
             attributes = _attempt_attributes(attempt, outcome.operation, model, index, stream)
@@ -163,21 +171,13 @@ class _OtelTrace(RequestTrace):
             starts_ns += _ns(attempt.duration_s)
             earlier_s += attempt.duration_s
             span.end(starts_ns)
+        # Waits after which no attempt came.
+        waited(math.inf)
 
     def _part(self, name: str, context: Context, starts_ns: int, took_s: float) -> None:
-        """Creates the span of a part of what is going on: from its beginning, so long."""
+        """Create the span of a part of the request: from its beginning, for `took_s` seconds."""
         span = self._tracer.start_span(name, context=context, kind=SpanKind.INTERNAL, start_time=starts_ns)
         span.end(starts_ns + _ns(took_s))
-
-
-def _waits_s(attempts: Sequence[AttemptOutcome]) -> list[float]:
-    """How long the request waited in a queue right before each attempt: retries at a target wait no more."""
-    before = ""
-    found = []
-    for attempt in attempts:
-        found.append(attempt.waited_s if attempt.target_id != before else 0.0)
-        before = attempt.target_id
-    return found
 
 
 def _request_attributes(outcome: RequestOutcome, stream: bool) -> Attributes:
@@ -249,7 +249,7 @@ def _answer_attributes(outcome: RequestOutcome, earlier_s: float) -> Attributes:
 
 
 def _address_attributes(deployment: Deployment | None) -> Attributes:
-    """Returns the server's host and port only: a URL may carry a user and a password."""
+    """Return the server's host and port only: a URL may carry a user and a password."""
     if deployment is None or not deployment.base_url:
         return {}
     try:

@@ -53,7 +53,7 @@ class _RememberedTurn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Signals:
-    """Derives verdicts from turns. Bounded: the least recently used conversation is evicted first."""
+    """The verdicts that turns imply. Bounded: the least recently used conversation is evicted first."""
 
     def __init__(self, *, max_conversations: int = 10_000) -> None:
         self._max = max_conversations
@@ -69,10 +69,9 @@ class Signals:
         escalated_from: str | None = None,
         person: bool = True,
     ) -> list[Verdict]:
-        """Returns the verdicts that a request implies about its own answer and about an earlier one.
-
-        `turns` is the number of user messages in its conversation. `weakness` is that of the answer of `escalated_from` when
-        that is given, else of its own. Without `person` nobody waits for it, so that nobody asked it again by hand.
+        """Return the verdicts that a request implies about its own answer and about an earlier one. `turns` is the
+        number of user messages in its conversation. `weakness` is that of the answer of `escalated_from` when that is
+        given, else of its own. Without `person` no verdict is derived from a repetition: a program may have sent it.
         """
         found = []
         if weakness is not None:
@@ -120,20 +119,20 @@ class Signals:
 
 
 def _is_re_asked(past: _RememberedTurn, turn: _RememberedTurn) -> bool:
-    """Returns True when the conversation continued with a question similar to the previous one."""
+    """Return True when the conversation continued with a question similar to the previous one."""
     if turn.turns <= past.turns or past.artifact != turn.artifact or len(past.sketch) != len(turn.sketch):
         return False
     return len(turn.sketch) == _SKETCH_BYTES and likeness(past.sketch, turn.sketch) >= ALIKE
 
 
 def likeness(sketch: bytes, other: bytes) -> float:
-    """The dot product of two float16 sketches of the same model."""
+    """Return the dot product of two float16 sketches of the same model."""
     one, two = (np.frombuffer(each, "<f2").astype(np.float32) for each in (sketch, other))
     return float(one @ two)
 
 
 def _negative_verdict(answered: ClassifiedRequest, signal: str, request_id: str, target_id: str) -> Verdict:
-    """Builds a negative verdict, which `answered` implies, on the answer of `target_id` to the request of this id."""
+    """Build a negative verdict, which `answered` implies, on the answer of `target_id` to the request of this id."""
     return Verdict(
         request_id=request_id,
         at_us=answered.at_us,

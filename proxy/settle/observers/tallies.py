@@ -11,7 +11,7 @@ from prometheus_client import Counter, Histogram
 
 
 class CounterTally:
-    """What came to a counter since it was last written."""
+    """The amount that came to a counter since it was last written."""
 
     __slots__ = ("_counter", "amount")
 
@@ -26,7 +26,7 @@ class CounterTally:
 
 
 class HistogramTally:
-    """What a histogram observed since it was last written. `bounds` are its buckets' upper bounds, in order."""
+    """The observations of a histogram since it was last written. `bounds` are its buckets' upper bounds, in order."""
 
     __slots__ = ("_bounds", "_counts", "_histogram", "_is_written", "_total")
 
@@ -43,7 +43,7 @@ class HistogramTally:
         self._is_written = False
 
     def write(self) -> None:
-        """Adds to the histogram's own buckets: it has no public way to add many observations at once."""
+        """Add to the histogram's own buckets: it has no public way to add many observations at once."""
         if self._is_written:
             return
         for at, count in enumerate(self._counts):

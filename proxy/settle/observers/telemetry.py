@@ -1,32 +1,30 @@
-"""Tracing interface: no-op base classes, and the choice between them and OpenTelemetry.
+"""Tracing, where an endpoint is configured.
 
 OpenTelemetry itself is imported by proxy/settle/observers/otel_tracing.py alone, and that only when an endpoint is configured.
 """
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Final
+from typing import Protocol
 
 from providers.target import Deployment
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import RequestTrace
 
 
 class TelemetryUnavailable(Exception):
     """Raised when an OTLP endpoint is configured but the `otel` extra is not installed."""
 
 
-_UNTRACED: Final = RequestTrace()
+class Tracing(Protocol):
+    """Creates traces."""
 
-
-class Tracing:
-    """Creates traces; this base class creates none."""
-
-    def begin(self, traceparent: str | None) -> RequestTrace:  # noqa: ARG002 - for those that do
+    def begin(self, traceparent: str | None) -> RequestTrace:
         """Begins a request's trace. `traceparent` is the caller's W3C header; a malformed one begins a new trace."""
-        return _UNTRACED
+        ...
 
     async def aclose(self) -> None:
-        """Sends queued spans, for a few seconds at most."""
+        """Send queued spans, for a few seconds at most."""
+        ...
 
 
 def _unknown_deployment(_: str) -> Deployment | None:
@@ -39,16 +37,16 @@ def build_tracing(
     headers: Mapping[str, str] | None = None,
     share: float = 1.0,
     deployment_of: Callable[[str], Deployment | None] = _unknown_deployment,
-) -> Tracing:
-    """Builds tracing to the OTLP/HTTP collector at `endpoint` (a base URL, or one ending in /v1/traces); a no-op
-    without one.
+) -> Tracing | None:
+    """Build tracing to the OTLP/HTTP collector at `endpoint` (a base URL, or one ending in /v1/traces);
+    None without one.
 
     `share` of the requests that bring no trace of their own are traced; one that does follows its
     caller's choice. `deployment_of` tells the address and model behind a deployment id.
     Raises TelemetryUnavailable.
     """
     if not endpoint:
-        return Tracing()
+        return None
     try:
         otel = import_module("proxy.settle.observers.otel_tracing")
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""Refusals: who was refused, of which model and why; counted in each worker, kept by the control plane."""
+"""Refusals by caller, model and reason; counted in each worker, kept by the control plane."""

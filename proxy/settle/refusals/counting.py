@@ -14,47 +14,47 @@ import msgspec
 
 from cost.times import MINUTE_US
 from proxy.dispatch.outcome import RequestOutcome
+from proxy.errors import Overloaded, code_of
 from proxy.settle.observers.logs import safe_name, told_message
 
 MOST_KEPT: Final = 4_000
-"""Most counts that a process keeps; of more, what is new is counted without its key and model, and then not at all."""
+"""The most counts that a process keeps; beyond them a new count goes without its key and model, and then is left out."""
 _ROOM_FOR_NAMES: Final = MOST_KEPT - 500
 _KEPT_US: Final = 15 * MINUTE_US
 """Time for which a count that was read is kept, for a control plane that begins anew."""
 SHOWN: Final = 20
-"""Refused requests of one minute, team, key, model and reason that are told one by one; the others are counted."""
+"""The refused requests of one minute, team, key, model and reason that are kept one by one; the others are counted."""
 MOST_SHOWN: Final = 1_000
 """Refused requests that a process keeps until they are read."""
 _FIRST: Final = 400
 _CALLER_GONE: Final = 499
 _OUR_WORDS: Final = frozenset({402, 429, 503})
 _UNAVAILABLE: Final = 503
-OVERLOADED: Final = "overloaded"
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What was refused. Empty names are not known: the request was refused before they were."""
+    """The kind of a refusal. Empty names are not known: the request was refused before they were."""
 
     minute_us: int
     organisation_id: str
     team_id: str
     key_id: str
     model: str
-    """A configured name as the caller sent it; never one that nobody configured."""
+    """A configured name as the caller sent it; empty for any other name."""
     reason: str
     """The code that the caller read."""
     status: int
 
 
 class RefusedCount(msgspec.Struct, frozen=True):
-    """How often that was refused in its minute, so far."""
+    """The number of such refusals in their minute, so far."""
 
     refused: Refused
     count: int
 
 
 class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One refused request of a known team, that no model was asked for."""
+    """A refused request of a known team, that no model was asked for."""
 
     request_id: str
     at_us: int
@@ -65,7 +65,7 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     status: int
     message: str
-    """What the caller was told, without what it may have typed itself."""
+    """The message that the caller was sent, without text that it may have typed itself."""
 
 
 class RefusalsTold(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class _Count(msgspec.Struct):
 
 
 class Refusals:
-    """Counts what callers are refused; an observer of requests."""
+    """The count of refusals; an observer of requests."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
@@ -111,7 +111,7 @@ class Refusals:
                 outcome.status,
             )
         )
-        # What reached a model is in the ledger, and who is nobody's has no page.
+        # A request that reached a model is in the ledger, and one without a team has no page to be shown on.
         if outcome.team_id and not outcome.attempts and count <= SHOWN:
             self._shown.append((self._mark, self._as_request(outcome, reason)))
 
@@ -130,12 +130,12 @@ class Refusals:
             message=told_message(outcome.error_message, says_names=ours) or "",
         )
 
-    def turned_away(self) -> None:
-        """Counts a refusal at the door, before anything was read of the request."""
-        self._count(Refused(self._minute_us(), "", "", "", "", OVERLOADED, _UNAVAILABLE))
+    def count_shed(self) -> None:
+        """Count a refusal for overload, before anything was read of the request."""
+        self._count(Refused(self._minute_us(), "", "", "", "", code_of(Overloaded), Overloaded.fault.status))
 
     def changed_after(self, mark: int, boot_id: str) -> RefusalsTold:
-        """Returns the counts that changed since `mark` was told, and lets go of old ones that were read by then."""
+        """Return the counts that changed since `mark`, and drop old ones that were read by then."""
         old_us = self._now_us() - _KEPT_US
         for gone in [key for key, found in self._counts.items() if found.mark <= mark and key.minute_us < old_us]:
             del self._counts[gone]
@@ -149,7 +149,7 @@ class Refusals:
         return now_us - now_us % MINUTE_US
 
     def _count(self, refused: Refused) -> int:
-        """Counts one more, and returns how many there are by now; without room for it, more than are shown."""
+        """Count one more, and return the number by now; without room for it, more than are shown."""
         self._mark += 1
         found = self._counts.get(refused)
         if found is None and len(self._counts) >= _ROOM_FOR_NAMES:
@@ -167,5 +167,5 @@ class Refusals:
 
 
 def is_refusal(status: int) -> bool:
-    """True for what the gateway refuses: 4xx and 503. A caller that hung up was not refused."""
+    """Return True for the statuses of refusals: 4xx and 503. A caller that hung up was not refused."""
     return (_FIRST <= status < _CALLER_GONE) or status == _UNAVAILABLE

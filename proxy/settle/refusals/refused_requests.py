@@ -1,4 +1,4 @@
-"""The table of refused requests: some of each minute's, the newest of each team, for those who ask why one was refused."""
+"""The table of refused requests: some of each minute's, the newest of each team, to look up the reason of a refusal."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from proxy.settle.refusals.tables import RefusedRequestRow
 
 KEPT_US: Final = 31 * DAY_US
 MOST_PER_TEAM: Final = 2_000
-"""The newest of a team that stay."""
+"""The number of a team's newest requests that stay."""
 MAX_ROWS: Final = 201
 _MOST_TEAMS: Final = 1_000
 _ID_CHARS: Final = 200
@@ -26,12 +26,12 @@ _COLUMNS: Final = tuple(_table.c[name] for name in RefusedRequest.__struct_field
 
 
 class RefusedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which refused requests of a team to read; an empty filter matches all."""
+    """The filter of a team's refused requests to read; an empty one matches all."""
 
     organisation_id: str
     team_id: str
     before: tuple[int, str] | None = None
-    """The moment and id that they were before."""
+    """The moment and id before which they lie."""
     since_us: int | None = None
     until_us: int | None = None
     key_id: str = ""
@@ -49,7 +49,7 @@ class RefusedRequestStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def keep(self, told: tuple[RefusedRequest, ...]) -> None:
-        """Keeps requests; one that is kept already stays as it is."""
+        """Keep requests; one that is kept already stays as it is."""
         rows = [
             {
                 **msgspec.structs.asdict(each),
@@ -65,7 +65,7 @@ class RefusedRequestStore:
                 await connection.execute(self._insert(_table).on_conflict_do_nothing(), rows)
 
     async def forget(self, now_us: int) -> None:
-        """Deletes what is a month old, and of each team what is beyond its newest."""
+        """Delete requests that are a month old, and of each team those beyond its newest."""
         count = func.count().label("count")
         crowded = select(_table.c.team_id).group_by(_table.c.team_id).having(count > MOST_PER_TEAM).limit(_MOST_TEAMS)
         async with self._engine.begin() as connection:
@@ -76,7 +76,7 @@ class RefusedRequestStore:
                 await connection.execute(delete(_table).where(_table.c.team_id == team_id, _table.c.at_us < last))
 
     async def read(self, query: RefusedQuery) -> tuple[RefusedRequest, ...]:
-        """The newest that match, newest first, at most MAX_ROWS."""
+        """Return the newest that match, newest first, at most MAX_ROWS."""
         place = sql_tuple(_table.c.at_us, _table.c.request_id)
         statement = select(*_COLUMNS).where(
             _table.c.organisation_id == query.organisation_id, _table.c.team_id == query.team_id
@@ -101,7 +101,7 @@ class RefusedRequestStore:
         return tuple(RefusedRequest(**row) for row in rows)
 
     async def one(self, organisation_id: str, team_id: str, request_id: str) -> RefusedRequest | None:
-        """One request of a team; None when it has none of that id here."""
+        """Return one request of a team; None when it has none of that id here."""
         statement = select(*_COLUMNS).where(
             _table.c.organisation_id == organisation_id,
             _table.c.team_id == team_id,

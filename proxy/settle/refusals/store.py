@@ -1,4 +1,4 @@
-"""The table of refusals: written by the control plane from what workers count, read by pages and APIs."""
+"""The table of refusals: written by the control plane from the workers' counts, read by pages and APIs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -39,7 +39,7 @@ class RefusalSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalStore:
-    """The only writer and reader of `refusal_count`; `requests` are those told one by one."""
+    """The only writer and reader of `refusal_count`; `requests` are those kept one by one."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -47,7 +47,9 @@ class RefusalStore:
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def keep(self, told: RefusalsTold) -> None:
-        """Keeps a process's counts and requests. A count that is kept already is replaced by a larger one, so twice is once."""
+        """Keep a process's counts and requests. A count that is kept already is replaced by a larger one, so twice is
+        once.
+        """
         await self.requests.keep(told.requests)
         rows = [
             {
@@ -76,12 +78,12 @@ class RefusalStore:
             await connection.execute(larger, sorted(rows, key=lambda row: [str(row[name]) for name in _KEY]))
 
     async def roll_up(self, now_us: int) -> None:
-        """Adds minutes that are long over to their hours, and forgets hours after three months, requests before."""
+        """Add minutes that are long over to their hours, and delete hours after three months, requests before."""
         await self.requests.forget(now_us)
         over = (_table.c.span == "minute", _table.c.start_us < now_us - _MINUTES_FOR_US)
         names = [_table.c[name] for name in ("start_us", *_WHO, "refusals")]
         async with self._engine.begin() as connection:
-            # Only who deletes a minute adds it, so two control planes do not add it twice.
+            # Only the process that deletes a minute adds it, so two control planes do not add it twice.
             taken = (await connection.execute(delete(_table).where(*over).returning(*names))).all()
             hours: dict[tuple[Any, ...], int] = {}
             for start_us, *who, refusals in taken:
@@ -104,7 +106,9 @@ class RefusalStore:
     async def read(
         self, since_us: int, *, organisation_id: str | None = None, team_id: str | None = None, most: int = 200
     ) -> tuple[RefusalSum, ...]:
-        """Refusals since then, the most frequent first; of all organisations for None. An hour counts from its beginning."""
+        """Return the refusals since then, the most frequent first; of all organisations for None. An hour counts from
+        its beginning.
+        """
         total = func.sum(_table.c.refusals)
         group = [_table.c[name] for name in _WHO]
         query = select(*group, total, func.max(_table.c.start_us)).where(

@@ -9,7 +9,7 @@ _ID = 200
 
 
 class RefusalCount(SQLModel, table=True):
-    """How often something was refused within one minute, or one hour."""
+    """The number of refusals of a kind within one minute, or one hour."""
 
     __tablename__: ClassVar[str] = "refusal_count"
     __table_args__ = (
@@ -29,7 +29,7 @@ class RefusalCount(SQLModel, table=True):
     )
 
     span: str = Field(sa_column=Column(String(8), nullable=False))
-    """`minute` or `hour`. What is in an hour is in no minute any more."""
+    """`minute` or `hour`. A refusal in an hour is in no minute any more."""
     start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
     """The process that refused; empty for an hour, where all are together."""
@@ -43,7 +43,7 @@ class RefusalCount(SQLModel, table=True):
 
 
 class RefusedRequestRow(SQLModel, table=True):
-    """One request that was refused before a model was asked. Nothing of its prompt is here."""
+    """A request that was refused before a model was asked. Nothing of its prompt is here."""
 
     __tablename__: ClassVar[str] = "refused_request"
     __table_args__ = (
@@ -60,4 +60,4 @@ class RefusedRequestRow(SQLModel, table=True):
     reason: str = Field(sa_column=Column(String(64), nullable=False))
     status: int = Field(sa_column=Column(Integer, nullable=False))
     message: str = Field(sa_column=Column(String(500), nullable=False))
-    """What the caller was told, without what it may have typed itself."""
+    """The message that the caller was sent, without text that it may have typed itself."""

@@ -1,1 +1,3 @@
-"""Traffic: what a process answered in each minute and how soon; counted in each worker, kept by the control plane."""
+"""Traffic: the answers of a process in each minute and their latency; counted in each worker, kept by the control
+plane.
+"""

@@ -11,17 +11,17 @@ from proxy.settle.refusals.counting import is_refusal
 from proxy.settle.traffic.waits import RANGES, range_of
 
 MOST_MINUTES: Final = 180
-"""Most minutes that a process keeps for a control plane that is away; beyond them the oldest are let go of."""
+"""The most minutes that a process keeps for a control plane that is away; beyond them the oldest are dropped."""
 _KEPT_US: Final = 15 * MINUTE_US
 _FAILED: Final = 500
 
 
 class Minute(msgspec.Struct, kw_only=True):
-    """What ended within one minute in one process."""
+    """The requests that ended within one minute in one process."""
 
     minute_us: int
     mark: int
-    """Grows with each change."""
+    """A number that grows with each change."""
     requests: int = 0
     errors: int = 0
     """Answers 5xx but refusals."""
@@ -46,7 +46,7 @@ class TrafficTold(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """Counts what callers were answered; an observer of requests."""
+    """The count of callers' answers; an observer of requests."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
@@ -67,20 +67,22 @@ class Traffic:
         if outcome.stream and outcome.ttft_s is not None:
             now.ttft[range_of(outcome.ttft_s)] += 1
 
-    def turned_away(self) -> None:
-        """Counts a refusal at the door, before anything was read of the request."""
+    def count_shed(self) -> None:
+        """Count a refusal for overload, before anything was read of the request."""
         now = self._changed()
         now.requests += 1
         now.refusals += 1
 
     def look(self, waiting: int) -> None:
-        """Notes how many requests wait in queues now. A minute that was looked at is known, also if nothing came."""
+        """Note the number of requests that wait in queues now. A minute that was looked at is known, also if nothing
+        came.
+        """
         minute = self._minutes.get(self._minute_us())
         if minute is None or waiting > minute.waiting:
             self._changed().waiting = waiting
 
     def changed_after(self, mark: int, boot_id: str) -> TrafficTold:
-        """Returns the minutes that changed since `mark` was told, and lets go of old ones that were read by then."""
+        """Return the minutes that changed since `mark`, and drop old ones that were read by then."""
         old_us = self._now_us() - _KEPT_US
         for gone in [at_us for at_us, each in self._minutes.items() if each.mark <= mark and at_us < old_us]:
             del self._minutes[gone]

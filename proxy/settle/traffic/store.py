@@ -1,4 +1,4 @@
-"""The table of traffic: written by the control plane from what workers count, read by the operators' page."""
+"""The table of traffic: written by the control plane from the workers' counts, read by the operators' page."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -17,7 +17,7 @@ QUARTER_US: Final = 15 * MINUTE_US
 KEPT_US: Final = 31 * DAY_US
 MINUTES_FOR_US: Final = 2 * HOUR_US
 _MOST_ROWS: Final = 20_000
-"""Most rows that are read: two hours of minutes of 150 processes."""
+"""The most rows that are read: two hours of minutes of 150 processes."""
 
 _table: Final[Table] = TrafficRow.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
 _KEY: Final = ("span", "start_us", "boot_id")
@@ -27,7 +27,7 @@ _READ: Final = [_table.c[name] for name in ("start_us", *_FIGURES)]
 _decode: Final = msgspec.json.Decoder(list[int]).decode
 
 
-class Slot(msgspec.Struct, kw_only=True):
+class TrafficInterval(msgspec.Struct, kw_only=True):
     """Traffic of all processes within one minute or one quarter of an hour; figures as in `Minute`."""
 
     start_us: int
@@ -41,8 +41,10 @@ class Slot(msgspec.Struct, kw_only=True):
     """The most that waited at a time, over all processes: of each its own most within a minute, added up."""
     ttft: list[int] = msgspec.field(default_factory=list)
 
-    def add(self, other: "Slot", *, waiting_adds: bool = False) -> None:
-        """Adds the other's figures. Of times the most that waited is taken; with `waiting_adds`, of processes, it is added."""
+    def add(self, other: "TrafficInterval", *, waiting_adds: bool = False) -> None:
+        """Add the other's figures. For `waiting` the larger one is taken; with `waiting_adds`, for another process,
+        it is added.
+        """
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.waiting = self.waiting + other.waiting if waiting_adds else max(self.waiting, other.waiting)
@@ -64,7 +66,7 @@ class TrafficStore:
         )
 
     async def keep(self, told: TrafficTold) -> None:
-        """Keeps a process's minutes. One that is kept already is replaced by a later one, so twice is once."""
+        """Keep a process's minutes. One that is kept already is replaced by a later one, so twice is once."""
         rows = [
             {
                 "span": "minute",
@@ -82,24 +84,24 @@ class TrafficStore:
             await connection.execute(self._later, rows)
 
     async def roll_up(self, now_us: int) -> None:
-        """Adds minutes that are long over to their quarters of an hour, and forgets quarters after a month."""
+        """Add minutes that are long over to their quarters of an hour, and delete quarters after a month."""
         until_us = now_us - MINUTES_FOR_US
         until_us -= until_us % QUARTER_US
         over = (_table.c.span == "minute", _table.c.start_us < until_us)
         async with self._engine.begin() as connection:
-            # Only who deletes a minute adds it, so two control planes do not add it twice.
+            # Only the process that deletes a minute adds it, so two control planes do not add it twice.
             taken = (await connection.execute(delete(_table).where(*over).returning(*_READ))).all()
             if taken:
-                quarters = slots(taken, QUARTER_US)
+                quarters = intervals(taken, QUARTER_US)
                 there = select(*_READ).where(
                     _table.c.span == "quarter", _table.c.start_us.in_([each.start_us for each in quarters])
                 )
                 before = (await connection.execute(there.with_for_update())).all()
-                await self._write_quarters(connection, _merged([*map(_slot, before), *quarters], QUARTER_US))
+                await self._write_quarters(connection, _merged([*map(_interval, before), *quarters], QUARTER_US))
             old = (_table.c.span == "quarter", _table.c.start_us < now_us - KEPT_US)
             await connection.execute(delete(_table).where(*old))
 
-    async def _write_quarters(self, connection: Any, quarters: Iterable[Slot]) -> None:
+    async def _write_quarters(self, connection: Any, quarters: Iterable[TrafficInterval]) -> None:
         insert = self._insert(_table)
         whole = insert.on_conflict_do_update(
             index_elements=_KEY, set_={name: insert.excluded[name] for name in _FIGURES}
@@ -111,9 +113,9 @@ class TrafficStore:
         ]
         await connection.execute(whole, rows)
 
-    async def read(self, since_us: int, until_us: int, step_us: int) -> tuple[Slot, ...]:
-        """Traffic from then until before then, in steps of a minute or a multiple of it; steps that nobody told of are
-        left out. Minutes are there for the last two hours, and quarters of an hour before.
+    async def read(self, since_us: int, until_us: int, step_us: int) -> tuple[TrafficInterval, ...]:
+        """Return the traffic from `since_us` until before `until_us`, in steps of a minute or a multiple of it; steps
+        without a report are left out. Minutes are there for the last two hours, and quarters of an hour before.
         """
         query = (
             select(*_READ)
@@ -124,31 +126,33 @@ class TrafficStore:
             .limit(_MOST_ROWS)
         )
         async with self._engine.connect() as connection:
-            return slots((await connection.execute(query)).all(), step_us)
+            return intervals((await connection.execute(query)).all(), step_us)
 
 
-def slots(rows: Iterable[Any], step_us: int) -> tuple[Slot, ...]:
-    """Rows of processes as steps of all of them, in the order of time."""
+def intervals(rows: Iterable[Any], step_us: int) -> tuple[TrafficInterval, ...]:
+    """Return rows of processes as steps of all of them, in the order of time."""
     # Of processes at one time what waits is added, and of times in one step the most is taken.
-    return _merged(_merged(map(_slot, rows), 1, waiting_adds=True), step_us)
+    return _merged(_merged(map(_interval, rows), 1, waiting_adds=True), step_us)
 
 
-def _merged(found: Iterable[Slot], step_us: int, *, waiting_adds: bool = False) -> tuple[Slot, ...]:
-    merged: dict[int, Slot] = {}
+def _merged(
+    found: Iterable[TrafficInterval], step_us: int, *, waiting_adds: bool = False
+) -> tuple[TrafficInterval, ...]:
+    merged: dict[int, TrafficInterval] = {}
     for each in found:
         at_us = each.start_us - each.start_us % step_us
-        merged.setdefault(at_us, Slot(start_us=at_us)).add(each, waiting_adds=waiting_adds)
+        merged.setdefault(at_us, TrafficInterval(start_us=at_us)).add(each, waiting_adds=waiting_adds)
     return tuple(merged[at_us] for at_us in sorted(merged))
 
 
-def _slot(row: Any) -> Slot:
+def _interval(row: Any) -> TrafficInterval:
     start_us, *sums, waiting, ttft = row
     counts = dict(zip(_SUMS, map(int, sums), strict=True))
-    return Slot(start_us=int(start_us), **counts, waiting=int(waiting), ttft=_decode(ttft))
+    return TrafficInterval(start_us=int(start_us), **counts, waiting=int(waiting), ttft=_decode(ttft))
 
 
-def _row(slot: Slot) -> tuple[Any, ...]:
-    return (slot.start_us, *(getattr(slot, name) for name in (*_SUMS, "waiting")), _encoded(slot.ttft))
+def _row(interval: TrafficInterval) -> tuple[Any, ...]:
+    return (interval.start_us, *(getattr(interval, name) for name in (*_SUMS, "waiting")), _encoded(interval.ttft))
 
 
 def _encoded(counts: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Table of traffic: by minute as processes told it, and by quarter of an hour once that is over."""
+"""The table of traffic: by minute as processes reported it, and by quarter of an hour once that is over."""
 
 from typing import ClassVar
 
@@ -7,13 +7,13 @@ from sqlmodel import Field, SQLModel
 
 
 class TrafficRow(SQLModel, table=True):
-    """What ended within one minute in one process, or within a quarter of an hour in all."""
+    """The requests that ended within one minute in one process, or within a quarter of an hour in all."""
 
     __tablename__: ClassVar[str] = "traffic"
     __table_args__ = (PrimaryKeyConstraint("span", "start_us", "boot_id", name="pk_traffic"),)
 
     span: str = Field(sa_column=Column(String(8), nullable=False))
-    """`minute` or `quarter`. What is in a quarter is in no minute any more."""
+    """`minute` or `quarter`. A request in a quarter is in no minute any more."""
     start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
     """The process; empty for a quarter, where all are together."""

@@ -1,7 +1,7 @@
 """The number of serving processes, counted in the database: it divides limits where there is no Redis.
 
-Each is shown every few seconds, and one that was not seen for some has gone. Hosts' clocks may differ, so it is the
-database's clock that says how long ago that was.
+Each process writes a heartbeat every few seconds, and one without a recent heartbeat has gone. Hosts' clocks may
+differ, so ages are measured by the database's clock.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from proxy.shared.redis.redis_link import RedisLink
 
 _log: Final = logging.getLogger(__name__)
 SHOW_S: Final = 2.0
-"""How often each process is to be shown."""
+"""Seconds between two heartbeats of each process."""
 _GONE_US: Final = 8_000_000
 _OLD_US: Final = 60_000_000
 _LIMIT_S: Final = 5.0
@@ -49,12 +49,12 @@ class CountedProcesses(Protocol):
 
     @property
     def known(self) -> bool:
-        """True once they have been counted."""
+        """True once the processes have been counted."""
         ...
 
 
-class ToldProcesses(msgspec.Struct):
-    """The number of processes, as somebody else counts them and tells."""
+class ReportedProcesses(msgspec.Struct):
+    """The number of processes, as another part counts them and sets it here."""
 
     live: int = 1
     known: bool = False
@@ -85,7 +85,7 @@ class LiveProcesses:
         return self._live
 
     async def refresh(self) -> None:
-        """Writes the heartbeats of this host's processes and counts all. When the database fails, the last count holds."""
+        """Write the heartbeats of this host's processes and count all. When the database fails, the last count holds."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._engine.begin() as connection:
                 now_us = await self._shared_us(connection)
@@ -105,7 +105,7 @@ class LiveProcesses:
         self.known = True
 
     async def withdraw(self, boot_id: str) -> None:
-        """Removes a process's row at its end, so that others need not wait for it to expire."""
+        """Remove a process's row at its end, so that others need not wait for it to expire."""
         with contextlib.suppress(*_DATABASE_FAILS):
             async with asyncio.timeout(_FORGET_S), self._engine.begin() as connection:
                 await connection.execute(delete(LiveProcess).where(col(LiveProcess.boot_id) == boot_id))
@@ -118,7 +118,7 @@ class LiveProcesses:
                 await connection.execute(table.insert().values(boot_id=boot_id, seen_us=now_us))
 
     async def _shared_us(self, connection: AsyncConnection) -> int:
-        """Microseconds of the clock that all processes share: the database's, or with SQLite this machine's."""
+        """Return microseconds of the clock that all processes share: the database's, or with SQLite this machine's."""
         if self._given_clock is None and self._engine.dialect.name == "postgresql":
             return int(await connection.scalar(select(DATABASE_US)) or 0)
         return int(self._clock() * 1_000_000)
@@ -132,7 +132,7 @@ class ProcessCount:
         self._link = link
 
     def live(self) -> int:
-        """The number of processes, at least 1."""
+        """Return the number of processes, at least 1."""
         link = self._link
         if link is not None and (link.healthy or not self._replicas.known):
             return link.live

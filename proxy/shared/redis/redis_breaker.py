@@ -7,10 +7,9 @@ _LONGEST_WAIT_S: Final = 15.0
 
 
 class RedisBreaker:
-    """Decides from events and times passed in; no I/O.
-
-    A connection that had lasted is retried at once when it breaks. One that breaks again and again is retried with
-    exponential back-off, as each failure costs waiting callers a full time-out.
+    """A breaker that decides from events and times passed in; no I/O. A connection that had lasted is retried at once
+    when it breaks. One that breaks again and again is retried with exponential back-off, as each failure costs
+    waiting callers a full time-out.
     """
 
     def __init__(self, failures: int, probe_s: float, *, steady_s: float = _STEADY_S) -> None:
@@ -29,7 +28,7 @@ class RedisBreaker:
         self._in_a_row = 0
 
     def failed(self) -> bool:
-        """Counts a failure. Returns True when that reaches the limit in a row."""
+        """Count a failure. Return True when that reaches the limit in a row."""
         self._in_a_row += 1
         return self._in_a_row >= self._failures
 
@@ -38,7 +37,7 @@ class RedisBreaker:
         self._in_a_row = 0
 
     def open(self, now: float) -> float:
-        """Opens the breaker. Returns the seconds to wait before the next try."""
+        """Open the breaker. Return the seconds to wait before the next try."""
         if self._closed_at is None:
             return self._probe_s
         lasted = now - self._closed_at >= self._steady_s

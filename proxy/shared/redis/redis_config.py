@@ -1,4 +1,6 @@
-"""The `redis` section of the configuration: where processes share their limits, and how long one may be kept waiting."""
+"""The `redis` section of the configuration: the Redis where processes share their limits, and the longest wait for
+it.
+"""
 
 import re
 from typing import Final, Self
@@ -17,7 +19,7 @@ _OPTIONS: Final = frozenset(
 _NOT_AN_ADDRESS: Final = (
     "must be an address such as redis://HOST:6379/0, rediss://USER:PASSWORD@HOST:6379/0 (TLS) or unix:///PATH"
 )
-# What is left of the time-out for Redis at least, once a call was sent.
+# The least share of the time-out that is left for Redis's reply, once a call was sent.
 _REPLY_SHARE: Final = 0.75
 
 
@@ -77,7 +79,7 @@ class RedisSection(Section):
 
 
 def address_problem(url: str) -> str | None:
-    """Returns the problem with an address, or None. Never repeats the address, which may hold a password."""
+    """Return the problem with an address, or None. Never repeats the address, which may hold a password."""
     try:
         parts = urlsplit(url)
         # Reading the port is what checks it.

@@ -1,12 +1,12 @@
 """The process's link to the shared Redis: one connection behind a circuit breaker.
 
-While it is open every call fails at once, and each process goes on with its share of what is shared. In the background
-Redis is tried until it answers fast several times in a row. Then this process registers as a new *holder*, whatever was
-decided without Redis is told to it, and only after that calls are let through again.
+While the breaker is open every call fails at once, and each process goes on with its share of the limits. In the
+background Redis is tried until it answers fast several times in a row. Then this process registers as a new *holder*
+and sends the decisions that it made without Redis, and only after that calls are let through again.
 
-Each connection is a holder of its own. What a holder counts is given back when it leaves, when its process registers
+Each connection is a holder of its own. A holder's counts are given back when it leaves, when its process registers
 anew, or when it was not seen for long; and scripts do nothing for one that is not registered. So commands that Redis
-executes late, from a connection that was given up long ago, change nothing that is counted for a holder.
+executes late, from a connection that was given up long ago, change no holder's counts.
 
 There is no client for a cluster or for Sentinel: the address is one server, or a proxy that looks like one.
 """
@@ -109,21 +109,20 @@ class RedisLink:
         return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for the moment calls are no longer let through."""
+        """Register a callback for the moment calls are no longer let through."""
         self._lost.append(callback)
 
     def on_recovered(self, callback: Recovered) -> None:
-        """Registers a callback that is awaited with the new connection before calls are let through again."""
+        """Register a callback that is awaited with the new connection before calls are let through again."""
         self._recovered.append(callback)
 
     def on_usable(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for the moment calls are let through, before anything else runs."""
+        """Register a callback for the moment calls are let through, before anything else runs."""
         self._usable.append(callback)
 
     async def start(self) -> None:
-        """Tries to connect once, then in the background. An unreachable Redis is no error.
-
-        Raises RuntimeError when the installed redis library is not supported.
+        """Try to connect once, then in the background. An unreachable Redis is no error. Raises RuntimeError when the
+        installed redis library is not supported.
         """
         # Only a process with a Redis pays for this import, and it is not a part of the time that Redis has.
         from proxy.shared.redis.redis_wire import check_library  # noqa: PLC0415
@@ -135,7 +134,7 @@ class RedisLink:
                 await self._tried.wait()
 
     async def aclose(self) -> None:
-        """Unregisters this process's holder, with a short time-out, and closes the connection."""
+        """Unregister this process's holder, with a short time-out, and close the connection."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -158,13 +157,13 @@ class RedisLink:
         *,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Runs a script; see `ScriptRunner.call`."""
+        """Run a script; see `ScriptRunner.call`."""
         if self._wire is None:
             raise SharedStateUnavailable("open")
         return await self._wire.call(script, keys, args, unwanted=unwanted)
 
     def tell(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Argument]) -> bool:
-        """Sends a script without waiting; see `ScriptRunner.tell`."""
+        """Send a script without waiting; see `ScriptRunner.tell`."""
         if self._wire is None:
             self._observer.count_redis_failure("dropped")
             return False
@@ -188,7 +187,7 @@ class RedisLink:
             await asyncio.sleep(wait_s)
 
     async def _send_heartbeats(self, wire: "Wire") -> None:
-        """Sends heartbeats until the wire is closed."""
+        """Send heartbeats until the wire is closed."""
         while not wire.closed:
             await asyncio.wait({wire.ended}, timeout=self._heartbeat_s)
             if not wire.closed:
@@ -204,7 +203,7 @@ class RedisLink:
         self._live = max(1, int(await wire.call(_HOLDERS, (f"{self.prefix}holders",), args)))
 
     async def _open_wire(self) -> "Wire | None":
-        """Connects and returns a wire that is open to all callers, or None."""
+        """Connect, and return a wire that is open to all callers, or None."""
         from redis.exceptions import RedisError  # noqa: PLC0415 - see start
 
         try:
@@ -229,7 +228,7 @@ class RedisLink:
         return connection
 
     async def _ping(self, connection: "Connected") -> None:
-        """Sends a PING and raises TimeoutError when the reply is slow, not counting the event loop's own delay."""
+        """Send a PING. Raises TimeoutError when the reply is slow, not counting the event loop's own delay."""
         begun = self._clock()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -283,7 +282,7 @@ class RedisLink:
             _run_guarded(lost)
 
     def _log_down(self, why: str) -> None:
-        """Records why Redis is unusable; logs it once per outage, not at every try."""
+        """Record the reason for which Redis is unusable; log it once per outage, not at every try."""
         self.problem = why
         if not self._logged_down:
             self._logged_down = True
@@ -291,7 +290,7 @@ class RedisLink:
 
 
 async def _guarded(work: Awaitable[None]) -> None:
-    """Awaits a handover callback. Any fault of it becomes SharedStateUnavailable, which keeps the link closed."""
+    """Await a recovery callback. Any fault of it becomes SharedStateUnavailable, which keeps the link closed."""
     try:
         await work
     except (SharedStateUnavailable, TimeoutError):

@@ -1,8 +1,8 @@
 """One Redis connection shared by many callers: calls of one loop turn leave together, replies come in order.
 
-Nothing waits for a batch to be full or for the batch before: whatever is there is sent, as long as not too much is on its
-way. A caller waits for a future of its own, so one that is cancelled leaves the connection as it is. A reply that is late
-or out of order ends the whole connection; nothing is ever read from a connection that may be out of step.
+A call waits neither for a batch to fill nor for the batch before: pending calls are sent while few bytes are in
+transit. A caller waits for a future of its own, so one that is cancelled leaves the connection as it is. A reply that
+is late or out of order ends the whole connection; nothing is ever read from a connection that may be out of step.
 
 This module imports redis, which takes a while; only a process with a Redis configured does.
 """
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger(__name__)
 # Redis runs a script in some ten microseconds, so this much is answered within a few milliseconds.
 _MOST_SENT: Final = 256
 _MOST_CALLS: Final = 8_192
-# What is told may pile up for longer: with it, what callers have taken is given back.
+# Messages without a reply may pile up for longer: they give back the tokens that callers have taken.
 _MOST_WAITING: Final = 65_536
 _CHECK_EVERY_S: Final = 0.01
 _SILENCE_S: Final = 10.0
@@ -54,10 +54,9 @@ class _Connection(Protocol):
 
 
 class Connected:
-    """An established connection. redis-py does the handshake, authentication, TLS and reading.
-
-    It does nothing by itself: no retry, no health check, no message about its library, and it is not made anew when it
-    breaks, so what is written never reaches another connection than the one that replies are read from.
+    """An established connection. redis-py does the handshake, authentication, TLS and reading. It does nothing by
+    itself: no retry, no health check, no message about its library, and no reconnection, so bytes written never reach
+    another connection than the one that replies are read from.
     """
 
     def __init__(self, connection: _Connection, writer: asyncio.StreamWriter) -> None:
@@ -69,11 +68,11 @@ class Connected:
         return self._writer.is_closing()
 
     def write(self, commands: bytes) -> None:
-        """Writes without waiting; the caller bounds what is in transit."""
+        """Write without waiting; the caller bounds the bytes in transit."""
         self._writer.write(commands)
 
     async def read(self) -> Any:
-        """Returns the next reply. Raises RedisError or OSError; only after a ResponseError is the connection usable."""
+        """Return the next reply. Raises RedisError or OSError; only after a ResponseError is the connection usable."""
         return await self._connection.read_response()
 
     async def ping(self) -> None:
@@ -81,7 +80,7 @@ class Connected:
         await self.read()
 
     def abort(self) -> None:
-        """Closes at once and drops what was not sent, as a hanging server would never let it drain."""
+        """Close at once and drop unsent bytes, as a hanging server would never let them drain."""
         self._writer.transport.abort()
 
     async def aclose(self) -> None:
@@ -90,9 +89,8 @@ class Connected:
 
 
 def check_library(kind: Callable[[], object] = Connection) -> None:
-    """Checks that the installed library's connections work as `connect` needs. Raises RuntimeError when they do not.
-
-    A connection's stream writer is not public, and the public way of sending is a coroutine that would also reconnect.
+    """Check that the installed library's connections work as `connect` needs. Raises RuntimeError when they do not. A
+    connection's stream writer is not public, and the public way of sending is a coroutine that would also reconnect.
     Without this check an incompatible library would look like an unreachable Redis.
     """
     if not hasattr(kind(), _WRITER):
@@ -103,7 +101,7 @@ def check_library(kind: Callable[[], object] = Connection) -> None:
 
 
 async def connect(url: str, connect_timeout_s: float) -> Connected:
-    """Connects. Raises RedisError, OSError or TimeoutError, and then leaves nothing open."""
+    """Open a connection. Raises RedisError, OSError or TimeoutError, and then leaves nothing open."""
     options: dict[str, Any] = dict(parse_url(url))
     # The kind is told by the address: plain, TLS, or a socket of this machine.
     kind: Callable[..., _Connection] = options.pop("connection_class", Connection)
@@ -150,7 +148,7 @@ class _Command:
 
 
 class Wire:
-    """Carries calls over one connection until it is closed; never reconnects."""
+    """A carrier of calls over one connection until it is closed; it never reconnects."""
 
     def __init__(
         self,
@@ -228,7 +226,7 @@ class Wire:
             self._timer = self._loop.call_later(self._first_check_s, self._check_timeouts)
 
     def _flush_soon(self) -> None:
-        """Schedules a flush for the next turn of the loop, so that everything of this turn leaves together."""
+        """Schedule a flush for the next turn of the loop, so that all calls of this turn leave together."""
         if not self._to_flush:
             self._to_flush = True
             self._loop.call_soon(self._flush)
@@ -310,15 +308,15 @@ class Wire:
             self.close("error")
 
     def _log_refusal(self, entry: _Command, error: ResponseError) -> None:
-        """Logs an error at most once per _SILENCE_S, as there may be thousands a second."""
+        """Log an error at most once per _SILENCE_S, as there may be thousands a second."""
         if self._clock() >= self._silent_until:
             self._silent_until = self._clock() + _SILENCE_S
             name = "SCRIPT LOAD" if entry.script is None else entry.script.name
             _log.error("redis refused %s: %s", name, str(error)[:200])
 
     def _check_timeouts(self, turns: int = _TURNS) -> None:
-        """Checks for calls that have waited too long. First lets the loop read what has arrived, as the delay may be
-        our own.
+        """Check for calls that have waited too long. Let the loop read the replies that have arrived first, as the
+        delay may be our own.
         """
         if self.closed:
             return
@@ -343,7 +341,7 @@ class Wire:
             self._timer = self._loop.call_later(self._until_next_check_s(now), self._check_timeouts)
 
     def _give_up_unsent(self, now: float) -> None:
-        """Fails calls that could not be sent in time. Redis has not seen them."""
+        """Fail calls that could not be sent in time. Redis has not seen them."""
         before = now - self._unsent_s
         if not self._outbox or self._outbox[0].asked > before:
             return
@@ -357,8 +355,8 @@ class Wire:
         self._outbox = kept
 
     def _deadline(self, entry: _Command) -> float:
-        """The time by which the reply must come. A message may wait in the outbox for longer, and then Redis still has
-        its time.
+        """Return the time by which the reply must come. A message may wait in the outbox for longer, and then Redis
+        still has its time.
         """
         return max(entry.asked + self._timeout_s, entry.sent + self._reply_s)
 
@@ -371,7 +369,7 @@ class Wire:
         return max(_CHECK_EVERY_S, oldest.sent + self._slow_s - now)
 
     def close(self, kind: FailureKind) -> None:
-        """Closes at once: fails every waiting call and drops unsent messages."""
+        """Close at once: fail every waiting call and drop unsent messages."""
         if self.closed:
             return
         self.ended.set_result(kind)
@@ -389,7 +387,7 @@ class Wire:
                 self._observer.count_redis_failure("dropped")
 
     async def aclose(self) -> None:
-        """Closes the wire if necessary, and waits until its tasks have ended."""
+        """Close the wire if necessary, and wait until its tasks have ended."""
         self.close("lost")
         self._connection.abort()
         self._reading.cancel()

@@ -41,21 +41,21 @@ class ScriptRunner(Protocol):
         *,
         unwanted: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Runs a script and returns its reply. Raises SharedStateUnavailable within the time-out.
+        """Run a script and return its reply. Raises SharedStateUnavailable within the time-out.
 
-        When the caller is cancelled, `unwanted` is called with the late reply, to give back what was taken.
+        When the caller is cancelled, `unwanted` is called with the late reply, to give back its claim.
         """
         ...
 
     def tell(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Argument]) -> bool:
-        """Sends a script call without waiting for its reply. Returns False when it was not accepted. Never blocks or
+        """Send a script call without waiting for its reply. Return False when it was not accepted. Never blocks or
         raises.
         """
         ...
 
 
 class LinkObserver:
-    """Receives counts of a link; this base class ignores them."""
+    """A receiver of a link's counts; this base class ignores them."""
 
     def observe_redis_call(self, seconds: float) -> None: ...
 

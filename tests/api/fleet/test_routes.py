@@ -52,12 +52,12 @@ class House:
         self.gateway = SimpleNamespace(
             rules=lambda: SimpleNamespace(body_timeout_s=5.0),
             directory=SimpleNamespace(lookup_fresh=CALLERS.get, authenticate=self._authenticate),
-            registry_metrics=SimpleNamespace(
-                count_registration=lambda _pool, result: self.registrations.append(result)
+            metrics=SimpleNamespace(
+                registry=SimpleNamespace(count_registration=lambda _pool, result: self.registrations.append(result))
             ),
             operator="default",
-            fleet_view=view,
-            audit=AuditLog(engine),
+            views=SimpleNamespace(fleet=view),
+            identity=SimpleNamespace(audit=AuditLog(engine)),
             config=lambda: SimpleNamespace(sign_in=SimpleNamespace(trusted_proxies=())),
         )
         self._app = FastAPI()
@@ -275,7 +275,7 @@ async def test_a_database_that_is_down_is_told() -> None:
 
 async def test_a_gateway_without_pools_has_none(house: House) -> None:
     """The list is empty, and every pool is unknown."""
-    house.gateway.fleet_view = None
+    house.gateway.views.fleet = None
     assert (await house.ask("GET", "/v1/fleet", "operator"))[1]["data"] == []
     assert (await house.ask("GET", "/v1/fleet/pools/own", "operator"))[0] == 404
     assert (await house.ask("PUT", ONE, body=THERE))[0] == 401

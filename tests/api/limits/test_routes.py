@@ -114,7 +114,7 @@ class House:
             directory=SimpleNamespace(lookup_fresh=CALLERS.get, authenticate=self._authenticate),
             limit_book=self.book,
             operator="default",
-            workers=Workers(self._reports, self._peeked),
+            views=SimpleNamespace(workers=Workers(self._reports, self._peeked)),
         )
         self._app = FastAPI()
         self._app.include_router(router)

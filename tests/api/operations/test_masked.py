@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from api.operations.masked import MASK, address, arguments, environment_lines, lines, masked, written
-from gateway.configuration.settings import Environment, GatewayConfig, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 
 SHIPPED = Path(__file__).parents[3] / "config" / "gateway.yaml"
 CANARY = "Zq7canary9Xw2secret4Vb8value6Mn3abcdefgh1234"

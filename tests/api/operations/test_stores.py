@@ -10,7 +10,7 @@ from api.operations import stores
 from api.webhooks.outbox import Outbox
 from cost.ledger.drain import Drain
 from cost.ledger.journal import JournalState
-from cost.ledger.orphan_reaper import Sweep
+from cost.ledger.orphan_reaper import OrphanReaper
 from cost.ledger.store import LedgerStore
 from gateway.database import make_engine
 from proxy.admin.worker_report import WorkerReport, redis_state
@@ -45,7 +45,7 @@ async def test_what_processes_wrote_down(engine: AsyncEngine) -> None:
     assert nothing["processes"] == []
     assert nothing["books_check"] == {"done_us": None, "differences": None}
     assert nothing["webhooks"] == {"waiting": 0, "oldest_us": None}
-    await Sweep(engine, LedgerStore(engine), host="here").show(["me"])
+    await OrphanReaper(engine, LedgerStore(engine), host="here").show(["me"])
     await Outbox(engine, lambda: 5).put("m1", "ops", "test", {})
     told = await stores.in_database(engine, "me")
     assert [(each["boot_id"], each["is_this"]) for each in told["processes"]] == [("me", True)]

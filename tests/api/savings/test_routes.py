@@ -36,7 +36,7 @@ async def savings(finance: Finance, who: str, **query: str) -> Any:
     return answer.body
 
 
-async def test_finance_sees_the_whole_claim(finance: Finance) -> None:
+async def test_finance_sees_the_whole_report(finance: Finance) -> None:
     """Three comparisons side by side, and everything that was spent, idle GPUs too, as exact numbers."""
     found = await savings(finance, "finance")
     assert [each["comparator"] for each in found["comparisons"]] == ["reference", "cheapest", "hosted"]

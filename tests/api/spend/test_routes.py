@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.finance import Finance, running_finance
+from tests.cost.reports.two_organisations import DAY, booked
 from tests.providers.wires import LITELLM_WARNINGS
 
 pytestmark = LITELLM_WARNINGS
@@ -38,6 +39,13 @@ async def test_spend_by_day(finance: Finance) -> None:
     ]
     (own,) = (await finance.get("finance", "/spend/logs", {**DAYS, "api_key": "key_b"})).body
     assert own["spend"] == nano
+
+
+async def test_an_attempt_has_its_end_user(finance: Finance) -> None:
+    """Under litellm's own name."""
+    await finance.keep([booked("named", team_id="team_x", end_user="u-17", cost_nanousd=1, at_us=DAY)])
+    rows = (await finance.get("finance", "/spend/logs", {**DAYS, "summarize": "false", "request_id": "named"})).body
+    assert [row["end_user"] for row in rows] == ["u-17"]
 
 
 async def test_single_attempts(finance: Finance) -> None:

@@ -121,6 +121,30 @@ async def test_filters_and_hours(finance: Finance) -> None:
     assert (row["requests"], row["cost_usd"], row["savings_usd"]) == (1, Decimal("0.001000001"), Decimal("0.002999999"))
 
 
+async def test_end_users_are_told_from_the_ledger(own: Finance) -> None:
+    """They add up to the same totals, are filtered by, stand in CSV, and are told for at most 31 days."""
+    await own.keep(
+        [
+            booked(
+                f"of_{number}", team_id="team_x", end_user=f"u-{number % 3}", cost_nanousd=number, at_us=DAY + DAY_US
+            )
+            for number in range(1, 31)
+        ]
+    )
+    whole = (await own.get("finance", "/v1/usage", {**RANGE, "group_by": "team"})).body["totals"]
+    query = {**RANGE, "group_by": "day,end_user"}
+    found = (await own.get("finance", "/v1/usage", query)).body
+    assert found["totals"] == whole
+    assert {row["end_user"] for row in found["data"]} == {"", "u-0", "u-1", "u-2"}
+    (row,) = (await own.get("member x", "/v1/usage", {**RANGE, "group_by": "team", "end_user": "u-1"})).body["data"]
+    assert (row["team_id"], row["attempts"], row["cost_usd"]) == ("team_x", 10, usd(sum(range(1, 31, 3))))
+    table = await own.get("finance", "/v1/usage", query, "text/csv")
+    assert table.text.splitlines()[0].startswith("day,end_user,requests")
+    assert len(table.text.splitlines()) == 1 + len(found["data"])
+    refused = await own.get("finance", "/v1/usage", {"start": "2026-01-01", "end": "2026-03-01", "end_user": "u-1"})
+    assert (refused.status, "`end_user`" in refused.body["error"]["message"]) == (400, True)
+
+
 async def test_csv_json_and_ndjson_are_the_same_books(own: Finance) -> None:
     """Over several pages of an export: the ledger, the roll-ups, the API and both files add up to one figure each."""
     await own.keep(
@@ -242,7 +266,7 @@ async def test_an_unknown_price_is_nowhere_a_zero(own: Finance) -> None:
 
 async def test_a_few_look_at_the_books_at_once(own: Finance) -> None:
     """Whoever comes when as many do as may waits for its turn, so that requests keep their connections."""
-    reads = own.gateway.parts.reads
+    reads = own.gateway.parts.finance.reads
     async with contextlib.AsyncExitStack() as others:
         for _ in range(READS_AT_ONCE):
             await others.enter_async_context(reads)

@@ -11,7 +11,8 @@ from openai import OpenAI
 
 from api.webhooks.outbox import Outbox
 from api.webhooks.signature import BadSecret
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.process.serve import serve
 from tests.api.webhooks.receiver import SECRET, receiving
 from tests.running_gateway import model, running_gateway
@@ -40,7 +41,7 @@ async def test_a_gateway_delivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             async with asyncio.timeout(20):
                 while not (await outbox.state("ops")).delivered:  # noqa: ASYNC110 - another process's row tells nobody
                     await asyncio.sleep(0.01)
-            counted = gateway.parts.metrics.render()[0].decode()
+            counted = gateway.parts.metrics.requests.render()[0].decode()
     (got,) = receiver.received
     assert OpenAI(api_key="unused").webhooks.unwrap(got.body, got.headers, secret=SECRET).id == got.message_id
     assert 'weighbridge_webhooks_total{result="delivered"} 1.0' in counted

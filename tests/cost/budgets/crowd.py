@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from cost.budgets.budget import Budget
-from cost.budgets.budget_reservations import Holds
+from cost.budgets.budget_reservations import BudgetReservations
 from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
 from cost.budgets.memory import MemoryGrants
@@ -59,7 +59,7 @@ class Process:
         self.grants = grants
         self.store = store
         self.ledger = MemoryLedger(boot_id)
-        self.holds = Holds(grants, lambda: boot_id, now_us=clock, **holds)
+        self.holds = BudgetReservations(grants, lambda: boot_id, now_us=clock, **holds)
         self.books = BudgetedBooks(self.ledger, self.holds)
         self.refusals: list[BudgetExceeded] = []
 

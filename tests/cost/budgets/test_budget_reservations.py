@@ -80,10 +80,10 @@ class SlowGrants(MemoryGrants):
         self.asked = 0
         self.afterwards: Callable[[], object] = lambda: None
 
-    async def regrant(self, boot_id: str, asks: Any, wants: Any, at_us: int) -> Any:
+    async def renew_grants(self, boot_id: str, asks: Any, wants: Any, at_us: int) -> Any:
         self.asked += 1
         await self.gate.wait()
-        given = await super().regrant(boot_id, asks, wants, at_us)
+        given = await super().renew_grants(boot_id, asks, wants, at_us)
         asyncio.get_running_loop().call_soon(self.afterwards)
         return given
 

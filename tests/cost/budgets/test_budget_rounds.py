@@ -32,7 +32,7 @@ async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> 
             )
     ask = {"b1": GrantNeed(floor_nanousd=10)}
     for name in ("dead", "open", "living", "me", "unknown"):
-        await real.grants.regrant(name, ask, [], NOON_US)
+        await real.grants.renew_grants(name, ask, [], NOON_US)
     await real.store.insert([reserve("r", boot_id="open")])
     watch = watching(real, "me")
 
@@ -45,8 +45,8 @@ async def test_grants_of_the_dead_are_swept(real: Real, engine: AsyncEngine) -> 
     await watch.forget_dead()
     assert await held() == 30
     stranger = watching(real, "stranger")
-    await real.grants.regrant("stranger", ask, [], NOON_US)
-    await real.grants.regrant("unknown", ask, [], NOON_US)
+    await real.grants.renew_grants("stranger", ask, [], NOON_US)
+    await real.grants.renew_grants("unknown", ask, [], NOON_US)
     for _ in range(2):
         # Nobody tells it who lives: then unknown processes may be alive.
         await stranger.forget_dead()

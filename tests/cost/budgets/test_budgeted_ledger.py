@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.budget_reservations import Holds
+from cost.budgets.budget_reservations import BudgetReservations
 from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import GrantNeed, GrantStore
 from cost.budgets.memory import MemoryGrants
@@ -26,7 +26,7 @@ async def test_hold_reserve_settle_and_drain(tmp_path: Path, engine: AsyncEngine
     """With a real journal, ledger and database: what is settled is spent, and nothing is held in the end."""
     await BudgetStore(engine).put(budget(100))
     grants = GrantStore(engine)
-    holds = Holds(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US, look=lambda: journal.look())  # noqa: PLW0108
+    holds = BudgetReservations(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US, look=lambda: journal.look())  # noqa: PLW0108
     journal = Journal(tmp_path, awaiting=holds)
     # It looks by itself only where a budget would refuse.
     ledger = Ledger(journal, look_every_s=3_600)
@@ -61,7 +61,7 @@ async def test_what_is_not_drained_stays_covered(tmp_path: Path, engine: AsyncEn
     """A process that ends while nobody drains leaves its spending held, until it is recovered and counts as spent."""
     await BudgetStore(engine).put(budget(100))
     grants = GrantStore(engine)
-    holds = Holds(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US)
+    holds = BudgetReservations(grants, lambda: ledger.boot_id, now_us=lambda: NOON_US)
     ledger = Ledger(Journal(tmp_path, awaiting=holds))
     await ledger.start()
     await holds.start()
@@ -97,7 +97,7 @@ async def test_a_reserve_that_is_cancelled_gives_its_hold_back() -> None:
         def settle(self, entry: Entry) -> None:
             self.settled.append(entry)
 
-    holds = Holds(MemoryGrants(budget(100)), lambda: "boot1", now_us=lambda: NOON_US)
+    holds = BudgetReservations(MemoryGrants(budget(100)), lambda: "boot1", now_us=lambda: NOON_US)
     task = asyncio.create_task(BudgetedBooks(Waiting(), holds).reserve(reserve(cost_nanousd=100)))
     await until(lambda: holds._open)
     task.cancel()
@@ -110,7 +110,7 @@ async def test_who_is_recovered_has_no_grants_any_more(engine: AsyncEngine) -> N
     """The one that forgets a dead process forgets its grants too."""
     await BudgetStore(engine).put(budget(100))
     grants = GrantStore(engine)
-    await grants.regrant("dead", {"b1": GrantNeed(floor_nanousd=9)}, [], NOON_US)
+    await grants.renew_grants("dead", {"b1": GrantNeed(floor_nanousd=9)}, [], NOON_US)
     presence = BudgetPresence(SingleHost(), grants)
     await presence.show(["living"])
     await presence.expire([])

@@ -30,7 +30,7 @@ async def test_a_budget_is_set_changed_and_removed(store: BudgetStore, engine: A
     assert (first.budget_id, second.budget_id) == ("b1", "b1")
     assert (await store.get("b1")).budget == budget(20, on_exhausted="downgrade")
     grants = GrantStore(engine)
-    await grants.regrant("boot1", {"b1": GrantNeed(floor_nanousd=3)}, [], NOON_US)
+    await grants.renew_grants("boot1", {"b1": GrantNeed(floor_nanousd=3)}, [], NOON_US)
     assert (await store.get("b1")).held_nanousd == 3
     assert (await store.remove("b1")).budget_id == "b1"
     await store.put(budget(10))

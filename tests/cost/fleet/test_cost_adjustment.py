@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cost.fleet.cost_adjustment import FleetBooks, Group, GroupKey, PoolDay, TrueUpRounds, entries, is_due, pending
+from cost.dimensions import PostedGroup
+from cost.fleet.cost_adjustment import Group, PoolDay, TrueUpRounds, TrueUpStore, entries, is_due, pending
 from cost.fleet.fleet_errors import DayNotOver, UnknownPool
 from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
@@ -43,7 +44,7 @@ class Fleet:
         self.rounds = self.another_process()
 
     def another_process(self) -> TrueUpRounds:
-        return TrueUpRounds(FleetBooks(self.engine, self.ledger), lambda: self.pools, lambda: self.now_us)
+        return TrueUpRounds(TrueUpStore(self.engine, self.ledger), lambda: self.pools, lambda: self.now_us)
 
     async def sums(self, **where: Any) -> int:
         """What the ledger, and the roll-ups, say of some rows of the day."""
@@ -243,7 +244,7 @@ class TornLedger(LedgerStore):
 async def test_a_posting_is_whole_or_not_at_all(fleet: Fleet) -> None:
     """A process that dies in the middle leaves nothing behind; the next one posts it all."""
     await fleet.ledger.insert([work("a")])
-    dying = TrueUpRounds(FleetBooks(fleet.engine, TornLedger(fleet.engine)), lambda: fleet.pools, lambda: fleet.now_us)
+    dying = TrueUpRounds(TrueUpStore(fleet.engine, TornLedger(fleet.engine)), lambda: fleet.pools, lambda: fleet.now_us)
     with pytest.raises(ConnectionResetError):
         await dying.run_due()
     assert await fleet.sums(pool="h100") == 3_000_000
@@ -263,7 +264,7 @@ def test_whatever_is_booked_a_posting_makes_it_the_bill(
     """Booked and posted amounts add up to the bill to the nano-dollar, and then nothing is left to post."""
     groups = tuple(
         Group(
-            key=GroupKey("default", f"team_{number}", "key", "llama", "self-hosted", "interactive", "", "1"),
+            key=PostedGroup("default", f"team_{number}", "key", "llama", "self-hosted", "interactive", "", "1"),
             used=used,
             booked=booked,
             booked_nanousd=sum(booked),

@@ -5,7 +5,7 @@ from datetime import date
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.fleet.hours import HoursStore
 from cost.ledger.late_entries import LATE, late_between
 from cost.ledger.store import LedgerStore
@@ -74,7 +74,7 @@ async def test_corrected_hours_of_a_signed_month_are_posted_once_into_the_next(e
     ledger, hours = LedgerStore(engine), HoursStore(engine)
     pools = (pool(up_since=TWENTIETH),)
     now_us = [DAY + DAY_US + HOUR_US]
-    rounds = TrueUpRounds(FleetBooks(engine, ledger), lambda: pools, lambda: now_us[0])
+    rounds = TrueUpRounds(TrueUpStore(engine, ledger), lambda: pools, lambda: now_us[0])
     await ledger.insert([reserve("a", at_us=DAY), work("a", at_us=DAY + HOUR_US, output_tokens=2_000_000)])
     first = await rounds.true_up("h100", TWENTIETH)
     signed = await spent(engine, month, following)

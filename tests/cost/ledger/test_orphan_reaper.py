@@ -11,7 +11,7 @@ from cost.ledger.drain import Drain
 from cost.ledger.entries import reversal_of, void_of
 from cost.ledger.journal import Journal
 from cost.ledger.ledger import Ledger
-from cost.ledger.orphan_reaper import Sweep, expiry_of
+from cost.ledger.orphan_reaper import OrphanReaper, expiry_of
 from cost.ledger.segments import encode_line, segment_path
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import check
@@ -37,8 +37,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def _sweep(engine: AsyncEngine, clock: Clock, host: str = "a") -> Sweep:
-    return Sweep(engine, LedgerStore(engine), host=host, clock=clock)
+def _reaper(engine: AsyncEngine, clock: Clock, host: str = "a") -> OrphanReaper:
+    return OrphanReaper(engine, LedgerStore(engine), host=host, clock=clock)
 
 
 async def _sums(engine: AsyncEngine) -> list[int]:
@@ -55,13 +55,13 @@ async def _agree(engine: AsyncEngine) -> bool:
     return (await check(engine, at_us, at_us + 1, now_us=at_us)).told == ()
 
 
-async def _lose(engine: AsyncEngine, clock: Clock) -> Sweep:
+async def _lose(engine: AsyncEngine, clock: Clock) -> OrphanReaper:
     """A host reserves, is not seen again, and another one gives it up."""
-    lost = _sweep(engine, clock)
+    lost = _reaper(engine, clock)
     await lost.show(["boot1"])
     await LedgerStore(engine).insert([reserve()])
     clock.now += 3601
-    other = _sweep(engine, clock, "b")
+    other = _reaper(engine, clock, "b")
     await other.expire([])
     assert other.expired == 1
     return lost
@@ -73,7 +73,7 @@ async def test_what_a_lost_host_left_open_is_closed(engine: AsyncEngine, clock: 
     held, expired = sorted(await LedgerStore(engine).entries("req_1"), key=lambda entry: entry.entry, reverse=True)
     assert (held.entry, expired.entry, expired.cost_nanousd) == ("reserve", "expire", 5_000_000)
     assert (expired.usage_source, expired.flags, expired.request_nanousd) == ("estimated", ("lost_host",), 5_000_000)
-    again = _sweep(engine, clock, "c")
+    again = _reaper(engine, clock, "c")
     await again.expire([])
     assert again.expired == 0
     assert await _sums(engine) == [1, 1, 0, 0, 5_000_000, 5_000_000, 1]
@@ -84,10 +84,10 @@ async def test_the_seen_and_our_own_are_left_alone(engine: AsyncEngine, clock: C
     """Who was seen within the time lives, and what has its journal here is recovered from it."""
     await LedgerStore(engine).insert([reserve("seen", boot_id="boot2"), reserve("ours", boot_id="boot3")])
     for boot_id in ("boot2", "boot3"):
-        await _sweep(engine, clock).show([boot_id])
+        await _reaper(engine, clock).show([boot_id])
     clock.now += 3601
-    await _sweep(engine, clock).show(["boot2"])
-    other = _sweep(engine, clock)
+    await _reaper(engine, clock).show(["boot2"])
+    other = _reaper(engine, clock)
     await other.expire(["boot3"])
     assert other.expired == 0
     await other.forget("boot3")
@@ -144,24 +144,24 @@ async def test_the_end_and_the_expiry_at_once(database_url: str, engine: AsyncEn
 
 async def test_a_process_knows_that_it_may_be_given_up(engine: AsyncEngine, clock: Clock) -> None:
     """Before it is shown, then after half the time without being seen, and ever after, also when it is shown again."""
-    sweep = _sweep(engine, clock)
-    assert sweep.may_be_given_up("boot1")
-    await sweep.show(["boot1"])
+    reaper = _reaper(engine, clock)
+    assert reaper.may_be_given_up("boot1")
+    await reaper.show(["boot1"])
     clock.now += 1800
-    assert not sweep.may_be_given_up("boot1")
-    await sweep.show(["boot1"])
+    assert not reaper.may_be_given_up("boot1")
+    await reaper.show(["boot1"])
     clock.now += 1801
-    await sweep.show(["boot1"])
-    assert sweep.may_be_given_up("boot1")
+    await reaper.show(["boot1"])
+    assert reaper.may_be_given_up("boot1")
 
 
 async def test_hosts_whose_clocks_differ(engine: AsyncEngine, clock: Clock) -> None:
     """Whether a host is lost does not depend on what its clock says, or on that of who looks."""
     store = LedgerStore(engine)
     for boot_id in ("boot1", "boot2"):
-        await Sweep(engine, store, host=boot_id).show([boot_id])
+        await OrphanReaper(engine, store, host=boot_id).show([boot_id])
     await store.insert([reserve(), reserve("req_2", boot_id="boot2")])
-    other = Sweep(engine, store, host="b")
+    other = OrphanReaper(engine, store, host="b")
     await other.expire([])
     assert other.expired == 0
     async with engine.begin() as connection:
@@ -173,20 +173,20 @@ async def test_hosts_whose_clocks_differ(engine: AsyncEngine, clock: Clock) -> N
 
 async def test_a_process_that_was_taken_off_the_list_knows(engine: AsyncEngine, clock: Clock) -> None:
     """Whatever its own clock says."""
-    sweep = _sweep(engine, clock)
-    await sweep.show(["boot1"])
-    await _sweep(engine, clock).forget("boot1")
-    await sweep.show(["boot1"])
-    assert sweep.may_be_given_up("boot1")
+    reaper = _reaper(engine, clock)
+    await reaper.show(["boot1"])
+    await _reaper(engine, clock).forget("boot1")
+    await reaper.show(["boot1"])
+    assert reaper.may_be_given_up("boot1")
 
 
 async def test_who_shows_a_process_next_knows_too(engine: AsyncEngine, clock: Clock) -> None:
     """Of a process that lives on while another shows it: by when it was seen last, and whether it is still known."""
-    await _sweep(engine, clock).show(["boot1", "boot2"])
+    await _reaper(engine, clock).show(["boot1", "boot2"])
     clock.now += 1700
-    await _sweep(engine, clock).show(["boot2"])
+    await _reaper(engine, clock).show(["boot2"])
     clock.now += 200
-    successor = _sweep(engine, clock)
+    successor = _reaper(engine, clock)
     await successor.show(["boot1", "boot2", "boot3", "boot4"], drained=["boot1", "boot2", "boot4"])
     given_up = {each for each in ("boot1", "boot2", "boot3", "boot4") if successor.may_be_given_up(each)}
     assert given_up == {"boot1", "boot4"}
@@ -197,7 +197,7 @@ async def test_who_shows_a_process_next_knows_too(engine: AsyncEngine, clock: Cl
 async def test_a_process_is_shown_and_comes_back(engine: AsyncEngine, clock: Clock, tmp_path: Path) -> None:
     """From its journal, after it was given up: what is drained late, and what is recovered later, counts once."""
     store = LedgerStore(engine)
-    lost = _sweep(engine, clock)
+    lost = _reaper(engine, clock)
     drain = Drain(tmp_path / "a", store, clock, boot_id="control", interval_s=3600.0, presence=lost)
     await drain.start()
     ledger = Ledger(Journal(tmp_path / "a"))
@@ -208,7 +208,7 @@ async def test_a_process_is_shown_and_comes_back(engine: AsyncEngine, clock: Clo
         shown = (await connection.execute(text("SELECT boot_id FROM boot"))).scalars().all()
     assert set(shown) == {"control", ledger.boot_id}
     clock.now += 4000
-    other = _sweep(engine, clock, "b")
+    other = _reaper(engine, clock, "b")
     await other.expire([])
     assert other.expired == 1
     ledger.settle(settle(boot_id=ledger.boot_id, input_nanousd=600_000, output_nanousd=400_000))

@@ -15,7 +15,7 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
-from cost.meters import METER_COLUMNS
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,
@@ -27,6 +27,7 @@ from cost.price_book.correction import (
 from cost.price_book.store import PriceStore
 from cost.prices import LongPrompt, Price, UnitPrice, price_from_usd
 from cost.usage import Usage
+from tests.cost.by_meter import by_meter
 from tests.cost.entries import reserve, settle
 from tests.cost.ledger.verified import verify
 
@@ -51,8 +52,8 @@ async def prices(engine: AsyncEngine) -> PriceStore:
 
 def booked(request_id: str, usage: Usage, price: Price | None = WRONG, **changes: Any) -> Entry:
     """A settled attempt of target `m`, booked as the gateway does."""
-    meters = (0,) * 7 if price is None else price.costs_nanousd(usage)
-    tokens = {name: getattr(usage, name) for name in Usage.__struct_fields__ if name.endswith("_tokens")}
+    meters = ZERO_METERS if price is None else price.costs_nanousd(usage)
+    tokens = {name: getattr(usage, name) for name in TOKEN_COLUMNS}
     facts = {
         "target_id": "m",
         "price_version": "" if price is None else price.version,
@@ -98,10 +99,10 @@ async def test_the_difference_of_each_group_is_exact(
         (each.day_us - MIDNIGHT_US, each.team_id, each.tier, each.tag, each.rows, each.meters)
         for each in found.differences
     ]
-    plain = (20_000, 0, 0, 0, 0, 0, 0)
+    plain = by_meter(input=20_000)
     assert told == [
         (0, "team_b", "batch", "", 1, plain),
-        (0, "team_payments", "interactive", "", 2, (220_000, -20_000, 0, 0, 0, 0, 0)),
+        (0, "team_payments", "interactive", "", 2, by_meter(input=220_000, cached_input=-20_000)),
         (0, "team_payments", "interactive", "x", 1, plain),
         (DAY_US, "team_payments", "interactive", "", 1, plain),
     ]
@@ -155,7 +156,7 @@ async def test_what_was_used_by_other_units_is_corrected(
     assert entry.cost_nanousd == entry.request_nanousd == 250_000
     found = await find(engine, right, "heard")
     (difference,) = found.differences
-    assert (difference.unit, difference.meters) == ("second", (0, 0, 0, 0, 0, 0, 500_000))
+    assert (difference.unit, difference.meters) == ("second", by_meter(request=500_000))
     await post_correction(ledger, prices, found)
     assert await cost(engine, "entry <> 'reserve'") == 750_000
     assert (await find(engine, right, "heard")).differences == ()
@@ -321,7 +322,7 @@ async def test_a_long_history_is_corrected_whole(engine: AsyncEngine, ledger: Le
     assert await cost(engine) == sum(price.cost_nanousd(usage) for usage in usages)
 
 
-amounts = st.tuples(*[st.integers(-(10**12), 10**12)] * 7)
+amounts = st.tuples(*[st.integers(-(10**12), 10**12)] * len(ZERO_METERS))
 
 
 @given(st.lists(st.tuples(amounts, amounts), max_size=5))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.errors import PriceTableMissing, UnknownPrice
+from cost.meters import METER_NAMES
 from cost.price_book.litellm_table import MOST_ROWS, LitellmTable, priced, read_table, table_in
 from cost.price_book.shipped_table import PATH, PROVIDERS, reduced
 from cost.prices import Price, usd
@@ -39,9 +40,14 @@ def row(**figures: str) -> dict[str, Any]:
 PLAIN = row(input_cost_per_token="2.5e-06", output_cost_per_token="0.00001")
 
 
+_READ = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "request")
+"""Meters that litellm's table has prices of."""
+
+
 def dollars(price: Price | None) -> list[str]:
     assert price is not None
-    return [f"{usd(figure).normalize():f}" for figure in price.figures()]
+    figures = dict(zip(METER_NAMES, price.figures(), strict=True))
+    return [f"{usd(figures[name]).normalize():f}" for name in _READ]
 
 
 def test_figures_are_read_exactly(tmp_path: Path) -> None:

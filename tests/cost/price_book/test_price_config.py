@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from cost.meters import METER_NAMES
 from cost.price_book.litellm_table import LitellmTable
 from cost.price_book.price_config import (
     EnteredPrices,
@@ -62,10 +63,12 @@ def test_every_meter_reaches_the_price() -> None:
         batch={"input": "0.5", "output": 5, **cached, "long_prompts": [{"above_tokens": 100_000, **long}]},
         version="v1",
     ).price()
-    usd_figures = [nanousd(each) for each in ("1", "0.1", "1.25", "2", "10", "12")]
-    assert price.figures() == (*usd_figures, 10_000_000 * 1_000_000)
+    found = dict(zip(METER_NAMES, price.figures(), strict=True))
+    given = {"input": 1, "output": 10, **cached}
+    assert found | {name: nanousd(str(each)) for name, each in given.items()} == found
+    assert found["request"] == 10_000_000 * 1_000_000
     assert price.batch is not None
-    assert price.batch.figures()[::4] == (nanousd("0.5"), nanousd(5))
+    assert (price.batch.input_nanousd, price.batch.output_nanousd) == (nanousd("0.5"), nanousd(5))
     for tier, bound in ((price.long_prompts[0], 200_000), (price.batch.long_prompts[0], 100_000)):
         assert tier.above_tokens == bound
         assert tier.price.figures()[:6] == tuple(nanousd(each) for each in ("2", "0.2", "3", "4", "20", "24"))

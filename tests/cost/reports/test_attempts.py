@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.dimensions import UsageFilters
 from cost.reports.attempts import MAX_LOG_DAYS, MINUTE_US, AttemptReader, LoggedAttempt, LogQuery
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsageFilters, UsageQuery, UsageReader
+from cost.reports.usage import UsageQuery, UsageReader
 from cost.times import DAY_US, HOUR_US
 from tests.cost.reports.two_organisations import DAY, TEAM_A, WHOLE, booked, keep, many, two_days
 

@@ -25,6 +25,7 @@ from cost.reports.daily import (
 )
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageSums
+from tests.cost.by_meter import by_meter
 from tests.cost.reports.days import DAY, DAY_US, HOSTILE, booked, books
 
 TEAM = ReadScope(organisation_id="default", team_id="team_a")
@@ -156,7 +157,9 @@ def test_meters_do_not_overlap() -> None:
         reasoning_nanousd=6,
         request_nanousd=7,
     )
-    assert [each.used for each in meters_of(sums)] == [25, 60, 10, 5, 20, 10, 2]
+    assert tuple(each.used for each in meters_of(sums)) == by_meter(
+        input=25, cached_input=60, cache_write=10, cache_write_1h=5, output=20, reasoning=10, request=2
+    )
     assert sum(each.cost_nanousd for each in meters_of(sums)) == 28
 
 

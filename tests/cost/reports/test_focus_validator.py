@@ -12,7 +12,7 @@ import pytest
 from cost.reports.focus import FocusExport, FocusQuery
 from cost.reports.scope import ReadScope
 from gateway.database import make_engine
-from tests.cost.reports import books
+from tests.cost.reports import sample_ledger as books
 from tests.sqlite import newest_sqlite
 
 _ROOT = Path(__file__).parents[3]

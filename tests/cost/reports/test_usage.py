@@ -3,31 +3,22 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.dimensions import GROUPINGS, TIMES, Dimension, UsageFilters
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import (
-    COLUMNS,
-    MAX_DAYS,
-    MAX_DAYS_BY_HOUR,
-    Dimension,
-    UsageFilters,
-    UsageQuery,
-    UsageReader,
-    UsageRow,
-    UsageSums,
-)
+from cost.reports.usage import MAX_DAYS, MAX_DAYS_BY_HOUR, UsageQuery, UsageReader, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, HOUR_US
 from tests.cost.reports.two_organisations import DAY, OTHERS, TEAM_A, WHOLE, keep, many, two_days
 
-ALL: tuple[Dimension, ...] = get_args(Dimension)
+ALL: tuple[Dimension, ...] = GROUPINGS
 
 
 @pytest.fixture
@@ -161,7 +152,7 @@ async def test_without_groups_there_is_one_row(reader: UsageReader, engine: Asyn
     assert [row.sums for row in page.rows] == [page.totals]
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, "not_team", "not_tier"])
+@pytest.mark.parametrize("name", [*(name for name in GROUPINGS if name not in TIMES), "not_team", "not_tier"])
 async def test_filters_leave_only_what_they_name(reader: UsageReader, engine: AsyncEngine, name: str) -> None:
     """Each filter is about its own column, and text that looks like SQL is text."""
     await keep(engine, many(60))
@@ -172,6 +163,24 @@ async def test_filters_leave_only_what_they_name(reader: UsageReader, engine: As
     filters = UsageFilters(**{name: (wanted, "' OR 1=1 --")})
     found = [row.group[0] for row in (await reader.page(asked(days=5, group_by=groups, filters=filters))).rows]
     assert found == (known[:-1] if name.startswith("not_") else [wanted])
+
+
+async def test_the_ledger_gives_what_the_roll_ups_do(
+    reader: UsageReader, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from the ledger has the same groups, sums, totals and pages, by any dimension, day and hour."""
+    await keep(engine, many(60))
+    queries = [asked(days=5, group_by=(name,)) for name in ALL]
+    queries += [asked(days=5), asked(days=5, group_by=("model", "hour", "team"), filters=UsageFilters(tier=("batch",)))]
+    rolled_up = [await reader.page(query) for query in queries]
+    halves = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7))
+    monkeypatch.setattr(UsageQuery, "in_ledger", property(lambda _query: True))
+    assert [await reader.page(query) for query in queries] == rolled_up
+    found = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7))
+    assert found == halves
+    rest = await reader.page(asked(days=5, group_by=("hour", "key"), limit=7, cursor=found.next_cursor))
+    assert rest.rows
+    assert not {each.group for each in rest.rows} & {each.group for each in found.rows}
 
 
 async def test_a_page_is_at_most_two_statements(reader: UsageReader, engine: AsyncEngine) -> None:

@@ -1,4 +1,4 @@
-"""The claim's arithmetic and its verdicts, on books that were computed by hand."""
+"""The savings report's arithmetic and its verdicts, on books that were computed by hand."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -14,7 +14,7 @@ from cost.prices import price_from_usd
 from cost.savings.comparisons import (
     ComparisonResult,
     Figures,
-    Fleet,
+    FleetTotals,
     Line,
     Word,
     ceiling,
@@ -169,7 +169,7 @@ def test_a_share_never_looks_better_than_it_is() -> None:
         (Measured(saving=0.6, low=0.5, high=0.7), Fraction(1, 3), "not met", "50.0 % to 70.0 %"),
     ],
 )
-def test_a_measurement_can_only_take_the_claim_away(
+def test_a_measurement_can_only_take_the_verdict_away(
     interval: Measured, modelled: Fraction, word: Word, said: str
 ) -> None:
     """What was measured below the target overrules the model; an interval around the target is told as undecided."""
@@ -205,7 +205,7 @@ PRICES = {
 }
 
 
-def fleet(utilisation: str, model: str = "gpt-4o", *, overhead: str = "1", replicas: int = 1) -> Fleet:
+def fleet(utilisation: str, model: str = "gpt-4o", *, overhead: str = "1", replicas: int = 1) -> FleetTotals:
     """A day of traffic of 1,000 tokens in and out, that keeps one replica busy so much of the day."""
     section = pool(overhead=Decimal(overhead), replicas=replicas)
     tokens = int(Decimal(4205) * 86_400 * Decimal(utilisation))
@@ -225,7 +225,7 @@ def fleet(utilisation: str, model: str = "gpt-4o", *, overhead: str = "1", repli
         baselines=(worth,) * 3,
         rows=(requests,) * 3,
     )
-    return Fleet(bill_nanousd=bill.nanousd, up_us=bill.up_us, busy_us=shared.busy_us, served=figures([mine]))
+    return FleetTotals(bill_nanousd=bill.nanousd, up_us=bill.up_us, busy_us=shared.busy_us, served=figures([mine]))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_needed_utilisation_is_where_the_verdict_flips(model: str) -> None:
 def test_an_idle_replica_never_raises_the_saving(
     percent: int, replicas: int, more: int, model: str, overhead: str
 ) -> None:
-    """The same traffic on more replicas: neither the claim's three savings nor the fleet's verdict get better."""
+    """The same traffic on more replicas: neither the report's three savings nor the fleet's verdict get better."""
     at = str(Decimal(percent) / 100)
     before, after = (fleet(at, model, overhead=overhead, replicas=each) for each in (replicas, replicas + more))
     for one, other in zip(compare_fleet(before, TARGET), compare_fleet(after, TARGET), strict=True):
@@ -316,15 +316,15 @@ def test_an_idle_replica_never_raises_the_saving(
         assert other.share <= one.share
 
 
-def _idle(found: Fleet) -> int:
+def _idle(found: FleetTotals) -> int:
     return found.bill_nanousd - found.served.cost_nanousd
 
 
 def test_a_fleet_that_nobody_used_has_no_verdict() -> None:
     """It has a bill all the same."""
-    (reference, *_) = compare_fleet(Fleet(bill_nanousd=14_160 * CENT, up_us=DAY_US), TARGET)
+    (reference, *_) = compare_fleet(FleetTotals(bill_nanousd=14_160 * CENT, up_us=DAY_US), TARGET)
     assert (reference.verdict, reference.cost_share, reference.needed_utilisation) == ("not enough data", None, None)
-    assert compare_fleet(Fleet(), TARGET)[0].verdict == "not enough data"
+    assert compare_fleet(FleetTotals(), TARGET)[0].verdict == "not enough data"
 
 
 def test_the_pass_rate_and_its_interval() -> None:
@@ -380,6 +380,6 @@ def test_the_target_is_met_by_what_is_known_alone(lines: tuple[Line, ...], word:
 def test_an_unmeasured_target_of_our_own_does_not_meet_the_target_either() -> None:
     """A pool's saving is against the same baseline model."""
     served = figures([line(pool="h100", ground="unmeasured", **SOLD)])
-    own = Fleet(bill_nanousd=100 * CENT, up_us=10, busy_us=5, served=served)
+    own = FleetTotals(bill_nanousd=100 * CENT, up_us=10, busy_us=5, served=served)
     reference, _, hosted = compare_fleet(own, TARGET)
     assert (reference.verdict, hosted.verdict) == ("not measured", "met")

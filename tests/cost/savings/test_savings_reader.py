@@ -1,4 +1,4 @@
-"""What the claim is made from: the scope's own rows, bills that are not posted yet, and the experiment's arms."""
+"""Inputs of the savings report: the scope's own rows, bills that are not posted yet, and the experiment's arms."""
 
 from collections.abc import Callable
 from datetime import date
@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.fleet.hours import HoursStore
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
@@ -18,8 +18,8 @@ from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.savings.comparisons import Ground
 from cost.savings.holdout import ArmSums
-from cost.savings.savings_reader import MAX_DAYS, ClaimBooks, ClaimReader
-from cost.savings.savings_report import DAILY_COLUMNS, Claim, claim, claim_as_json, daily
+from cost.savings.savings_reader import MAX_DAYS, SavingsInputs, SavingsReader
+from cost.savings.savings_report import DAILY_COLUMNS, SavingsReport, daily, savings_as_json, savings_report
 from cost.times import DAY_US, HOUR_US
 from gateway.database import make_engine
 from tests.cost.fleet.pools import DAY, pool, work
@@ -47,17 +47,17 @@ class Books:
         self.engine = engine
         self.ledger = LedgerStore(engine)
         self.hours = HoursStore(engine)
-        self.fleet = FleetBooks(engine, self.ledger)
-        self.reader = ClaimReader(engine, self.fleet, ground_of=MEASURED)
+        self.fleet = TrueUpStore(engine, self.ledger)
+        self.reader = SavingsReader(engine, self.fleet, ground_of=MEASURED)
 
     async def read(
         self, scope: ReadScope = ALL, *, days: int = 1, now_us: int = NIGHT, pools: Any = POOLS
-    ) -> ClaimBooks:
+    ) -> SavingsInputs:
         return await self.reader.read(scope, pools, DAY, DAY + days * DAY_US, now_us)
 
-    async def claim(self, scope: ReadScope = ALL, **how: Any) -> Claim:
+    async def report(self, scope: ReadScope = ALL, **how: Any) -> SavingsReport:
         found = await self.read(scope, **how)
-        return claim(
+        return savings_report(
             found,
             target=Decimal("0.4"),
             gateway_usd_per_hour=Decimal(0),
@@ -95,14 +95,14 @@ def books(engine: AsyncEngine) -> Books:
     return Books(engine)
 
 
-async def test_a_claim_is_the_same_before_and_after_its_bill_is_posted(books: Books) -> None:
+async def test_a_report_is_the_same_before_and_after_its_bill_is_posted(books: Books) -> None:
     """What the night will post is computed on the fly, and marked; afterwards it is in the books."""
     await books.ledger.insert([work("a", output_tokens=2_000_000), work("b", team_id="team_b"), bought("c")])
-    before = await books.claim()
+    before = await books.report()
     assert before.provisional_days == (DAY,)
     assert before.cost_nanousd == BILL + 3_000_000
     await books.true_up()
-    after = await books.claim()
+    after = await books.report()
     assert after.provisional_days == ()
     assert (after.comparisons, after.fleets, after.parts) == (before.comparisons, before.fleets, before.parts)
     (fleet,) = after.fleets
@@ -111,18 +111,18 @@ async def test_a_claim_is_the_same_before_and_after_its_bill_is_posted(books: Bo
 
 
 async def test_rows_that_came_after_the_posting_are_trued_up_on_the_fly(books: Books) -> None:
-    """The claim is never off by what the next night will mend."""
+    """The report is never off by what the next night will mend."""
     await books.ledger.insert([work("a")])
     await books.true_up()
     await books.ledger.insert([work("late", team_id="team_b", output_tokens=5_000_000)])
-    found = await books.claim()
+    found = await books.report()
     assert (found.provisional_days, found.cost_nanousd) == ((DAY,), BILL)
 
 
 async def test_today_is_billed_until_now(books: Books) -> None:
     """Six hours are 35.40 $, and the rest of the day is nobody's yet."""
     await books.ledger.insert([work("a")])
-    found = await books.claim(now_us=DAY + 6 * HOUR_US)
+    found = await books.report(now_us=DAY + 6 * HOUR_US)
     (fleet,) = found.fleets
     assert (found.cost_nanousd, fleet.fleet.up_us) == (35_400_000_000, 6 * HOUR_US)
     assert fleet.today == fleet.fleet
@@ -132,22 +132,22 @@ async def test_a_team_sees_its_own_rows_and_no_idle_gpu(books: Books) -> None:
     """Neither another team's rows nor what is nobody's; its share of the pool is trued up all the same."""
     await books.ledger.insert([work("a", output_tokens=2_000_000), work("b", team_id="team_b"), bought("c")])
     mine, theirs = (
-        await books.claim(PAYMENTS),
-        await books.claim(ReadScope(organisation_id="default", team_id="team_b")),
+        await books.report(PAYMENTS),
+        await books.report(ReadScope(organisation_id="default", team_id="team_b")),
     )
     assert (mine.fleets, mine.parts["idle"]) == ((), 0)
     assert (mine.figures.served, theirs.figures.served) == (2, 1)
-    whole = await books.claim()
+    whole = await books.report()
     assert mine.cost_nanousd + theirs.cost_nanousd + whole.parts["idle"] == whole.cost_nanousd == BILL + 3_000_000
-    stranger = await books.claim(ReadScope(organisation_id="other", team_id=None))
+    stranger = await books.report(ReadScope(organisation_id="other", team_id=None))
     assert (stranger.figures.served, stranger.cost_nanousd, stranger.fleets) == (0, 0, ())
 
 
 async def test_an_organisation_sees_no_other_ones_rows(books: Books) -> None:
     """Also where both use one pool: each pays for its own, and the owner for what is idle."""
     await books.ledger.insert([work("a"), work("b", organisation_id="other", team_id="team_x", output_tokens=900_000)])
-    owner = await books.claim()
-    other = await books.claim(ReadScope(organisation_id="other", team_id=None))
+    owner = await books.report()
+    other = await books.report(ReadScope(organisation_id="other", team_id=None))
     assert (other.parts["idle"], other.fleets) == (0, ())
     assert owner.cost_nanousd + other.cost_nanousd == BILL
 
@@ -161,20 +161,20 @@ async def test_what_failed_costs_and_has_no_baseline(books: Books) -> None:
             bought("s", served=False, origin="shadow", baseline_nanousd=None, hosted_nanousd=None),
         ]
     )
-    reference, cheapest, hosted = (await books.claim(pools=())).comparisons
+    reference, cheapest, hosted = (await books.report(pools=())).comparisons
     assert (reference.baseline_nanousd, reference.cost_nanousd) == (10_000_000, 9_000_000)
     assert (cheapest.baseline_nanousd, cheapest.cost_nanousd) == (5_000_000, 9_000_000)
     assert (hosted.baseline_nanousd, hosted.cost_nanousd) == (3_000_000, 9_000_000)
 
 
 async def test_an_unknown_price_is_counted_and_a_pools_is_known_by_its_bill(books: Books) -> None:
-    """A bought attempt without a price leaves the claim open; a pool's is billed."""
+    """A bought attempt without a price leaves the verdict open; a pool's is billed."""
     unpriced: dict[str, Any] = {"cost_nanousd": None, "input_nanousd": 0, "output_nanousd": 0}
     await books.ledger.insert([bought("a", **unpriced), work("b", **unpriced)])
-    assert (await books.claim()).figures.unpriced_attempts == 1
-    assert (await books.claim(pools=())).figures.unpriced_attempts == 2
+    assert (await books.report()).figures.unpriced_attempts == 1
+    assert (await books.report(pools=())).figures.unpriced_attempts == 2
     await books.hours.enter("h100", DAY, NEXT, 0)
-    found = await books.claim()
+    found = await books.report()
     assert found.figures.unpriced_attempts == 2
     assert found.fleets[0].fleet.overfull
 
@@ -183,10 +183,10 @@ async def test_a_pool_that_was_taken_out_before_its_bill_has_none(books: Books) 
     """At its planned rate, and without its idle hours, it would save what it never did; a posted day keeps its bill."""
     await books.ledger.insert([work(f"a{number}", at_us=DAY + HOUR_US) for number in range(150)])
     await books.true_up()
-    posted = await books.claim(pools=())
+    posted = await books.report(pools=())
     assert (posted.figures.unpriced_attempts, posted.cost_nanousd) == (0, BILL)
     await books.ledger.insert([work(f"b{number}", at_us=NEXT + HOUR_US) for number in range(150)])
-    found = await books.claim(pools=(), days=2)
+    found = await books.report(pools=(), days=2)
     assert (found.figures.unpriced_attempts, found.verdict) == (150, "not enough data")
 
 
@@ -198,14 +198,14 @@ async def test_hours_that_cannot_be_save_nothing(books: Books) -> None:
             for number in range(150)
         ]
     )
-    assert (await books.claim()).verdict == "met"
+    assert (await books.report()).verdict == "met"
     await books.hours.enter("h100", DAY, NEXT, 0)
     await books.hours.enter("h100", DAY, DAY + HOUR_US, 1)
     for scope in (ALL, PAYMENTS):
-        reference, cheapest, _ = (await books.claim(scope)).comparisons
+        reference, cheapest, _ = (await books.report(scope)).comparisons
         assert (reference.verdict, cheapest.verdict) == ("not enough data", "not met")
         assert "h100 worked longer than it was up" in reference.reasons[-1]
-    (fleet,) = (await books.claim()).fleets
+    (fleet,) = (await books.report()).fleets
     assert fleet.comparisons[0].verdict == "not enough data"
 
 
@@ -241,7 +241,7 @@ async def test_large_amounts_do_not_overflow(books: Books) -> None:
 
 
 async def test_with_very_many_requests_the_arms_are_of_the_latest_days(books: Books) -> None:
-    """When the time is up no earlier day is begun; both arms are of the same days, and the claim says from when on."""
+    """When the time is up no earlier day is begun; both arms are of the same days, and the report says from when on."""
     days = [DAY, DAY + DAY_US, DAY + 2 * DAY_US]
     await books.ledger.insert(
         [
@@ -251,7 +251,7 @@ async def test_with_very_many_requests_the_arms_are_of_the_latest_days(books: Bo
         ]
     )
     ticks = iter(range(100))
-    hurried = ClaimReader(
+    hurried = SavingsReader(
         books.engine, books.fleet, ground_of=MEASURED, arms_within_s=2, clock=lambda: float(next(ticks))
     )
     found = await hurried.read(ALL, POOLS, DAY, DAY + 3 * DAY_US, NIGHT + 3 * DAY_US)
@@ -267,24 +267,24 @@ async def test_ranges_are_whole_days_and_bounded(books: Books) -> None:
             await books.reader.read(ALL, POOLS, start, end, NIGHT)
 
 
-async def test_daily_rows_add_up_to_the_claim(books: Books) -> None:
-    """The CSV's days are the claim's range, cent by cent."""
+async def test_daily_rows_add_up_to_the_report(books: Books) -> None:
+    """The CSV's days are the range of the report, cent by cent."""
     await books.ledger.insert([work("a"), bought("b"), bought("c", at_us=NEXT + 5)])
     found = await books.read(days=3, now_us=NEXT + 12 * HOUR_US)
     rate, now = Decimal("0.5"), NEXT + 12 * HOUR_US
     rows = [dict(zip(DAILY_COLUMNS, row, strict=True)) for row in daily(found, gateway_usd_per_hour=rate, now_us=now)]
     assert [row["day"] for row in rows] == ["2026-11-20", "2026-11-21"]
-    whole = claim(found, target=Decimal("0.4"), gateway_usd_per_hour=rate, now_us=now, judged=None)
+    whole = savings_report(found, target=Decimal("0.4"), gateway_usd_per_hour=rate, now_us=now, judged=None)
     assert sum(row["cost_usd"] for row in rows) == usd(whole.cost_nanousd)
     assert usd(whole.parts["gateway"]) == Decimal(18)
     assert sum(row["reference_baseline_usd"] for row in rows) == usd(whole.comparisons[0].baseline_nanousd)
     assert [row["provisional"] for row in rows] == ["yes", "yes"]
 
 
-async def test_the_claim_is_told_in_exact_decimals(books: Books) -> None:
+async def test_the_report_is_told_in_exact_decimals(books: Books) -> None:
     """No amount of money is a float on its way out."""
     await books.ledger.insert([work("a"), bought("b", arm="holdout")])
-    found = claim_as_json(await books.claim())
+    found = savings_as_json(await books.report())
     amounts = [*found["cost"].values(), found["cost_usd"], *(each["cost_usd"] for each in found["comparisons"])]
     assert all(isinstance(amount, Decimal) for amount in amounts)
     assert sum(found["cost"].values()) == found["cost_usd"]
@@ -301,7 +301,7 @@ async def test_the_measured_saving_bears_what_was_spent_beside_requests(books: B
         [bought(f"h{number}", arm="holdout", cost_nanousd=10_000_000_000) for number in range(40)]
         + [work(f"c{number}", arm="control", cost_nanousd=3_000_000_000) for number in range(40)]
     )
-    found = (await books.claim()).measured
+    found = (await books.report()).measured
     assert found is not None
     # The pool's rows are worth 120 $ at the planned rate, and 141.60 $ in truth: 0.54 $ more for each.
     assert found.beside_nanousd == 540_000_000
@@ -312,7 +312,7 @@ async def test_two_pools_are_told_together_and_apart(books: Books) -> None:
     """All of them first, then each by name; their bills add up."""
     second = pool(name="l4", targets=["tiny"], gpus_per_replica=1, usd_per_gpu_hour=1, up_since=date(2026, 11, 20))
     await books.ledger.insert([work("a"), work("b", target_id="tiny", pool="l4")])
-    found = (await books.claim(pools=(*POOLS, second))).fleets
+    found = (await books.report(pools=(*POOLS, second))).fleets
     assert [each.pool for each in found] == ["", "h100", "l4"]
     assert [each.fleet.bill_nanousd for each in found] == [BILL + 24_000_000_000, BILL, 24_000_000_000]
 
@@ -321,7 +321,7 @@ async def test_a_day_that_is_over_is_read_once(engine: AsyncEngine) -> None:
     """What was read of the experiment is kept for ten minutes; today, and a day that ended just now, are always read."""
     now = 0.0
     books = Books(engine)
-    reader = ClaimReader(engine, books.fleet, ground_of=MEASURED, clock=lambda: now)
+    reader = SavingsReader(engine, books.fleet, ground_of=MEASURED, clock=lambda: now)
     later = NEXT + 5 * HOUR_US
 
     async def held_out(now_us: int) -> int:

@@ -6,8 +6,8 @@ import pytest
 
 from cost.savings.comparisons import Line
 from cost.savings.holdout import ArmSums
-from cost.savings.savings_reader import ClaimBooks
-from cost.savings.savings_report import Claim, claim, claim_as_json, comparability
+from cost.savings.savings_reader import SavingsInputs
+from cost.savings.savings_report import SavingsReport, comparability, savings_as_json, savings_report
 from cost.times import DAY_US
 
 DAY = 20_000 * DAY_US
@@ -20,7 +20,7 @@ def arm(costs: list[int]) -> ArmSums:
 NOBODY = ArmSums()
 
 
-def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, served: int = 1_000) -> Claim:
+def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, served: int = 1_000) -> SavingsReport:
     """A day of requests that would have cost 100 each at the reference."""
     line = Line(
         day_us=DAY,
@@ -34,8 +34,10 @@ def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, ser
         baselines=(100 * served, 0, 0),
         rows=(served, 0, 0),
     )
-    books = ClaimBooks(start_us=DAY, end_us=DAY + DAY_US, lines=(line,), holdout=holdout, control=control)
-    return claim(books, target=Decimal("0.4"), gateway_usd_per_hour=Decimal(0), now_us=DAY + DAY_US, judged=None)
+    books = SavingsInputs(start_us=DAY, end_us=DAY + DAY_US, lines=(line,), holdout=holdout, control=control)
+    return savings_report(
+        books, target=Decimal("0.4"), gateway_usd_per_hour=Decimal(0), now_us=DAY + DAY_US, judged=None
+    )
 
 
 @pytest.mark.parametrize(("cost", "agrees"), [(40, True), (54, False)])
@@ -47,7 +49,7 @@ def test_a_calculation_outside_of_the_interval_is_told_with_who_took_part(cost: 
     assert beside.agrees is agrees
     assert (beside.took_part, beside.served, beside.part) == (200, 1_000, Decimal("0.2"))
     assert (beside.each_nanousd, beside.all_each_nanousd) == (40, cost)
-    told = claim_as_json(found)["measured"]
+    told = savings_as_json(found)["measured"]
     assert (told["agrees_with_calculation"], told["share_of_served"]) == (agrees, Decimal("0.2"))
 
 
@@ -56,6 +58,6 @@ def test_without_an_experiment_or_a_request_nothing_is_compared() -> None:
     assert comparability(made(cost=40)) is None
     small = made(cost=40, holdout=arm([100]), control=arm([40]))
     assert comparability(small) is None
-    assert claim_as_json(small)["measured"]["agrees_with_calculation"] is None
+    assert savings_as_json(small)["measured"]["agrees_with_calculation"] is None
     arms = {"holdout": arm([90, 110] * 50), "control": arm([35, 45] * 50)}
     assert comparability(made(cost=40, served=0, **arms)) is None

@@ -146,13 +146,13 @@ async def test_without_a_folder_the_outbox_keeps_it_single(booked: AsyncEngine) 
 async def test_a_failure_leaves_the_day_due(booked: AsyncEngine, tmp_path: Path) -> None:
     """A day is marked when all of it is delivered, and not before."""
 
-    class Full:
+    class Full(Outbox):
         async def put(self, *_arguments: Any) -> bool:
             raise OSError("no room")
 
     section = ReportSection(folder=tmp_path, webhook="finance")
     with pytest.raises(OSError, match="no room"):
-        await DailyReports(booked, section, Full()).deliver_due(NEXT_MORNING_US)
+        await DailyReports(booked, section, Full(booked)).deliver_due(NEXT_MORNING_US)
     assert not found(tmp_path, ".delivered")
     assert await DailyReports(booked, section, Outbox(booked)).deliver_due(NEXT_MORNING_US) == days(18, 19, 20)
 

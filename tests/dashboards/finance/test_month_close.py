@@ -111,7 +111,7 @@ async def test_who_signed_is_in_the_audit_log(finance: Finance, browser: Browser
     tick = {"month": "2026-03", "step": "reconciliation/vllm", "ticked": "on", "comment": "seen"}
     await browser.post(f"{PATH}/mark", tick)
     await browser.post(f"{PATH}/sign", {"month": "2026-03", "comment": "done"})
-    found = await finance.gateway.parts.audit.page(Scope(organisation_id="acme"))
+    found = await finance.gateway.parts.identity.audit.page(Scope(organisation_id="acme"))
     told = {entry.action: entry for entry in found}
     assert told["month.signed"].reason == "done"
     assert told["month.signed"].object_id == "2026-03"

@@ -82,8 +82,8 @@ def test_every_metric_is_shown_somewhere() -> None:
 def documented() -> dict[str, set[str]]:
     """Each metric's labels. tests/proxy/observers holds the page against the code."""
     page = (FOLDER.parents[2] / "docs" / "observability.md").read_text()
-    rows = re.findall(r"^\| `(weighbridge_\w+)`(?: \(h\))? \| ([^|]*)\|", page, re.MULTILINE)
-    return {name: {label.strip() for label in labels.split(",") if label.strip() != "-"} for name, labels in rows}
+    rows = re.findall(r"^- `(weighbridge_\w+)`(?: \(h\))?(?: \{([^}]*)\})?", page, re.MULTILINE)
+    return {name: {label.strip() for label in labels.split(",") if label.strip()} for name, labels in rows}
 
 
 def test_every_label_is_one() -> None:

@@ -17,7 +17,9 @@ from api.web.gateway import Gateway
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from dashboards.web.cookie import COOKIE
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from tests.api.live.ledger import ended
 from tests.processes import until
@@ -235,7 +237,7 @@ async def test_an_operator_drains_and_takes_it_back(own: Running) -> None:
         assert 'aria-label="Drain one"' in (await browser.get(f"{HOME}/pools/gpus")).text
         assert (await browser.post(f"{HOME}/pools/gpus/replicas/none/drain")).status == 404
         assert (await browser.post(f"{HOME}/pools/none/replicas/one/drain")).status == 404
-    entries = await gateway_of(own).audit.page(Scope(organisation_id=None))
+    entries = await gateway_of(own).identity.audit.page(Scope(organisation_id=None))
     told = [
         (each.action, each.object_id, each.actor_name) for each in reversed(entries) if each.object_kind == "replica"
     ]
@@ -256,7 +258,7 @@ async def test_who_only_reads_drains_nothing(own: Running) -> None:
     async with signed_in(own, role="finance") as browser:
         assert 'aria-label="Drain' not in (await browser.get(f"{HOME}/pools/gpus")).text
         assert (await browser.post(f"{HOME}/pools/gpus/replicas/one/drain")).status == 403
-    assert not gateway_of(own).fleet_view.registry.ordered("gpus")  # type: ignore[union-attr]
+    assert not gateway_of(own).views.fleet.registry.ordered("gpus")  # type: ignore[union-attr]
 
 
 async def test_the_same_over_the_api(own: Running) -> None:
@@ -307,7 +309,8 @@ async def test_it_is_told_also_while_the_database_is_away(running: Running) -> N
     gateway = gateway_of(running)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(engine.dispose)
-        away = gateway._replace(database=engine, operations=open_operations(engine, stack))
+        views = gateway.views._replace(operations=open_operations(engine, stack))
+        away = gateway._replace(database=engine, views=views)
         told = await operations_snapshot(away)
     assert told["incidents"][0]["subject"] == "database"
     assert told["incidents"][0]["severity"] == "bad"

@@ -9,7 +9,7 @@ import aiohttp
 from cost.times import HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
 from proxy.settle.refusals.store import RefusalStore
-from proxy.settle.traffic.store import Slot, TrafficStore
+from proxy.settle.traffic.store import TrafficInterval, TrafficStore
 from proxy.settle.traffic.waits import RANGES, range_of
 from tests.api.finance import SCRIPTED
 from tests.running_gateway import model, running_gateway
@@ -22,7 +22,7 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
     """A minute that nobody told of counts in no rate, and is a gap in every line."""
     ttft = [0] * RANGES
     ttft[range_of(0.4)] = 10
-    slot = Slot(
+    interval = TrafficInterval(
         start_us=START_US,
         requests=30,
         errors=2,
@@ -33,7 +33,7 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
         waiting=5,
         ttft=ttft,
     )
-    traffic = Traffic(MINUTE_US, (START_US, START_US + MINUTE_US), (slot, None))
+    traffic = Traffic(MINUTE_US, (START_US, START_US + MINUTE_US), (interval, None))
     figures = {label: figure for label, figure, _ in figures_of(traffic)}
     assert figures["Requests"] == "30"
     assert figures["Tokens per second"] == "10"
@@ -46,7 +46,7 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
     assert [line.label for line in charts["First token of streams"].series] == ["p50", "p95", "p99"]
 
 
-async def told(store: TrafficStore, least: int) -> tuple[Slot, ...]:
+async def told(store: TrafficStore, least: int) -> tuple[TrafficInterval, ...]:
     """Waits for the control plane's round."""
     async with asyncio.timeout(30):
         while True:

@@ -14,7 +14,9 @@ from accounts.people.sessions import Sessions
 from accounts.people.sign_in_config import SignInSection
 from cost.times import wall_us
 from dashboards.web.cookie import COOKIE
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.running_gateway import PEPPER, Running
 from tests.signed_in import Answer
 

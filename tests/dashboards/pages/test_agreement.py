@@ -29,7 +29,8 @@ from cost.ledger.verify import check
 from cost.prices import nanousd, usd
 from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, wall_us
 from dashboards.ui.formats import exact_money, exact_share
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.demo.company import TEAMS
 from gateway.demo.history import write_history
@@ -381,10 +382,10 @@ async def test_idle_hours_are_the_same_share_on_both_pages(sample: Sample) -> No
     )
 
 
-async def test_the_claim_and_the_budgets_are_one(sample: Sample) -> None:
+async def test_the_savings_and_the_budgets_are_one(sample: Sample) -> None:
     """What the API tells of savings and budgets is what finance's and the teams' pages and files tell."""
     for team_id in ("", "support"):
-        await _claim_agrees(sample, team_id)
+        await _savings_agree(sample, team_id)
     ours = [each for each in (await sample.api("/v1/budgets"))["data"] if each["scope"] == "team"]
     assert ours
     for budget in ours:
@@ -396,7 +397,7 @@ async def test_the_claim_and_the_budgets_are_one(sample: Sample) -> None:
             assert exact_money(nanousd(spent)) in await sample.page(page)
 
 
-async def _claim_agrees(sample: Sample, team_id: str) -> None:
+async def _savings_agree(sample: Sample, team_id: str) -> None:
     asked = {**sample.days, **({"team_id": team_id} if team_id else {})}
     path = f"/dashboard/finance?team={team_id}"
     while True:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from accounts.people.sessions import REMEMBERED_US, Sessions
 from accounts.store import AccountStore
-from gateway.configuration.settings import Environment
+from gateway.configuration.environment import Environment
 from gateway.database import make_engine, migrate
 from tests.postgres import postgres_binaries, running_postgres
 from tests.running_gateway import PEPPER, gateway_at, model
@@ -44,7 +44,7 @@ async def left_alone(folder: Path) -> AsyncIterator[tuple[Browser, Browser, Sess
             operator = await stack.enter_async_context(signed_in(running, "ola@example.com", role="operator"))
             for browser, path in ((admin, "/dashboard/teams/team_a"), (operator, "/dashboard/operations")):
                 assert (await browser.get(path)).status == 200
-        yield admin, operator, running.parts.sessions
+        yield admin, operator, running.parts.identity.sessions
 
 
 async def test_pages_say_so_and_operators_still_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

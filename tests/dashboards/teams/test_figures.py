@@ -172,6 +172,6 @@ def test_a_correction_is_no_habit() -> None:
     assert budget_line(budget(), found) == budget_line(budget(), plain)
 
 
-def test_a_share_is_rounded_as_the_claim_is() -> None:
+def test_a_share_is_rounded_as_the_report_is() -> None:
     """What is not quite the target never reads as if it were."""
     assert saved_share(sums(cost_nanousd=60_001, baseline_nanousd=100_000, baseline_rows=1)) == Decimal("0.3999")

@@ -9,7 +9,9 @@ import yaml
 
 from gateway.commands.explain import Explanation, explain
 from gateway.commands.route import _print_explanation
-from gateway.configuration.settings import Environment, GatewayConfig, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 from tests.proxy.made_up_classifier import MadeUpClassifier, made_up_sample
 from tests.proxy.plan.test_quality_tolerance import ABILITIES
 from tests.proxy.plan.test_tool_loop import FAILED, USER, step

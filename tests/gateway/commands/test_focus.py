@@ -13,7 +13,7 @@ from accounts.store import AccountStore
 from cost.prices import usd
 from gateway.cli import app
 from gateway.database import make_engine
-from tests.cost.reports import books
+from tests.cost.reports import sample_ledger as books
 from tests.sqlite import newest_sqlite
 
 DAYS = ("--from", "2026-04-01", "--to", "2026-05-31")

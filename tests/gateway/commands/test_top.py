@@ -16,7 +16,9 @@ from pydantic import SecretStr
 from rich.console import Console
 
 from gateway.commands.top import screen
-from gateway.configuration.settings import Environment, load, peppers
+from gateway.configuration.environment import Environment
+from gateway.configuration.peppers import peppers
+from gateway.configuration.settings import load
 from tests.nursery import nursery
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 

@@ -18,13 +18,14 @@ import openai
 import pytest
 import yaml
 
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
+from gateway.demo.demo_report import Closing, Row, Totals, agreement, cut, totals, verdict, verified
 from gateway.demo.prompts import PROMPTS
-from gateway.demo.report import Closing, Row, Totals, agreement, cut, totals, verdict, verified
 from gateway.demo.run import DemoFailed, persistently
 from gateway.demo.stage import choose_stage, write_config
 
-_TIMEOUT_S = 110.0
+_TIMEOUT_S = 240.0
 _FEWER = """
 from gateway.cli import app
 from gateway.demo import run

@@ -21,7 +21,8 @@ from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from cost.ledger.verify import check
 from cost.times import DAY_US, HOUR_US, day_of
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.demo import company
 from gateway.demo.history import History, replicas_up, times_of, write_history

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY
+from gateway.link.worker_questions import VOCABULARY
 from selfhosted.balance.sharing import PromptsSent
 from selfhosted.config import PoolConfig
 from selfhosted.health.judge import PoolJudge

@@ -172,15 +172,15 @@ async def test_grants(engine: AsyncEngine) -> None:
     async with linked(engine) as (link, hub):
         remote = RemoteGrants(link, store)
         want = GrantRequest(amount_nanousd=100, budget_ids=("b1",))
-        given = await remote.regrant("boot1", {"b1": GrantNeed(floor_nanousd=0)}, [want], NOON_US)
+        given = await remote.renew_grants("boot1", {"b1": GrantNeed(floor_nanousd=0)}, [want], NOON_US)
         assert given["b1"].granted_nanousd >= 100
         assert await remote.standings(NOON_US) == await store.standings(NOON_US)
-        back = await remote.regrant("boot1", {"b1": GrantNeed(floor_nanousd=40)}, [], NOON_US)
+        back = await remote.renew_grants("boot1", {"b1": GrantNeed(floor_nanousd=40)}, [], NOON_US)
         assert back["b1"].granted_nanousd == 40
         assert [each.held_nanousd for each in await store.standings(NOON_US)] == [40]
         await hub.aclose()
         assert await remote.standings(NOON_US) == await store.standings(NOON_US)
-        again = await remote.regrant("boot1", {"b1": GrantNeed(floor_nanousd=40)}, [want], NOON_US)
+        again = await remote.renew_grants("boot1", {"b1": GrantNeed(floor_nanousd=40)}, [want], NOON_US)
         assert again["b1"].granted_nanousd >= 140
         with pytest.raises(LinkDown):
-            await remote.regrant("boot1", {"b1": GrantNeed(floor_nanousd=0)}, [], NOON_US)
+            await remote.renew_grants("boot1", {"b1": GrantNeed(floor_nanousd=0)}, [], NOON_US)

@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
-from gateway.configuration.settings import Environment, load
+from gateway.configuration.environment import Environment
+from gateway.configuration.settings import load
 from gateway.process.hash_key import hash_key
 from tests.fleet import Place, pool, pooled_model
 

@@ -10,14 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
-from gateway.link.reports import VOCABULARY
+from gateway.link.worker_questions import VOCABULARY
 from gateway.wiring.processes import count_workers, told_processes
-from proxy.shared.redis.live_processes import LiveProcesses, ToldProcesses
+from proxy.shared.redis.live_processes import LiveProcesses, ReportedProcesses
 from tests.processes import until
 
 
 @contextlib.asynccontextmanager
-async def worker(path: Path, boot_id: str) -> AsyncIterator[ToldProcesses]:
+async def worker(path: Path, boot_id: str) -> AsyncIterator[ReportedProcesses]:
     link = Link(path, VOCABULARY)
     told = told_processes(link)
     link.start(Hello(boot_id, 1))

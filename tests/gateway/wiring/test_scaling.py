@@ -7,7 +7,7 @@ import pytest
 
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection, SecondsPerMillion
-from gateway.configuration.settings import GatewayConfig
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.scaling import PoolDemand, PoolSignals, PriceElsewhere, is_economic, sold_elsewhere
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.configuration.settings import GatewayConfig, load, read_environment
+from gateway.configuration.environment import read_environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load
 from gateway.wiring.policy import build_policy
 from planner.savings.lateness_simulation import Requests, RoomPlanner
 from planner.savings.workload import planned, repeated, routes_of, workload_of

@@ -10,7 +10,7 @@ from providers.catalog import Catalog, build_catalog
 from providers.config import ProvidersSection
 from providers.target import Target
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import QueueSnapshot, Slot, Work
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit, QueueSnapshot
 from proxy.admit.queues.queues import Queues
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.batch.idle_capacity import BESIDE, IdleCapacity
@@ -48,8 +48,8 @@ def queues(**given: Any) -> Queues:
     return Queues({"q": config}, Capacity(lambda: 1, clock=lambda: 0.0), lambda: 0.0)
 
 
-async def begin(site: Queues, tokens: int, tier: str = "interactive") -> Slot:
-    work = Work(team_id="t", weight=1.0, tier=tier, priority=0, tokens=tokens, start_by=1_000.0)  # type: ignore[arg-type]
+async def begin(site: Queues, tokens: int, tier: str = "interactive") -> QueuePermit:
+    work = QueueItem(team_id="t", weight=1.0, tier=tier, priority=0, tokens=tokens, start_by=1_000.0)  # type: ignore[arg-type]
     return await site.enter("own", work)
 
 
@@ -58,10 +58,10 @@ async def test_a_queue_leaves_what_nothing_uses() -> None:
     site = queues(light_share=0.0, interactive_share=0.0)
     room = IdleCapacity(lambda: catalog("own"), site, None)
     assert room.idle("own") == 1.0
-    slot = await begin(site, 400)
+    permit = await begin(site, 400)
     await begin(site, 100, "batch")
     assert room.idle("own") == pytest.approx(0.5)
-    slot.release()
+    permit.release()
     assert room.idle("own") == pytest.approx(0.9)
     await begin(site, 900)
     assert room.idle("own") == 0.0

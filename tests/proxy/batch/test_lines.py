@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from proxy.batch.batch import ClaimedLine
-from proxy.batch.line_protocol import Answered
+from proxy.batch.line_protocol import LineReply
 from proxy.batch.lines import meaning_of, request_id, wait_s
 from proxy.shared.retryable import Meaning
 from tests.proxy.batch.made_up import Clock, a_batch, stores
@@ -46,16 +46,16 @@ def claimed(**given: int) -> ClaimedLine:
 )
 def test_what_may_pass_is_begun_again(status: int, code: str, failures: int, meaning: Meaning) -> None:
     """As often as allowed; what says nothing of the line does not count."""
-    assert meaning_of(Answered(status=status, body=b"", code=code), claimed(failures=failures), tries=3) == meaning
+    assert meaning_of(LineReply(status=status, body=b"", code=code), claimed(failures=failures), tries=3) == meaning
 
 
 def test_waits_double_and_are_bounded() -> None:
     """What a reply says comes first."""
-    failed = Answered(status=502, body=b"")
+    failed = LineReply(status=502, body=b"")
     assert [wait_s(failed, claimed(failures=number), 0.0) for number in (0, 1, 2, 100)] == [1, 2, 4, 300]
     assert wait_s(failed, claimed(), 1.0) == 2
-    assert wait_s(Answered(status=429, body=b"", retry_after_s=7.5), claimed(failures=9), 0.0) == 7.5
-    assert wait_s(Answered(status=429, body=b"", retry_after_s=0.0), claimed(), 0.0) == 0.2
+    assert wait_s(LineReply(status=429, body=b"", retry_after_s=7.5), claimed(failures=9), 0.0) == 7.5
+    assert wait_s(LineReply(status=429, body=b"", retry_after_s=0.0), claimed(), 0.0) == 0.2
 
 
 async def test_each_beginning_has_a_request_id_of_its_own(engine: AsyncEngine, tmp_path: Path) -> None:

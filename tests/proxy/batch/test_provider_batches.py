@@ -21,8 +21,7 @@ from providers.target import Deployment
 from proxy.batch.batch import Batch, ClaimedLine
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import Owner
-from proxy.batch.line_protocol import Answered, Asked, Offers, OptionName, ProviderBatchLine
-from proxy.batch.observers import ProviderBatchObserver
+from proxy.batch.line_protocol import LineReply, LineRequest, Offers, OptionName, ProviderBatchLine
 from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.provider_batches import ProviderBatchRunner, set_aside_s
 from proxy.batch.scheduler import Slack
@@ -56,7 +55,7 @@ class Line:
         self.costs: dict[OptionName, int | None] = {"provider": 5, "calls": 10}
         self.answers_are_of_use = True
 
-    async def offers(self, asked: Asked, *, flex: bool) -> Offers:
+    async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
         assert not flex
         if "provider" not in self.costs:
             return Offers(costs=self.costs)
@@ -71,11 +70,11 @@ class Line:
         )
         return Offers(costs=self.costs, handing=handing)
 
-    async def answered(self, asked: Asked, reserve: Entry, body: bytes) -> tuple[Answered, Entry]:
+    async def answered(self, asked: LineRequest, reserve: Entry, body: bytes) -> tuple[LineReply, Entry]:
         if not self.answers_are_of_use:
             raise AnswerLost("made up", deployment_id="t/main")
         settled = msgspec.structs.replace(reserve, entry="settle", cost_nanousd=10, request_nanousd=10)
-        return Answered(status=200, body=body, cost_nanousd=10), settled
+        return LineReply(status=200, body=body, cost_nanousd=10), settled
 
 
 class Purse:
@@ -92,14 +91,6 @@ class Purse:
 
     async def free(self, name: str) -> None:
         self.held.pop(name, None)
-
-
-class Counts(ProviderBatchObserver):
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def count_handed(self, what: str, number: int = 1) -> None:
-        self.seen[what] += number
 
 
 class House:
@@ -123,7 +114,7 @@ class House:
         )
         self.line = Line(self.at)
         self.purse = Purse()
-        self.counts = Counts()
+        self.counts: Counter[str] = Counter()
         self.slack = EASY
         self.handover = self.process()
 
@@ -150,7 +141,7 @@ class House:
             money=self.purse,
             holder=HOLDER,
             clock=lambda: self.clock.now_us / SECOND_US,
-            observer=self.counts,
+            count=lambda what, number: self.counts.update({what: number}),
         )
 
     names: tuple[str, ...] = ()
@@ -178,9 +169,9 @@ class House:
     async def states(self) -> Counter[int]:
         return Counter(row["state"] for row in await self.rows("SELECT state FROM batch_line"))
 
-    async def tend(self, after_s: float = 61) -> None:
+    async def poll(self, after_s: float = 61) -> None:
         self.clock.passes(after_s)
-        await self.handover.tend()
+        await self.handover.poll()
 
 
 @pytest.fixture
@@ -204,7 +195,7 @@ async def test_a_group_is_handed_over_answered_and_forgotten(house: House) -> No
     assert house.purse.held == {made["handed_id"]: 140}
     assert await house.entries() == {"reserve": 7}
     assert (await house.store.out())[house.names[0]].tokens == 700
-    await house.tend()
+    await house.poll()
     (made,) = await house.handed()
     assert (made["state"], made["outcome"], made["answered"], made["lines_left"]) == ("ended", "completed", 7, 0)
     assert await house.states() == {ANSWERED: 7}
@@ -212,7 +203,7 @@ async def test_a_group_is_handed_over_answered_and_forgotten(house: House) -> No
     assert not house.purse.held
     batch = await house.batches.get(house.names[0])
     assert (batch.completed, batch.cost_nanousd, batch.tokens_left) == (7, 70, 0)
-    assert +house.counts.seen == {"handed": 7, "answered": 7}
+    assert +house.counts == {"handed": 7, "answered": 7}
     assert await house.store.turnaround_s("t/main") == pytest.approx(61)
 
 
@@ -232,13 +223,13 @@ async def test_a_process_that_dies_while_it_hands_over_loses_and_doubles_nothing
         await house.handover.hand_over()
     house.api.create = create  # type: ignore[method-assign]
     other = house.process()
-    await other.tend()
+    await other.poll()
     assert [row["state"] for row in await house.handed()] == ["making"], "its lease has not ended"
     house.clock.passes(1_000)
-    await other.tend()
+    await other.poll()
     await other.hand_over()
     house.clock.passes(61)
-    await other.tend()
+    await other.poll()
     rows = await house.handed()
     assert Counter(row["outcome"] for row in rows) == (
         {"completed": 1} if moment == "after" else {"lost": 1, "completed": 1}
@@ -256,7 +247,7 @@ async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house:
 
     async def stands_still(deployment: Deployment, name: str, path: str, calls: list[BatchCall]) -> str:
         house.clock.passes(1_000)
-        await house.process().tend()
+        await house.process().poll()
         made.append((deployment, await create(deployment, name, path, calls)))
         return made[0][1]
 
@@ -267,7 +258,7 @@ async def test_a_process_that_stood_still_leaves_no_batch_at_the_provider(house:
     assert await house.states() == {WAITING: 3}
     assert await house.entries() == {"reserve": 3, "void": 3}
     assert (await house.api.look(*made[0])).outcome == "cancelled"
-    await house.tend()
+    await house.poll()
     assert [row["state"] for row in await house.handed()] == ["ended"]
     assert await left_there(house, upstream) == 0
 
@@ -290,10 +281,10 @@ async def test_a_process_that_dies_while_it_collects_books_nothing_twice(
 
     house.store.collect = dies  # type: ignore[method-assign,assignment]
     with pytest.raises(Killed):
-        await house.tend()
+        await house.poll()
     house.store.collect = collect  # type: ignore[method-assign]
     assert await house.states() == {ANSWERED: 2, RUNNING: 3}
-    await house.tend()
+    await house.poll()
     assert await house.states() == {ANSWERED: 5}
     assert await house.entries() == {"reserve": 5, "settle": 5}
     (made,) = await house.handed()
@@ -326,18 +317,18 @@ async def test_a_process_that_dies_before_the_provider_has_forgotten_leaves_noth
 
     house.api.forget = dies  # type: ignore[method-assign,assignment]
     with pytest.raises(Killed):
-        await house.tend()
+        await house.poll()
     assert [row["state"] for row in await house.handed()] == ["forgetting"]
     assert await house.states() == {ANSWERED: 2}
     assert await house.entries() == {"reserve": 2, "settle": 2}
     house.api.forget = fails  # type: ignore[method-assign]
     house.handover = house.process()
     for _ in range(3):
-        await house.tend()
+        await house.poll()
     assert asked == 3
     assert await left_there(house, upstream) > 0
     house.api.forget = forget  # type: ignore[method-assign]
-    await house.tend()
+    await house.poll()
     (made,) = await house.handed()
     assert (made["state"], made["outcome"], made["answered"]) == ("ended", "completed", 2)
     assert await left_there(house, upstream) == 0
@@ -359,7 +350,7 @@ async def test_a_provider_that_never_forgets_is_told_of_after_a_week(
 
     house.api.forget = fails  # type: ignore[method-assign]
     for _ in range(8 * 6):
-        await house.tend(after_s=4 * 3_600)
+        await house.poll(after_s=4 * 3_600)
     assert 10 < asked < 30
     (made,) = await house.handed()
     assert (made["state"], made["outcome"]) == ("ended", "completed")
@@ -391,7 +382,7 @@ async def test_what_was_uploaded_for_a_batch_that_was_refused_is_removed(
     await house.handover.hand_over()
     assert [row["outcome"] for row in await house.handed()] == ["refused"]
     assert await left_there(house, upstream) == int(house.api.names_batches)
-    await house.tend()
+    await house.poll()
     assert await left_there(house, upstream) == 0
     assert [row["state"] for row in await house.handed()] == ["ended"]
     assert await house.states() == {WAITING: 2}
@@ -408,8 +399,8 @@ async def test_what_is_late_goes_another_way_in_time(house: House) -> None:
     assert batch.expires_us is not None
     assert made["give_up_us"] < batch.expires_us
     assert house.handover.bound(batch) == 2, "what may go there when it is measured waits for that"
-    await house.tend(after_s=(made["give_up_us"] - house.clock.now_us) / SECOND_US - 500)
-    await house.tend()
+    await house.poll(after_s=(made["give_up_us"] - house.clock.now_us) / SECOND_US - 500)
+    await house.poll()
     (made,) = await house.handed()
     assert (made["outcome"], made["answered"]) == ("late", 1)
     assert await house.states() == {ANSWERED: 1, WAITING: 19}
@@ -434,14 +425,14 @@ async def test_an_answer_that_nobody_needs_any_more_is_booked_all_the_same(house
     (line,) = await house.batches.claim(batch.batch_id, 1, HOLDER, 60 * SECOND_US)
     assert len(await house.batches.answer([result(line)])) == 1
     for _ in range(100):
-        await house.tend()
+        await house.poll()
         if (await house.handed())[0]["state"] == "ended":
             break
     (made,) = await house.handed()
     assert (made["answered"], made["unneeded"]) == (0, 1)
     assert await house.entries() == {"reserve": 1, "settle": 1}
     assert (await house.batches.get(batch.batch_id)).cost_nanousd == 7
-    assert house.counts.seen["unneeded"] == 1
+    assert house.counts["unneeded"] == 1
 
 
 async def test_calls_that_fail_there_are_asked_again_elsewhere(house: House) -> None:
@@ -449,7 +440,7 @@ async def test_calls_that_fail_there_are_asked_again_elsewhere(house: House) -> 
     house.line.script = lambda number: "error-500" if number == 1 else "ok"
     await house.batch(3)
     await house.handover.hand_over()
-    await house.tend()
+    await house.poll()
     assert await house.states() == {ANSWERED: 2, WAITING: 1}
     assert await house.entries() == {"reserve": 3, "settle": 2, "void": 1}
     house.at = msgspec.structs.replace(house.at, base_url="http://127.0.0.1:1")
@@ -469,19 +460,19 @@ async def test_what_was_paid_for_without_an_answer_is_booked_at_the_most(house: 
     await house.batch(2)
     house.line.answers_are_of_use = False
     await house.handover.hand_over()
-    await house.tend()
+    await house.poll()
     (made,) = await house.handed()
     assert (made["answered"], made["unneeded"], made["estimated"]) == (0, 0, 2)
     house.line.script = lambda _number: "hang"
     await house.batch(3)
     await house.handover.hand_over()
     house.at = msgspec.structs.replace(house.at, base_url="http://127.0.0.1:1")
-    await house.tend(after_s=100_001)
+    await house.poll(after_s=100_001)
     assert [row["outcome"] for row in await house.handed()] == ["completed", "lost"]
     assert await house.entries() == {"reserve": 5, "settle": 5}
     spent = await house.rows("SELECT sum(cost_nanousd) AS n FROM ledger_entry WHERE entry = 'settle'")
     assert spent == [{"n": 100}]
-    assert house.counts.seen["estimated"] == 5
+    assert house.counts["estimated"] == 5
     assert await house.states() == {WAITING: 5}
 
 
@@ -492,8 +483,8 @@ async def test_a_batch_that_its_team_cancels_is_cancelled_there(house: House) ->
     await house.handover.hand_over()
     owner = Owner(organisation_id=batch.organisation_id, team_id=batch.team_id)
     await house.batches.cancel(owner, batch.batch_id)
-    await house.tend()
-    await house.tend()
+    await house.poll()
+    await house.poll()
     assert await house.states() == {ANSWERED: 1, CANCELLED: 1}
     assert await house.entries() == {"reserve": 2, "settle": 1, "void": 1}
 

@@ -11,7 +11,7 @@ from accounts.caller import Caller
 from proxy.batch.batch import Batch, NewBatch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import FileStore
-from proxy.batch.line_protocol import Answered, Asked
+from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.batch.observers import Event
 from proxy.batch.runner import BatchRunner
 from proxy.batch.store import BatchStore
@@ -52,9 +52,9 @@ class _House:
         del caller, validated, batch_id
         return None
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: LineRequest) -> LineReply:
         del asked
-        return Answered(status=200, body=b"{}")
+        return LineReply(status=200, body=b"{}")
 
 
 async def _told(connection: AsyncConnection, batch: Batch, event_: Event) -> None:
@@ -68,7 +68,7 @@ def _runner(batches: BatchStore, files: FileStore, poll_s: float) -> BatchRunner
         batches=batches,
         files=files,
         answering=house,
-        callers=house,
+        caller_of=house.caller_of,
         room=house,
         money=house,
         told=_told,

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from providers.breaker import Breakers
 from providers.config import BreakerConfig
-from proxy.admit.queues.queue_item import QueueWait, Slot, Work
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit, QueueWait
 from proxy.dispatch.load_balancer import LoadBalancer, TargetRoom
 from proxy.plan.marginal_cost import Room
 from selfhosted.replica import PoolRoom, ReplicaRequest
@@ -45,7 +46,7 @@ def test_the_balancer_hears_how_long_a_request_waited_in_its_queue() -> None:
     assert [each.waited_s for each in pool.asked] == [0.0, 2.5]
 
 
-WORK = Work(team_id="a", weight=1.0, tier="interactive", priority=0, tokens=100, start_by=math.inf)
+WORK = QueueItem(team_id="a", weight=1.0, tier="interactive", priority=0, tokens=100, start_by=math.inf)
 FIXED = target("fixed")
 POOLED = msgspec.structs.replace(target("own"), pool="h100")
 
@@ -57,14 +58,14 @@ class _Queues:
     def queue_of(self, target_id: str) -> str | None:
         return None if self.wait is None else target_id
 
-    def expected(self, target_id: str, work: Work) -> QueueWait | None:
+    def expected(self, target_id: str, work: QueueItem) -> QueueWait | None:
         del target_id, work
         return self.wait
 
-    async def enter(self, target_id: str, work: Work) -> Slot:
+    async def enter(self, target_id: str, work: QueueItem, on_wait: Callable[[float], None]) -> QueuePermit:
         raise NotImplementedError
 
-    def try_enter(self, target_id: str, work: Work) -> Slot:
+    def try_enter(self, target_id: str, work: QueueItem) -> QueuePermit:
         raise NotImplementedError
 
 

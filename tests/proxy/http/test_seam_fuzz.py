@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from gateway.wiring.web_app import serving_web
-from proxy.http.hand_over import HandOver
+from proxy.http.control_plane_proxy import ControlPlaneProxy
 from tests.proxy.http.callers import Served, serving
 
 _HANGS_S: Final = 60.0
@@ -222,15 +222,15 @@ def _pieces(chance: Random, data: bytes) -> list[bytes]:
 
 async def _held(folder: Path, attacks: int, seed: int) -> None:
     app = _Echo()
-    hand_over = HandOver(folder / "web")
+    control_proxy = ControlPlaneProxy(folder / "web")
     async with (
         serving_web(app, folder / "web"),
-        serving(hand_over, within_s=3_600) as served,
-        serving(hand_over, within_s=3_600) as in_time,
+        serving(control_proxy, within_s=3_600) as served,
+        serving(control_proxy, within_s=3_600) as in_time,
     ):
         fuzz = _Fuzz(served, in_time, seed)
         await fuzz.run(attacks)
-        await hand_over.aclose()
+        await control_proxy.aclose()
     print(  # noqa: T201 - the figures of a long run
         f"{attacks} attacks {dict(fuzz.kinds)}, {app.asked} asked, {fuzz.canaries} canaries, the slowest {fuzz.slowest_s:.2f} s"
     )

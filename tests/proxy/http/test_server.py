@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import BadRequest, Draining
 from proxy.http.exchange import Exchange
-from proxy.http.tls import TlsInvalid, tls_context
+from proxy.http.server import TlsInvalid, tls_context
 from tests.cost.entries import until
 from tests.proxy.http.callers import Echo, post, serving
 from tests.selfhosted.discovery.authorities import ONE

@@ -12,7 +12,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, Tex
 
 from providers.held_bytes import HeldBytes
 from proxy.errors import BadRequest
-from proxy.http.exchange import Exchange, Taker
+from proxy.http.exchange import Exchange, ProtocolUpgrade
 from proxy.http.head import parse_head
 from proxy.http.websocket import WebSocket
 
@@ -48,8 +48,8 @@ class Line:
         """The caller sends these, in pieces."""
         data = b"".join(self.caller.send(event) for event in events)
         cut = random.Random(len(data)).randint(0, len(data))
-        self.socket.came(data[:cut])
-        self.socket.came(data[cut:])
+        self.socket.data_received(data[:cut])
+        self.socket.data_received(data[cut:])
 
     def heard(self) -> list[Event]:
         """What the caller has been sent since the last time."""
@@ -84,7 +84,7 @@ class Line:
     def reply_ended(self) -> None:
         """It was switched."""
 
-    def switched(self, taker: Taker) -> None:
+    def switched(self, upgraded: ProtocolUpgrade) -> None:
         """The test hands over the bytes."""
 
     def pause(self) -> None:
@@ -146,7 +146,7 @@ async def test_an_end_has_its_code(events: list[Event], held: int, code: int) ->
     (closed,) = line.heard()
     assert isinstance(closed, CloseConnection)
     assert (closed.code, line.times_lost, line.is_closed) == (code, 1, True)
-    line.socket.came(b"more")
+    line.socket.data_received(b"more")
     line.exchange.lost("hung_up")
     assert line.times_lost == 1
 
@@ -155,9 +155,9 @@ async def test_an_end_has_its_code(events: list[Event], held: int, code: int) ->
 def test_frames_that_say_nothing_keep_the_loop_from_nobody(frame: bytes) -> None:
     """Pongs, pings and empty parts are taken one by one: of a read that is full of them no more than a few hundred are."""
     line = Line()
-    line.socket.came(b"\x01\x80\0\0\0\0" + frame * 400)
+    line.socket.data_received(b"\x01\x80\0\0\0\0" + frame * 400)
     assert line.socket.is_open
-    line.socket.came(frame * 40_000)
+    line.socket.data_received(frame * 40_000)
     (told,) = [event for event in line.heard() if isinstance(event, CloseConnection)]
     assert told.code == 1008
     assert (line.is_closed, line.times_lost) == (True, 1)
@@ -166,11 +166,11 @@ def test_frames_that_say_nothing_keep_the_loop_from_nobody(frame: bytes) -> None
 def test_a_message_has_a_bounded_number_of_parts() -> None:
     """Each is kept until the last, so parts without text may not go on for ever; a message of usual parts is whole."""
     line = Line()
-    line.socket.came(b"\x01\x81\0\0\0\0x")
+    line.socket.data_received(b"\x01\x81\0\0\0\0x")
     for _ in range(10):
-        line.socket.came(b"\x00\x80\0\0\0\0" * 100)
+        line.socket.data_received(b"\x00\x80\0\0\0\0" * 100)
     assert line.socket.is_open
-    line.socket.came(b"\x00\x80\0\0\0\0" * 100)
+    line.socket.data_received(b"\x00\x80\0\0\0\0" * 100)
     (told,) = line.heard()
     assert isinstance(told, CloseConnection)
     assert told.code == 1008
@@ -202,7 +202,7 @@ def test_any_bytes_break_nothing(pieces: list[bytes], masked: bool) -> None:
     async def play() -> None:
         line = Line()
         for piece in pieces:
-            line.socket.came((b"\x81\x85\x00\x00\x00\x00" if masked else b"") + piece)
+            line.socket.data_received((b"\x81\x85\x00\x00\x00\x00" if masked else b"") + piece)
         assert line.times_lost == (0 if line.socket.is_open else 1)
         assert line.exchange.ended is not line.socket.is_open
         line.socket.close(1001)

@@ -23,8 +23,10 @@ from proxy.parse.chat_request import (
     parse_embeddings,
     prompt_of,
 )
-from proxy.parse.headers import RequestHeaders, read_headers, wants_escalation
+from proxy.parse.headers import RequestHeaders, read_headers
+from proxy.parse.parsed_request import parse_escalation
 from proxy.parse.wires.reading import object_of
+from proxy.parse.wires.responses.parser import read_response
 
 NO_HEADERS = RequestHeaders()
 
@@ -85,6 +87,46 @@ def test_what_a_prompt_cannot_be_above(part: dict[str, Any], least: int, below: 
     raw = body(messages=[{"role": "user", "content": [part]}])
     request = parse_chat(raw, NO_HEADERS)
     assert least <= most_input_tokens(request, len(raw), input_tokens(request, prompt_of(request))) < below
+
+
+@pytest.mark.parametrize(
+    ("fields", "end_user"),
+    [
+        ({}, ""),
+        ({"user": "u-17"}, "u-17"),
+        ({"user": "u-17", "safety_identifier": "acme:9/b.c_d"}, "acme:9/b.c_d"),
+        ({"user": "x" * 64}, "x" * 64),
+        ({"user": "", "safety_identifier": None}, ""),
+        ({"user": 17, "safety_identifier": {"a": []}}, ""),
+        ({"user": "ann@example.com"}, "digest-"),
+        ({"user": "+49 30 1234567"}, "digest-"),
+        ({"user": "030-1234567"}, "digest-"),
+        ({"user": "x" * 65}, "digest-"),
+        ({"user": "=cmd"}, "digest-"),
+        ({"user": "Müller\0"}, "digest-"),
+    ],
+)
+def test_an_end_user_is_read_and_passed_on(fields: dict[str, Any], end_user: str) -> None:
+    """An id is booked as it is; what may be a mail address or a telephone number, or fits no column, as a digest."""
+    for parse, body in (
+        (parse_chat, {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}),
+        (parse_embeddings, {"model": "m", "input": "Hi", **fields}),
+    ):
+        request = parse(json.dumps(body).encode(), NO_HEADERS)
+        if end_user.startswith("digest-"):
+            assert request.end_user.startswith("digest-")
+            assert len(request.end_user) == len("digest-") + 32
+        else:
+            assert request.end_user == end_user
+        assert {name: msgspec.json.decode(request.fields[name]) for name in fields} == fields
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [{"type": "function", "name": "look", "parameters": {}}]}])
+def test_an_end_user_of_the_responses_api_is_the_same(more: dict[str, Any]) -> None:
+    """The newer field counts, wherever the body goes on to."""
+    body = {"model": "m", "input": "Hi", "user": "u-17", **more}
+    for fields, end_user in ((body, "u-17"), ({**body, "safety_identifier": "s-9"}, "s-9")):
+        assert read_response(json.dumps(fields).encode(), NO_HEADERS, lambda _name: True).request.end_user == end_user
 
 
 def test_headers_and_fields_must_agree() -> None:
@@ -272,14 +314,14 @@ def test_only_known_headers_are_read() -> None:
 )
 def test_a_request_may_ask_for_escalation_or_forbid_it(sent: str, wanted: str) -> None:
     """In either case of letters."""
-    assert wants_escalation(sent) == wanted
+    assert parse_escalation(sent) == wanted
 
 
 @pytest.mark.parametrize("sent", ["", "1", "yes", "true,true"])
 def test_a_wish_for_escalation_that_is_neither_is_refused(sent: str) -> None:
     """A typing error must not silently cost or save money."""
     with pytest.raises(BadRequest, match="x-weighbridge-escalate"):
-        wants_escalation(sent)
+        parse_escalation(sent)
 
 
 def test_the_digest_tells_a_repeated_request() -> None:

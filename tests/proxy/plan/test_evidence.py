@@ -16,7 +16,7 @@ from proxy.plan.evidence import (
     EVIDENCE_WORDS,
     Evidence,
     Judged,
-    Yardstick,
+    Reference,
     evidence_by_target,
     evidence_notes,
     grounds,
@@ -240,13 +240,13 @@ def test_the_cheapest_that_was_good_enough_is_one_that_is_known() -> None:
 
 def test_what_is_judged_is_judged_by_its_row_before_its_word() -> None:
     """A declared capability counts where there is no row, and nothing counts where there is neither."""
-    yardstick = Yardstick(complexity=0.8, reference=0.9, least=0.87)
-    assert yardstick.judge(0.88, 0.1) == Judged("good-enough", 0.88)
-    assert yardstick.judge(0.86, 1.0) == Judged("too-weak", 0.86)
-    assert yardstick.judge(None, 0.8).standing == "good-enough"
-    assert yardstick.judge(None, 0.7).standing == "too-weak"
-    assert yardstick.judge(None, None).standing == "unknown"
-    assert Yardstick(complexity=0.0, reference=None, least=None).judge(None, None).standing == "unknown"
+    reference_targets = Reference(complexity=0.8, reference=0.9, least=0.87)
+    assert reference_targets.judge(0.88, 0.1) == Judged("good-enough", 0.88)
+    assert reference_targets.judge(0.86, 1.0) == Judged("too-weak", 0.86)
+    assert reference_targets.judge(None, 0.8).standing == "good-enough"
+    assert reference_targets.judge(None, 0.7).standing == "too-weak"
+    assert reference_targets.judge(None, None).standing == "unknown"
+    assert Reference(complexity=0.0, reference=None, least=None).judge(None, None).standing == "unknown"
 
 
 def test_the_unknown_stand_below_all_that_is_known() -> None:

@@ -16,7 +16,7 @@ from providers.target import Capability, Deployment, Target
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable, error_reply
 from proxy.plan.decision_record import compared
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, place_of
-from proxy.plan.route_plan import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, yardstick
+from proxy.plan.route_plan import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, reference_targets
 from proxy.plan.session_affinity import Sticky, TurnChoice
 from proxy.plan.tool_loop import ToolLoop
 
@@ -462,7 +462,7 @@ def test_of_equally_weak_targets_the_cheapest_leads() -> None:
 def test_the_yardstick(known: set[str], policy: Policy, expected: tuple[str, ...]) -> None:
     """The reference, or the best of the measured ones unless something more capable is unknown."""
     catalog = Catalog(targets={each.target_id: each for each in (GPT, LLAMA, MINI)})
-    assert set(yardstick(known, policy, catalog, None)) == set(expected)
+    assert set(reference_targets(known, policy, catalog, None)) == set(expected)
 
 
 def test_a_small_model_is_never_its_own_yardstick() -> None:
@@ -597,7 +597,7 @@ def test_what_embeds_is_no_yardstick() -> None:
     catalog = Catalog(targets={each.target_id: each for each in (LLAMA, BGE)})
     assert declared(BGE) > declared(LLAMA)
     assert choosable(Policy(), catalog, None) == [LLAMA]
-    assert yardstick({"llama-3-70b"}, Policy(), catalog, None) == ("llama-3-70b",)
+    assert reference_targets({"llama-3-70b"}, Policy(), catalog, None) == ("llama-3-70b",)
 
 
 OWN = target("own", price=price(2, 2), capability=0.6)

@@ -32,7 +32,7 @@ _PARSED = ParsedRequest(
     prompt=Prompt(text="hi"),
     input_tokens=10,
     deadline=Deadline(arrived_at=0.0, first_token_at=1.0, answer_at=10.0, own=False),
-    wants_escalation=None,
+    parse_escalation=None,
     idempotency_key=None,
 )
 
@@ -55,7 +55,7 @@ class _Capacity(TargetRoom):
     def starts_in_s(self, target: Any) -> float | None:
         return 240.0 if target.pool else None
 
-    def turned_away(self, target: Any, tokens: int) -> None:
+    def record_overflow(self, target: Any, tokens: int) -> None:
         self.missed.append((target.target_id, tokens))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from classifier.prediction import Prediction
 from cost.usage import Usage
+from proxy.dispatch.outcome import QueueWaited
 from proxy.http.reply_head import fields_of
 from proxy.parse.wires.own_fields import dollars
 from proxy.parse.wires.wire import Tally
@@ -25,19 +26,8 @@ ALWAYS = {
 PREDICTION = Prediction(complexity=0.12345, source="onnx", expected_output_tokens=9)
 
 
-class Waited:
-    """A slot that was waited for."""
-
-    def __init__(self, waited_s: float) -> None:
-        self.waited_s = waited_s
-
-    def release(self, used_tokens: int | None = None) -> None:
-        """Nothing is counted here."""
-
-
-def told(routed: dict[str, Any] | None = None, slot: Waited | None = None, **found: Any) -> dict[str, str]:
+def told(routed: dict[str, Any] | None = None, **found: Any) -> dict[str, str]:
     attempt = an_attempt(a_routed_request(**routed or {}))
-    attempt.slot = slot
     return {name.decode(): value.decode() for name, value in fields_of(decision_lines([attempt], attempt, **found))}
 
 
@@ -56,8 +46,9 @@ def test_a_named_model_has_no_complexity() -> None:
         ({"routed": {"downgraded": True}}, {"x-weighbridge-downgraded": "budget"}),
         ({"weakness": "refused"}, {"x-weighbridge-weakness": "refused"}),
         ({"escalated_from": "tiny"}, {"x-weighbridge-escalated-from": "tiny"}),
-        ({"slot": Waited(0.0101)}, {"x-weighbridge-queue-ms": "11"}),
-        ({"slot": Waited(0.0)}, {}),
+        ({"waits": [QueueWaited("small", 0.0101, 0)]}, {"x-weighbridge-queue-ms": "11"}),
+        ({"waits": [QueueWaited("small", 0.0, 0)]}, {}),
+        ({"waits": [QueueWaited("big", 1.5, 0), QueueWaited("small", 0.25, 1)]}, {"x-weighbridge-queue-ms": "1750"}),
     ],
 )
 def test_whatever_else_happened_adds_its_own(more: dict[str, Any], added: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from accounts.caller import Learning, TeamSettings
 from classifier.prediction import Prediction
-from proxy.plan.answer_retention import kept_bytes, portion_bytes
+from proxy.plan.escalation_rules import kept_bytes, portion_bytes
 from tests.proxy.contexts import ALICE
 
 PREDICTION = Prediction(complexity=0.5, source="heuristic", expected_output_tokens=9)

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from proxy.context import RequestContext
-from proxy.dispatch.outcome import RequestOutcome
-from proxy.dispatch.request_trace import RequestTrace
+from proxy.dispatch.outcome import RequestOutcome, RequestTrace
 from proxy.settle import outcome_reports as reporting
 from proxy.settle.outcome_reports import Reports
 from tests.proxy.contexts import a_context, a_routed_request
@@ -38,6 +37,12 @@ class Traced(RequestTrace):
     """One whose end counts."""
 
     is_recorded = True
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    def finish(self, outcome: RequestOutcome, request_model: str, stream: bool) -> None:
+        pass
 
 
 def finished(request_id: str, **changes: Any) -> RequestContext:
@@ -74,6 +79,7 @@ async def test_the_more_are_under_way_the_more_are_told_of_together() -> None:
     assert told.requests[3:] == ["d", "e", "f", "g"]
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_none_is_told_of_before_its_time_because_of_others() -> None:
     """The time counts from its own end, not from that of those before, which have been told of."""
     told, loop = Told(), asyncio.get_running_loop()
@@ -89,6 +95,7 @@ async def test_none_is_told_of_before_its_time_because_of_others() -> None:
     assert told.late_s == pytest.approx(0.02, abs=0.005)
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_one_alone_is_told_of_soon() -> None:
     """Also where none follows; and at once where somebody asks."""
     told = Told()
@@ -98,7 +105,7 @@ async def test_one_alone_is_told_of_soon() -> None:
     assert told.requests == ["a"]
     assert told.late_s == pytest.approx(0.02, abs=0.005)
     reports.add(finished("b"), 1.0, None)
-    reports.tell()
+    reports.flush()
     assert told.requests == ["a", "b"]
 
 

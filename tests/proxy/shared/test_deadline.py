@@ -75,7 +75,7 @@ def test_without_the_header_the_tier_decides() -> None:
     lifted = DeadlinesSection.model_validate({"interactive": {"first_token_s": None, "answer_s": None}})
     free = deadline_of(None, "interactive", lifted, ARRIVED)
     assert free.start_by(ARRIVED, LATENCY, 1_000, stream=False) == math.inf
-    assert not free.cannot_make_it(1e9, LATENCY, 10**6, stream=False)
+    assert free.start_by(1e9, LATENCY, 10**6, stream=False) is not None
     assert free.total_timeout_s(1e9, 600.0, stream=False) == 600.0
     assert not free.passed(1e9)
 
@@ -119,19 +119,18 @@ def test_the_objective_never_refuses_who_hardly_waits() -> None:
 
 def test_a_whole_answer_must_fit_a_stream_must_begin() -> None:
     """By the tier's default a long answer that is streamed is started, and the same one whole is not."""
-    assert of_tier().cannot_make_it(ARRIVED, LATENCY, 2_000, stream=False)
-    assert not of_tier().cannot_make_it(ARRIVED, LATENCY, 2_000, stream=True)
-    assert not of_tier().cannot_make_it(ARRIVED, LATENCY, 900, stream=False)
-    assert of_tier().cannot_make_it(109.9, LATENCY, 1, stream=True)
-    assert of_tier().cannot_make_it(ARRIVED, LATENCY, 1, stream=True, wait_s=9.9)
+    assert of_tier().start_by(ARRIVED, LATENCY, 2_000, stream=False) is None
+    assert of_tier().start_by(ARRIVED, LATENCY, 2_000, stream=True) is not None
+    assert of_tier().start_by(ARRIVED, LATENCY, 900, stream=False) is not None
+    assert of_tier().start_by(109.9, LATENCY, 1, stream=True) is None
     # Its own deadline bounds a stream to its end.
-    assert own(10.0).cannot_make_it(ARRIVED, LATENCY, 2_000, stream=True)
+    assert own(10.0).start_by(ARRIVED, LATENCY, 2_000, stream=True) is None
 
 
 def test_what_nobody_has_seen_is_tried() -> None:
     """Without a latency only a deadline that is over keeps a request from being started."""
-    assert not own(0.001).cannot_make_it(ARRIVED, None, 10**6, stream=False)
-    assert own(0.001).cannot_make_it(100.001, None, 1, stream=False)
+    assert own(0.001).start_by(ARRIVED, None, 10**6, stream=False) is not None
+    assert own(0.001).start_by(100.001, None, 1, stream=False) is None
 
 
 @pytest.mark.parametrize("tokens", [1, 10, 700])
@@ -140,8 +139,8 @@ def test_what_can_make_it_may_start_now(tokens: int, stream: bool) -> None:
     """A queue is never told a latest start in the past by a deadline that can still be kept."""
     for deadline in (of_tier(), own(1.0), own(30.0)):
         for now in (100.0, 100.5, 100.79, 107.0, 109.79):
-            if not deadline.cannot_make_it(now, LATENCY, tokens, stream=stream):
-                assert deadline.start_by(now, LATENCY, tokens, stream=stream) > now
+            latest = deadline.start_by(now, LATENCY, tokens, stream=stream)
+            assert latest is None or latest > now
 
 
 def test_an_upstream_gets_what_is_left() -> None:

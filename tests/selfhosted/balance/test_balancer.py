@@ -141,7 +141,7 @@ def test_the_ring_is_bounded_by_load() -> None:
 
 def test_ties_make_no_hot_spot() -> None:
     """Where not even the ring speaks, dice do: all replicas are picked alike (chi-square, 7 degrees of freedom, 0.1 %)."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, BalanceTuning())) for at, name in enumerate(NAMES)]
     rng = random.Random(3)
     rules = Rules(Ring(()), BalanceConfig())
     picks = Counter(choose(ask(*prompt(1)), loads, ((0, 0), {}), rules, 0.0, rng).replica for _ in range(8_000))
@@ -151,7 +151,7 @@ def test_ties_make_no_hot_spot() -> None:
 @given(st.integers(0, 2**32), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), min_size=8, max_size=8))
 def test_a_decision_depends_on_its_arguments_alone(seed: int, root: int, depths: list[int]) -> None:
     """The same twice over, and nothing that it was given has changed."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(NAMES)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, BalanceTuning())) for at, name in enumerate(NAMES)]
     matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths) if depth})
     rules = Rules(Ring(NAMES), BalanceConfig())
 
@@ -294,7 +294,7 @@ def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
 
 def _waiting(*waiting: int) -> list[Load]:
     """Replicas a, b, c with so long queues."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate("abc")]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, BalanceTuning())) for at, name in enumerate("abc")]
     for load, each in zip(loads, waiting, strict=True):
         load.read(stats(running=8, waiting=each, kv_usage=0.9), 0.0)
     return loads
@@ -359,7 +359,7 @@ def test_the_ring_is_bounded_and_repeatable(running: list[int], root: int, depth
     chosen, the same one without dice; and nothing is said to be cached that is not.
     """
     names = NAMES[: len(running)]
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000, 60_000)) for at, name in enumerate(names)]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, BalanceTuning())) for at, name in enumerate(names)]
     for load, each in zip(loads, running, strict=True):
         load.read(stats(running=each), 0.0)
     matched = ((0, 0), {1 << at: depth for at, depth in enumerate(depths[: len(names)]) if depth})

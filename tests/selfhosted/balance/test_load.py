@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfhosted.balance.load import Lease, Load, PrefillSpeed
+from selfhosted.config import BalanceTuning
 from selfhosted.replica import EngineStats
 from tests.selfhosted.balance.pool import ask, prompt, stats
 
@@ -12,7 +13,7 @@ RATE = 1_000.0
 
 
 def _load(rate: float = RATE) -> Load:
-    return Load("a", 1, PrefillSpeed(rate, 60_000))
+    return Load("a", 1, PrefillSpeed(rate, BalanceTuning()))
 
 
 def _send(load: Load, tokens: int, now: float) -> Lease:
@@ -108,7 +109,7 @@ def test_who_waits_for_a_prompt_to_be_read_waits_for_no_seat() -> None:
 
 def test_replicas_that_are_alike_stay_alike() -> None:
     """A few lucky observations do not make one look quicker; many that say the same do."""
-    pace = PrefillSpeed(RATE, 60_000)
+    pace = PrefillSpeed(RATE, BalanceTuning())
     lucky, other = Load("a", 1, pace), Load("b", 2, pace)
     now = 0.0
     for number in range(300):

@@ -4,7 +4,7 @@ import pytest
 
 from selfhosted.balance.load import Lease, Load, PrefillSpeed
 from selfhosted.balance.room import full, pool_full, pool_tokens, reading_of, room_of
-from selfhosted.config import RoomConfig
+from selfhosted.config import BalanceTuning, RoomConfig
 from selfhosted.replica import EngineStats, PoolReading
 from tests.selfhosted.balance.pool import ask, prompt, replica, stats
 
@@ -12,7 +12,7 @@ ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
 
 
 def _load(told: EngineStats | None) -> Load:
-    load = Load("a", 1, PrefillSpeed(1_000, 60_000))
+    load = Load("a", 1, PrefillSpeed(1_000, BalanceTuning()))
     load.read(told, 0.0)
     return load
 

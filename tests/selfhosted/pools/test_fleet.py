@@ -247,7 +247,7 @@ async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> N
     late = house.send()
     house.now += 5.0
     late.first_token()
-    house.fleet.turned_away(house.target, 700)
+    house.fleet.record_overflow(house.target, 700)
     for _ in range(2):
         house.fleet.tick(1.0, lambda pool: AtGate(3 if pool.name == "p" else 0))
     first, second = house.reports

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from selfhosted.scale.gateway_client import Doorbell, GatewayAway, GatewayRefused
+from selfhosted.scale.gateway_client import GatewayAway, GatewayClient, GatewayRefused
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -16,7 +16,7 @@ async def asked(answer: Answer) -> int | None:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        return await Doorbell(session, str(server.make_url("/")), "p", "secret").desired()
+        return await GatewayClient(session, str(server.make_url("/")), "p", "secret").desired()
 
 
 def saying(text: str, status: int = 200) -> Answer:
@@ -62,4 +62,4 @@ async def test_nobody_there() -> None:
     """Said by the error's kind alone."""
     async with aiohttp.ClientSession() as session:
         with pytest.raises(GatewayAway, match="does not answer"):
-            await Doorbell(session, "http://127.0.0.1:9", "p", "secret").desired()
+            await GatewayClient(session, "http://127.0.0.1:9", "p", "secret").desired()

@@ -17,8 +17,8 @@ from selfhosted.config import LaunchConfig, PoolConfig
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.scale import keeper
 from selfhosted.scale.engine_sleep import is_sleeping, put_to_sleep, wake
-from selfhosted.scale.gateway_client import Doorbell
-from selfhosted.scale.processes import Actuator, sweep
+from selfhosted.scale.gateway_client import GatewayClient
+from selfhosted.scale.processes import Actuator, end_leftovers
 from selfhosted.scale.start_turns import StartTurns
 from tests.selfhosted.scale.door import TOKEN, WAIT_S, Door, open_door, until
 
@@ -41,7 +41,7 @@ async def actuating(door: Door, tmp_path: Path, config: LaunchConfig | None = No
         actuator = Actuator(
             pool,
             config or launch(tmp_path),
-            door=Doorbell(session, door.url, "p", TOKEN),
+            door=GatewayClient(session, door.url, "p", TOKEN),
             fetch=HttpFetch(session),
             folder=tmp_path / "engines",
             environment={},
@@ -215,10 +215,10 @@ def test_what_a_killed_run_left_is_ended_by_the_next(tmp_path: Path) -> None:
     began = Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19]
     (tmp_path / "reused.pid").write_text(f"999999999 1 {left.pid} {int(began) + 1}\n")
     (tmp_path / "broken.pid").write_text("what\n")
-    assert sweep(tmp_path) == 0
+    assert end_leftovers(tmp_path) == 0
     assert left.poll() is None
     (tmp_path / "left.pid").write_text(f"999999999 1 {left.pid} {began}\n")
-    assert sweep(tmp_path) == 1
+    assert end_leftovers(tmp_path) == 1
     assert left.wait(timeout=WAIT_S) == -signal.SIGKILL
     assert [file.name for file in tmp_path.glob("*.pid")] == ["broken.pid"]
 
@@ -282,7 +282,7 @@ async def test_engines_that_share_gpus_start_one_after_the_other_and_sleep(tmp_p
             return Actuator(
                 PoolConfig(name=name, targets=(name,), launch=config),
                 config,
-                door=Doorbell(session, door.url, "p", TOKEN),
+                door=GatewayClient(session, door.url, "p", TOKEN),
                 fetch=fetch,
                 folder=tmp_path / name,
                 environment={},

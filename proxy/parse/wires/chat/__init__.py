@@ -1,1 +1,1 @@
-"""OpenAI's chat completions and embeddings: the shapes that the line itself works with."""
+"""OpenAI's chat completions and embeddings: the shapes that the pipeline itself works with."""

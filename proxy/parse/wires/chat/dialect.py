@@ -22,7 +22,7 @@ _END: Final = b"\n\n"
 
 
 class ChatDialect:
-    """Passes chat completions, and replies to embeddings, through."""
+    """A dialect that passes chat completions, and replies to embeddings, through."""
 
     keeps = False
 
@@ -36,11 +36,11 @@ class ChatDialect:
         return _EventWriter(served, wants_usage=self._wants_usage)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
-        """Nothing: who chats sends the whole conversation again."""
+        """Return None: a chat's caller sends the whole conversation again."""
 
 
 class _EventWriter:
-    """Renders events as SSE bytes. The usage chunk is held back, as the caller may not have asked for it."""
+    """A writer of events as SSE bytes. The usage chunk is held back, as the caller may not have asked for it."""
 
     def __init__(self, served: Served, *, wants_usage: bool) -> None:
         self._served = served
@@ -70,8 +70,8 @@ class _EventWriter:
         return b"".join(parts)
 
     def last_words(self) -> bytes:
-        """The closing usage chunk for a caller that asked for one, with the cost; from estimates when the upstream sent
-        none. Then the end marker.
+        """Return the closing usage chunk for a caller that asked for one, with the cost, from estimates when the
+        upstream sent none; then the end marker.
         """
         if not self._wants_usage:
             return _DONE
@@ -88,7 +88,7 @@ class _EventWriter:
 
 
 def _splice(fields: bytes, payload: bytes) -> bytes:
-    """Inserts our fields in front of an upstream object's own, which is a JSON object as an `Event` has it."""
+    """Insert our fields in front of an upstream object's own, which is a JSON object as an `Event` has it."""
     return fields[:-1] + (b"," if payload != EMPTY_OBJECT else b"") + payload[1:]
 
 
@@ -105,7 +105,7 @@ def _without_choices(payload: bytes) -> bytes:
 
 
 def _usage_chunk(template: bytes | None, usage: Usage) -> bytes:
-    """A usage chunk with our own estimated tokens in the form of the stream's other chunks."""
+    """Return a usage chunk with our own estimated tokens in the form of the stream's other chunks."""
     fields = fields_of(template) if template else {}
     head = {name: fields[name] for name in ("id", "object", "created", "model") if name in fields}
     tokens = {

@@ -1,7 +1,7 @@
 """The wire of POST /v1/completions: a prompt without roles.
 
-A prompt is a user's message to `auto` and to whatever only chats. An engine of one's own that the caller names, or that is
-needed for what chats cannot do, completes the text as it is.
+For `auto`, and for targets that only chat, a prompt becomes a user's message. An engine of one's own completes the text
+as it is when the caller names it, or when chat cannot express the request.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import ChatRequest, Event, Message
 from proxy.errors import ErrorReply
-from proxy.parse.chat_request import AUTO, Asked, chat_request, refuse_steering, request_of
+from proxy.parse.chat_request import AUTO, ChatFields, chat_request, refuse_steering, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Choice, Completion, Said, completion_of, to_json
 from proxy.parse.wires.openai_errors import as_told, error_event
@@ -40,21 +40,21 @@ _SAME: Final = frozenset({
 })  # fmt: skip
 """Fields that chat has under the same name, with the same meaning."""
 _DEFAULT_MAX_TOKENS: Final = 16
-"""What OpenAI takes where the caller says nothing."""
+"""OpenAI's `max_tokens` where the caller sets none."""
 _DEFAULT_MAX: Final = msgspec.Raw(b"%d" % _DEFAULT_MAX_TOKENS)
 _MAX_PROMPTS: Final = 64
 _MAX_LOGPROBS: Final = 20
 
 
 class _Prompt(msgspec.Struct, frozen=True):
-    """What stands in `prompt`, whichever of its four forms it has."""
+    """The value of `prompt`, in whichever of its four forms."""
 
     texts: list[str]
     tokens: int = 0
     count: int = 1
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with one text as its prompt, and none but the usual fields."""
 
     prompt: str
@@ -74,14 +74,16 @@ _COMMON: Final = frozenset(
 
 
 def read_completion(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses the body. Raises BadRequest."""
+    """Parse the body. Raises BadRequest."""
     del is_model
     plain = plain_fields(body, _COMMON, _decode_plain)
     return _read(body, headers) if plain is None else _read_plain(*plain, headers)
 
 
 def _read_plain(fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders) -> Understood:
-    """A request that is a chat in all but its prompt, as most are: its text is passed on as it was written."""
+    """Return the request of a body that is a chat in all but its prompt, as most are: its text is passed on as it was
+    written.
+    """
     fields.setdefault("max_tokens", _DEFAULT_MAX)
     for_text = None if asked.model == AUTO else dict(fields)
     fields["messages"] = msgspec.Raw(b'[{"role":"user","content":%b}]' % bytes(fields.pop("prompt")))
@@ -147,7 +149,7 @@ def _bounded(prompts: list[Any]) -> list[Any]:
 
 
 def _needs(fields: Mapping[str, Any], prompt: _Prompt) -> frozenset[str]:
-    """What of `providers.parameters.TEXT` the request asks for."""
+    """Return the request's needs among `providers.parameters.TEXT`."""
     asked = {
         "an echo": bool(fields.get("echo")),
         "a suffix": bool(fields.get("suffix")),
@@ -180,7 +182,7 @@ class _Usage(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's completion object, whole or one event's, with the gateway's own fields. What is unset is not written."""
+    """OpenAI's completion object, whole or one event's, with the gateway's own fields. Unset fields are not written."""
 
     model_used: str
     weighbridge: Bill | msgspec.UnsetType = msgspec.UNSET
@@ -193,7 +195,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionsDialect:
-    """Chat completions as completions of a text."""
+    """A dialect that writes chat completions as completions of a text."""
 
     keeps = False
 
@@ -210,7 +212,7 @@ class CompletionsDialect:
         return _EventWriter(served, wants_usage=self._wants_usage)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
-        """Nothing: a completion ends with its answer."""
+        """Return None: a completion ends with its answer."""
 
 
 class _EventWriter:
@@ -219,7 +221,7 @@ class _EventWriter:
         self._wants_usage = wants_usage
         self._last: Completion = Completion()
         self._word_head = b""
-        """The beginning of an event that says nothing but a piece of text, up to that."""
+        """The beginning of an event that holds nothing but a piece of text, up to that text."""
 
     def render(self, events: Iterable[Event]) -> bytes:
         parts: list[bytes] = []
@@ -260,7 +262,7 @@ def _told(
     choices: list[_Choice] | msgspec.UnsetType = msgspec.UNSET,
     tally: Tally | None = None,
 ) -> _Told:
-    """The completion object. With a tally it has usage and bill."""
+    """Return the completion object. With a tally it has usage and bill."""
     return _Told(
         model_used=served.target_id,
         weighbridge=msgspec.UNSET if tally is None else bill(tally),
@@ -282,7 +284,7 @@ def _choice(choice: Choice, said: Said) -> _Choice:
 
 
 def _text_logprobs(told: Any) -> dict[str, Any] | None:
-    """A chat's log-probabilities in the older form; those of an engine that completed a text have it already."""
+    """Convert a chat's log-probabilities to the older form; those of an engine that completed a text have it already."""
     if not isinstance(told, dict) or not isinstance(told.get("content"), list):
         return told if isinstance(told, dict) and "tokens" in told else None
     tokens = [each for each in told["content"] if isinstance(each, dict)]

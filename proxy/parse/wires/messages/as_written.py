@@ -1,4 +1,6 @@
-"""Messages that pass as Anthropic wrote them, for requests with tools that it runs itself or knows by their type."""
+"""The passage of messages as Anthropic wrote them, for requests with tools that it runs itself or knows by their
+type.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -26,8 +28,8 @@ _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def tools_asked(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The tools that only Anthropic has, by name and each with its place. Those that a caller runs, too: they have no
-    schema that others could be shown.
+    """Return the tools that only Anthropic has, by name and each with its place in the body. This includes those that
+    a caller runs: they have no schema that others could be shown.
     """
     found: dict[str, str] = {}
     tools = fields.get("tools")
@@ -41,12 +43,12 @@ def tools_asked(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def is_typed(tool: Mapping[str, Any]) -> bool:
-    """True for a tool that is known by its type rather than by a schema."""
+    """Return True for a tool that is known by its type rather than by a schema."""
     return tool.get("type") not in (None, "custom")
 
 
 def without_tools(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with those of its tools that chat can say, for weighing and counting."""
+    """Return the body with those of its tools that chat can express, for classification and counting."""
     found = {name: value for name, value in fields.items() if name not in {"tool_choice", *_BESIDE}}
     tools = fields.get("tools")
     if isinstance(tools, list):
@@ -55,7 +57,9 @@ def without_tools(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_own_words(body: bytes, headers: RequestHeaders) -> AsWritten:
-    """The same for a request that has no such tools, and was read before. What may not pass is left out, as it is elsewhere."""
+    """Return the request for Anthropic of a body without such tools that was read before. Fields that may not pass
+    are left out, as elsewhere.
+    """
     told = [("anthropic-version", headers.anthropic_version or _VERSION)]
     if headers.anthropic_beta is not None:
         told.append(("anthropic-beta", headers.anthropic_beta))
@@ -70,7 +74,7 @@ def _is_printable(value: str) -> bool:
 
 
 def message_as_written(body: bytes, headers: RequestHeaders, tools: Mapping[str, str]) -> AsWritten:
-    """The request for Anthropic. Raises BadRequest."""
+    """Return the request for Anthropic. Raises BadRequest."""
     told = [("anthropic-version", headers.anthropic_version or _VERSION)]
     if headers.anthropic_beta is not None:
         told.append(("anthropic-beta", headers.anthropic_beta))
@@ -81,7 +85,7 @@ def message_as_written(body: bytes, headers: RequestHeaders, tools: Mapping[str,
 
 
 class MessagesAsWritten:
-    """Writes what came."""
+    """A dialect that writes the upstream's answer as it came."""
 
     keeps = False
 
@@ -92,11 +96,11 @@ class MessagesAsWritten:
         return _EventWriter(served)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
-        """Nothing: this wire's callers send the whole conversation again."""
+        """Return None: this wire's callers send the whole conversation again."""
 
 
 class _EventWriter:
-    """Events pass as they came. The last ones wait until the answer is booked."""
+    """A writer of events as they came. The last ones wait until the answer is booked."""
 
     def __init__(self, served: Served) -> None:
         self._served = served

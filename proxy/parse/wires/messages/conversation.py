@@ -1,8 +1,8 @@
 """Anthropic's system prompt and messages as chat messages, in two forms. Pure.
 
-The plain form goes to every target and is what prefixes, prompts and tokens are read from. What changes from turn to turn
-without meaning anything is not in it: cache marks, thinking that only its maker can read, and the first system block by
-which one client counts its calls. The marked form keeps them, for targets that speak Anthropic's dialect.
+The plain form goes to every target, and prefixes, prompts and tokens are read from it. Parts that change from turn to
+turn without meaning anything are not in it: cache marks, thinking that only its maker can read, and the first system
+block by which one client counts its calls. The marked form keeps them, for targets that speak Anthropic's dialect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,9 +30,8 @@ Part = dict[str, Any]
 
 
 def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str, str] | None = None) -> list[Message]:
-    """The whole conversation as chat messages. Raises BadRequest.
-
-    Blocks that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place.
+    """Return the whole conversation as chat messages. Blocks that a provider's own tools wrote are left out, and the
+    tools are noted in `foreign`, each with its place. Raises BadRequest.
     """
     found: list[Message] = []
     if system is not None:
@@ -40,7 +39,7 @@ def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str
     for index, message in enumerate(objects(messages, "messages")):
         # Most messages are a text, and are chat's as they are.
         if len(message) == _PLAIN and type(message.get("content")) is str and message.get("role") in _SPEAKERS:
-            # Who is sent the marked form may write into it.
+            # Users of the marked form may write into it, so it is a copy.
             found.append({**message} if marked else message)
         else:
             found += _message(message, f"messages.{index}", marked=marked, foreign=foreign)
@@ -103,7 +102,7 @@ def _without_foreign(blocks: list[Message], where: str, foreign: dict[str, str])
 
 
 def _of_user(blocks: list[Message], where: str, *, marked: bool) -> Iterator[Message]:
-    """Tool results become messages of their own, before what else the message has."""
+    """Yield a user message's chat messages: tool results become messages of their own, before the rest."""
     results: list[Message] = []
     parts: list[Part] = []
     for index, block in enumerate(blocks):
@@ -122,21 +121,21 @@ def _of_user(blocks: list[Message], where: str, *, marked: bool) -> Iterator[Mes
 
 
 def _joined(content: Any, parts: list[Part]) -> Any:
-    """A tool result's content with texts behind it."""
+    """Return a tool result's content with texts behind it."""
     if isinstance(content, list):
         return content + parts
     return "\n".join([content, *(part["text"] for part in parts)])
 
 
 def _plainest(parts: list[Part], *, marked: bool) -> Any:
-    """A single text as a text: whether a client sends it as a list changes as its cache mark moves on."""
+    """Return a single text as a text: clients send it as a text or a list as their cache mark moves on."""
     if not marked and len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return parts
 
 
 def _tool_result(block: Message, where: str, *, marked: bool) -> tuple[Message, list[Part]]:
-    """The chat message, and the pictures and files that a chat's tool message has no room for."""
+    """Return the chat message, and the pictures and files that a chat's tool message has no room for."""
     call_id = text(block.get("tool_use_id"), f"{where}.tool_use_id")
     content = block.get("content")
     if content is None:
@@ -160,7 +159,9 @@ def _tool_result(block: Message, where: str, *, marked: bool) -> tuple[Message, 
 
 
 def _as_error(content: Any) -> Any:
-    """Chat has no field for it, so the text says it, in the word that tool loops are read by."""
+    """Mark a tool result as failed: chat has no field for it, so the text says it, in the word that tool loops are
+    read by.
+    """
     if isinstance(content, list):
         return [{"type": "text", "text": "Error:"}, *content]
     return content if content.lower().startswith("error") else f"Error: {content}"

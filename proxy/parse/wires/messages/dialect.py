@@ -31,7 +31,9 @@ _TEXT_DELTA: Final = (
 _NO_CHOICE: Final = Choice()
 _NOTHING_SAID: Final = Said()
 _SILENT_BATCHES: Final = 16
-"""After so many batches that say nothing in this wire, such as thinking that nobody asked to see, a ping goes out."""
+"""The number of batches without anything to write in this wire, such as thinking that the caller did not ask for,
+after which a ping goes out.
+"""
 
 
 class _CacheCreation(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class _CacheCreation(msgspec.Struct, frozen=True):
 
 
 class _Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Anthropic's usage object: what was read from and written to a cache comes beside `input_tokens`, not within."""
+    """Anthropic's usage object: tokens read from and written to a cache come beside `input_tokens`, not within."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -66,7 +68,9 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesDialect:
-    """`thinks`: the caller asked to see what the model thought. `names`: those of tools that were cut, by what is left."""
+    """A dialect that writes Anthropic's messages. `thinks`: the caller asked to see the model's thinking. `names`:
+    the given names of tools, by the names they were cut to.
+    """
 
     keeps = False
 
@@ -101,7 +105,7 @@ class MessagesDialect:
         return _EventWriter(served, self._names, thinks=self._thinks)
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
-        """Nothing: this wire's callers send the whole conversation again."""
+        """Return None: this wire's callers send the whole conversation again."""
 
     def _blocks(self, said: Said, declined: str) -> list[dict[str, Any]]:
         blocks = _thinking_blocks(said) if self._thinks else []
@@ -132,7 +136,7 @@ def _usage_of(usage: Usage) -> _Usage:
 
 
 def _stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
-    """The stop reason, and the stop sequence where the engine says which one it met."""
+    """Return the stop reason, and the stop sequence where the engine tells it."""
     if declined:
         return "refusal", None
     finish = choice.finish
@@ -142,7 +146,7 @@ def _stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
 
 
 def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
-    """The thinking blocks, with their maker's signatures where they have any."""
+    """Return the thinking blocks, with their maker's signatures where they have any."""
     if isinstance(said.thinking_blocks, list) and said.thinking_blocks:
         return [block for block in said.thinking_blocks if isinstance(block, dict)]
     return [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
@@ -160,13 +164,13 @@ def _tool_use(call: Call, index: int, names: Mapping[str, str]) -> dict[str, Any
 
 
 def _name_of(call: Call, names: Mapping[str, str]) -> str:
-    """The called tool's name as the caller gave it."""
+    """Return the called tool's name as the caller gave it."""
     name = call.function.name if call.function is not None else None
     return names.get(name, name) if isinstance(name, str) else ""
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; those of a model that wrote something else, or broke off, as a text."""
+    """Return the arguments as an object; invalid or incomplete ones as a text under `unparsed_arguments`."""
     try:
         found = msgspec.json.decode(arguments) if arguments else {}
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -175,7 +179,7 @@ def _input(arguments: str) -> dict[str, Any]:
 
 
 class _EventWriter:
-    """Opens and closes blocks as the kind of what comes changes."""
+    """A writer that opens and closes blocks as the kind of the deltas changes."""
 
     def __init__(self, served: Served, names: Mapping[str, str], *, thinks: bool) -> None:
         self._served = served
@@ -234,7 +238,9 @@ class _EventWriter:
         return error_event(told, self._served.request_id)
 
     def _start(self, model: Any) -> bytes:
-        """The input's tokens: the upstream's where it counts from the first event on, else our estimate."""
+        """Return the event that begins a message. Its input tokens are the upstream's where it counts from the first
+        event on, else our estimate.
+        """
         usage = self._served.tally().usage
         if usage.source != "upstream":
             usage = Usage(input_tokens=self._served.input_tokens, source="estimated")
@@ -289,7 +295,7 @@ class _EventWriter:
             self._delta({"type": "input_json_delta", "partial_json": arguments}, parts)
 
     def _continues(self, call: Call) -> bool:
-        """True for a piece of the open call. Some hosts number none of their calls."""
+        """Return True for a piece of the open call. Some hosts number none of their calls."""
         if self._open != "tool_use" or call.index != self._call.index:
             return False
         return call.id in (None, "", self._call.id)

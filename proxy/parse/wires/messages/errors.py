@@ -23,17 +23,17 @@ _TYPES: Final[Mapping[int, str]] = {
 _FIRST_SERVER_ERROR: Final = 500
 _TOO_LONG_CODE: Final = "context_length_exceeded"
 _TOO_LONG: Final = "prompt is too long"
-"""What Anthropic says of it, and what its clients look for before they make a conversation shorter."""
+"""Anthropic's words for a prompt beyond the context, which its clients look for before they shorten a conversation."""
 
 
 def error_reply_of(told: ErrorReply, request_id: str) -> ErrorReply:
-    """The same status and headers, with a body that Anthropic's clients read; of a Claude's own error its own status."""
+    """Return the reply with a body that Anthropic's clients read; an Anthropic upstream's own error keeps its status."""
     status = told.status if told.original is None else told.original.status
     return msgspec.structs.replace(told, status=status, body=msgspec.json.encode(_error(told, request_id)))
 
 
 def error_event(told: ErrorReply, request_id: str) -> bytes:
-    """The event that ends a stream which failed."""
+    """Return the event that ends a stream which failed."""
     return sse(b"error", _error(told, request_id))
 
 

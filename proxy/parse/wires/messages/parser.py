@@ -7,7 +7,7 @@ import msgspec
 
 from providers.cache_marks import with_cache_marks
 from providers.wire import Message
-from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.messages.as_written import (
@@ -55,7 +55,7 @@ _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "h
 _MAX_SESSION_CHARS: Final = 256
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with none but the usual fields."""
 
     messages: list[PlainMessage]
@@ -73,7 +73,7 @@ _PLAIN_DIALECT: Final = MessagesDialect(thinks=False)
 
 
 def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request for an answer. Raises BadRequest."""
+    """Parse a request for an answer. Raises BadRequest."""
     plain = plain_fields(body, _COMMON, _decode_plain)
     if plain is not None and is_plain(plain[1].messages):
         return _read_plain(body, *plain, headers, is_model)
@@ -84,7 +84,7 @@ def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose tokens are to be counted. Raises BadRequest."""
+    """Parse a request whose tokens are to be counted. Raises BadRequest."""
     fields = object_of(body)
     for name in ("max_tokens", "stream"):
         fields.pop(name, None)
@@ -93,7 +93,7 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
 
 
 def model_named(name: str, is_model: IsModel) -> str:
-    """The model that a name stands for: `claude-NAME` is NAME where the configuration has it, and else `auto`."""
+    """Return the model that a name stands for: `claude-NAME` is NAME where the configuration has it, and else `auto`."""
     if not name.startswith(CLAUDE_PREFIX) or is_model(name):
         return name
     rest = name.removeprefix(CLAUDE_PREFIX)
@@ -103,7 +103,9 @@ def model_named(name: str, is_model: IsModel) -> str:
 def _read_plain(
     body: bytes, fields: dict[str, msgspec.Raw], asked: _Plain, headers: RequestHeaders, is_model: IsModel
 ) -> Understood:
-    """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
+    """Return the request of a body that is a chat in all but a few names, as most are: its texts are passed on as
+    they were written.
+    """
     model = model_named(asked.model, is_model)
     messages: list[Message] = [*asked.messages]
     if asked.system is not msgspec.UNSET:
@@ -137,7 +139,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
     is_common = fields.keys() <= _COMMON
     run = {} if is_common else _run_by_anthropic(fields)
     if run:
-        # What Anthropic alone can read is weighed as if it were not there.
+        # Blocks that Anthropic alone can read are left out for the classifier.
         fields = without_tools(fields)
     messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
     chat: dict[str, Any] = {
@@ -178,7 +180,9 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
 
 
 def _run_by_anthropic(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The tools that only Anthropic has, by name. Raises BadRequest for what no request here may choose."""
+    """Return the tools that only Anthropic has, by name. Raises BadRequest for options that no request here may
+    choose.
+    """
     if fields.get("inference_geo") not in _GLOBAL:
         raise unsupported(
             "inference_geo",
@@ -192,7 +196,7 @@ def _run_by_anthropic(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rarely_asked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What most requests have none of, in chat's fields."""
+    """Return the rare fields of a body as chat's."""
     asked = own_fields_of(fields)
     # Anthropic's values mean an answer now, whichever of its own queues they choose.
     asked.pop("service_tier", None)
@@ -222,7 +226,7 @@ def _thinks(thinking: Any) -> bool:
 
 
 def _for_engines(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What engines of one's own take beside chat's fields."""
+    """Return the fields that self-hosted engines take beside chat's."""
     found: dict[str, Any] = {}
     if fields.get("top_k") is not None:
         found["top_k"] = whole_number(fields["top_k"], "top_k")
@@ -234,7 +238,9 @@ def _effort(fields: Mapping[str, Any]) -> str | None:
 
 
 def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in place of the plain fields for targets that speak Anthropic's dialect. The body was read before."""
+    """Return the fields that replace the plain ones for targets that speak Anthropic's dialect. The body was read
+    before.
+    """
     found: dict[str, Any] = {"messages": chat_messages(fields.get("system"), fields.get("messages"), marked=True)}
     if fields.get("tools"):
         found["tools"] = chat_tools(fields["tools"], marked=True)
@@ -255,7 +261,9 @@ def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _session(metadata: Any) -> str | None:
-    """The session in `metadata.user_id`, as one client of Anthropic's writes it: JSON, or words with `_session_`."""
+    """Return the session in `metadata.user_id`, as one client of Anthropic's writes it: JSON, or words with
+    `_session_`.
+    """
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     if not isinstance(user_id, str):
         return None

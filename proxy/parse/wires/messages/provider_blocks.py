@@ -1,4 +1,4 @@
-"""Blocks of a conversation that tools wrote which Anthropic runs itself. Pure."""
+"""The conversation blocks of tools that Anthropic runs itself. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ _OF_BLOCKS: Final[Mapping[str, str]] = {
 
 
 def tool_of(block: Mapping[str, Any]) -> str | None:
-    """The name of the tool that wrote a block; None for all that chat knows."""
+    """Return the name of the tool that wrote a block; None for all that chat knows."""
     kind = block.get("type")
     if not isinstance(kind, str):
         return None

@@ -9,7 +9,7 @@ _MARK: Final = "cache_control"
 
 
 def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
-    """Function tools, of those with a schema. Raises BadRequest."""
+    """Return the tools that have a schema as function tools. Raises BadRequest."""
     found = []
     for index, tool in enumerate(objects(tools, "tools")):
         where = f"tools.{index}"
@@ -30,13 +30,13 @@ def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
 
 
 def given_names(tools: Any) -> dict[str, str]:
-    """The names that were cut, by what they were cut to. `tools` was read before."""
+    """Return the given names of tools whose names were cut, by the names they were cut to. `tools` was read before."""
     names = [tool["name"] for tool in tools or ()]
     return {short_name(name): name for name in names if short_name(name) != name}
 
 
 def chat_tool_choice(choice: Any) -> dict[str, Any]:
-    """The fields `tool_choice` and `parallel_tool_calls`, as far as they were said. Raises BadRequest."""
+    """Return the fields `tool_choice` and `parallel_tool_calls`, those that the caller set. Raises BadRequest."""
     choice = an_object(choice, "tool_choice")
     fields: dict[str, Any] = {}
     match choice.get("type"):

@@ -1,4 +1,6 @@
-"""The wires of POST /v1/audio/transcriptions and /v1/audio/translations: a recording that is written down, in OpenAI's shape."""
+"""The wires of POST /v1/audio/transcriptions and /v1/audio/translations: a recording that is written down, in
+OpenAI's shape.
+"""
 
 from typing import Final
 
@@ -15,19 +17,19 @@ from proxy.parse.wires.wire import IsModel, Understood, Wire
 
 _MILLI: Final = 1_000
 _USUAL_BYTES_A_SECOND: Final = 4_000
-"""Of a recording whose length nobody tells: 32 kbit/s, what recorders of speech write."""
+"""The assumed bytes per second of a recording of unknown length: 32 kbit/s, the usual rate of speech recorders."""
 LEAST_BYTES_A_SECOND: Final = 500
-"""By which a hard budget bounds a recording: 4 kbit/s, less than Opus can write."""
+"""The bytes per second by which a hard budget bounds a recording: 4 kbit/s, less than Opus can write."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """What came beside the fields."""
+    """The description of the file that came beside the fields."""
 
     size: int = msgspec.field(name="bytes")
 
 
 class _Body(OwnFields, frozen=True, kw_only=True):
-    """The form's fields, as far as the gateway reads them."""
+    """The form's fields that the gateway reads."""
 
     model: str
     file: _File
@@ -40,7 +42,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 def _reader(operation: Operation) -> "Wire":
     def read(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-        """Parses the body. Raises BadRequest."""
+        """Parse the body. Raises BadRequest."""
         del is_model
         fields, typed = decoded(body, _decoder)
         if not typed.file.size:

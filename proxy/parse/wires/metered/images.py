@@ -21,7 +21,7 @@ _DEFAULT_SIZE: Final = "1024x1024"
 
 
 class _Body(OwnFields, frozen=True, kw_only=True):
-    """The body, as far as the gateway reads it."""
+    """The body's fields that the gateway reads."""
 
     model: str
     prompt: str
@@ -35,7 +35,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def read_image(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses the body. Raises BadRequest."""
+    """Parse the body. Raises BadRequest."""
     del is_model
     fields, typed = decoded(body, _decoder)
     if not typed.prompt:
@@ -62,7 +62,7 @@ def read_image(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Under
 
 
 def _kind(said: str | None, otherwise: str) -> str:
-    """A quality or a size as a part of the unit's name. Raises BadRequest."""
+    """Return a quality or a size as a part of the unit's name. Raises BadRequest."""
     if said is None:
         return otherwise
     if _KIND.fullmatch(said) is None:

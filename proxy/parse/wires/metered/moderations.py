@@ -15,7 +15,7 @@ from proxy.parse.wires.wire import IsModel, Understood, Wire
 
 
 class _Body(OwnFields, frozen=True, kw_only=True):
-    """The body, as far as the gateway reads it."""
+    """The body's fields that the gateway reads."""
 
     input: str | list[str | Part]
     model: str = ""
@@ -25,7 +25,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def read_moderation(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses the body. Raises BadRequest."""
+    """Parse the body. Raises BadRequest."""
     del is_model
     fields, typed = decoded(body, _decoder)
     parts = [typed.input] if isinstance(typed.input, str) else typed.input

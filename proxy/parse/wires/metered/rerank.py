@@ -16,12 +16,12 @@ from proxy.parse.wires.wire import IsModel, Understood, Wire
 MAX_DOCUMENTS: Final = 10_000
 _DOCUMENTS_A_SEARCH: Final = 100
 _TOKENS_A_DOCUMENT: Final = 500
-"""Cohere bills a search for up to so many documents; one that is longer, with the query, counts as several."""
+"""The tokens of a document, with the query, up to which Cohere bills it as one; a longer one counts as several."""
 _MILLI: Final = 1_000
 
 
 class _Body(OwnFields, frozen=True, kw_only=True):
-    """The body, as far as the gateway reads it."""
+    """The body's fields that the gateway reads."""
 
     model: str
     query: str
@@ -32,7 +32,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def read_rerank(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses the body. Raises BadRequest."""
+    """Parse the body. Raises BadRequest."""
     del is_model
     fields, typed = decoded(body, _decoder)
     if not typed.query:

@@ -18,7 +18,7 @@ _MILLI: Final = 1_000
 
 
 class _Body(OwnFields, frozen=True, kw_only=True):
-    """The body, as far as the gateway reads it."""
+    """The body's fields that the gateway reads."""
 
     model: str
     input: str
@@ -28,7 +28,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def read_speech(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses the body. Raises BadRequest."""
+    """Parse the body. Raises BadRequest."""
     del is_model
     fields, typed = decoded(body, _decoder)
     if not 1 <= len(typed.input) <= MAX_SPOKEN_CHARS:

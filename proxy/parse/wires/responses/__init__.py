@@ -1,1 +1,1 @@
-"""OpenAI's responses: POST /v1/responses and what continues from one."""
+"""OpenAI's responses: POST /v1/responses and the routes that continue from one."""

@@ -1,6 +1,6 @@
-"""Responses that pass as their provider wrote them, for requests with tools that it runs itself.
+"""The passage of responses as their provider wrote them, for requests with tools that it runs itself.
 
-The state is the gateway's here too: a response goes by an id of ours, and what its provider is sent stands on its own.
+The state is the gateway's here too: a response goes by an id of ours, and the provider is sent the whole conversation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 def response_as_written(
     body: bytes, fields: Mapping[str, Any], items: Sequence[Item], tools: Mapping[str, str]
 ) -> AsWritten:
-    """The request for a provider. It keeps nothing, so reasoning comes sealed. Raises BadRequest."""
+    """Return the request for a provider. It keeps nothing, so reasoning comes sealed. Raises BadRequest."""
     told = fields_as_written(body, _OURS)
     told["store"] = msgspec.Raw(b"false")
     suited = [_for_provider(item) for item in items if not _unreadable(item)]
@@ -42,7 +42,7 @@ def response_as_written(
 
 
 def _unreadable(item: Item) -> bool:
-    """True for reasoning that its provider did not write, or did not seal."""
+    """Return True for reasoning that its provider did not write, or did not seal."""
     if item.get("type") != "reasoning":
         return False
     sealed = item.get("encrypted_content")
@@ -50,7 +50,7 @@ def _unreadable(item: Item) -> bool:
 
 
 def _for_provider(item: Item) -> Item:
-    """The item without an id, by which it would be looked for in vain; a summary of ours as a user's message."""
+    """Return the item without an id, which the provider does not know; a summary of ours as a user's message."""
     kind = item.get("type") or "message"
     if kind == "compaction" and (summary := unsealed_summary(item)) is not None:
         return {"role": "user", "content": summary}
@@ -60,7 +60,7 @@ def _for_provider(item: Item) -> Item:
 
 
 class ResponsesAsWritten(ResponsesDialect):
-    """Writes what came, under an id of ours."""
+    """A dialect that writes the provider's response under an id of ours."""
 
     _events_written: "_EventWriter | None" = None
 
@@ -78,19 +78,19 @@ class ResponsesAsWritten(ResponsesDialect):
         return self._kept(self._ours(_decode(payload), served, ended=True))
 
     def _ours(self, response: Mapping[str, Any], served: Served, *, ended: bool) -> dict[str, Any]:
-        """The provider's response as this gateway's."""
+        """Return the provider's response as this gateway's."""
         ours = self.response(served, "in_progress", [])
         names = ("id", "background", "conversation", "previous_response_id", "store")
         own = own_fields(served, served.tally()) if ended else {"model_used": served.target_id}
         return {**ours, **response, **{name: ours[name] for name in names}, **own}
 
     def told(self, response: Any, served: Served, *, ended: bool) -> dict[str, Any]:
-        """A response within an event."""
+        """Return the response within an event."""
         return self._ours(response if isinstance(response, dict) else {}, served, ended=ended)
 
 
 class _EventWriter:
-    """Most events pass as they came. The last one waits until the answer is booked."""
+    """A writer that passes most events as they came. The last one waits until the answer is booked."""
 
     def __init__(self, dialect: ResponsesAsWritten, served: Served, events: int) -> None:
         self._dialect = dialect
@@ -108,7 +108,7 @@ class _EventWriter:
         return sse(str(self._last["type"]).encode(), {**self._last, "response": self.finished()})
 
     def failed(self, told: ErrorReply) -> bytes:
-        """An `error` event, and the response as it failed."""
+        """Return an `error` event, and the response as it failed."""
         error = {"type": "error", "code": told.code, "message": told.message, "param": told.param}
         response = self._dialect.response(
             self._served, "failed", [], error={"code": "server_error", "message": told.message}
@@ -117,7 +117,7 @@ class _EventWriter:
         return sse(b"error", {**error, "sequence_number": self._number}) + sse(b"response.failed", failed)
 
     def finished(self) -> dict[str, Any]:
-        """The response at its end."""
+        """Return the response at its end."""
         response = {} if self._last is None else self._last.get("response")
         return self._dialect.told(response, self._served, ended=True)
 

@@ -1,7 +1,8 @@
 """POST /v1/responses/compact: a conversation as its user's messages and one item that stands for all the rest.
 
-A model writes a summary, whatever target it runs on; the item holds that, and a later turn is given it as a message. The
-conversation is shown to the model as a text: so every target can read it, without the tools that it was made with.
+A model writes a summary, whatever target it runs on; the item holds the summary, and a later turn is given it as a
+message. The conversation is shown to the model as a text, so every target can read it, without the tools that it was
+made with.
 """
 
 import base64
@@ -13,9 +14,9 @@ from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.completions_of_chat import Said, completion_of, to_json
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.reading import object_of, own_fields_of, text, unread, wrong
-from proxy.parse.wires.responses.asked import longest_answer
+from proxy.parse.wires.responses.dialect import usage_of
 from proxy.parse.wires.responses.items import COMPACTED, Item, chat_messages, in_full, items_of, with_ids
-from proxy.parse.wires.responses.usage import usage_of
+from proxy.parse.wires.responses.parser import longest_answer
 from proxy.parse.wires.wire import EventWriter, IsModel, Kept, Served, Understood
 
 _READ: Final = frozenset(
@@ -31,7 +32,7 @@ _READ: Final = frozenset(
     }
 )
 _STAYS: Final = ("user", "system", "developer")
-"""Who writes the messages that a compaction leaves as they are."""
+"""The roles whose messages a compaction leaves as they are."""
 _ASKED: Final = (
     "The text between the lines below is a conversation of a user with an assistant that uses tools. Write what the assistant "
     "needs to know to go on with the work as if it had read all of it: what the user wants and has ruled out, what was decided "
@@ -42,13 +43,13 @@ _LINE: Final = "-" * 20
 
 
 def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
+    """Parse a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
     fields = object_of(body)
     items = items_of(fields.get("input") or [])
     if not items:
         raise wrong("input", "there, or `previous_response_id`: nothing is to be compacted")
-    # What a provider's own tools wrote only that provider can read; what was said of it stands in the messages.
+    # Only the provider can read its own tools' items; the messages have what was said about them.
     talk = chat_messages(fields.get("instructions"), items, signed=False, foreign={})
     asked = "\n".join([_ASKED, _LINE, *_told(talk), _LINE])
     chat = {
@@ -61,7 +62,7 @@ def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
 
 
 class _CompactionDialect:
-    """Writes the one answer, which is never streamed."""
+    """A dialect that writes the one answer, which is never streamed."""
 
     def __init__(self, items: list[Item]) -> None:
         self._items = items
@@ -97,12 +98,12 @@ class _CompactionDialect:
 
 
 def compacted(summary: str) -> str:
-    """A summary as the content of a compaction item. It is the caller's own, so it is not hidden from it."""
+    """Encode a summary as the content of a compaction item. It is the caller's own, so it is not hidden from it."""
     return COMPACTED + base64.urlsafe_b64encode(summary.encode()).decode()
 
 
 def _told(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each message as a paragraph."""
+    """Yield each message as a paragraph."""
     for message in messages:
         content = message.get("content")
         said = content if isinstance(content, str) else "\n".join(_part(part) for part in content or ())

@@ -1,7 +1,8 @@
-"""Bodies that go on from what is kept: `previous_response_id`, `conversation`, and items that are referred to by id. Pure.
+"""Bodies that continue from stored records: `previous_response_id`, `conversation`, and items that are referred to by
+id. Pure.
 
-A record is what `ResponsesDialect.to_keep` made: the response, and its whole input. So one record holds a conversation, and
-whichever target comes next is sent all of it.
+A record is the result of `ResponsesDialect.to_keep`: the response, and its whole input. So one record holds a
+conversation, and the next target, whichever it is, is sent all of it.
 """
 
 import re
@@ -28,7 +29,7 @@ class _Typed(msgspec.Struct):
 
 
 class _Going(msgspec.Struct):
-    """What of a body tells whether it goes on from something, as most do not: no text is decoded for it."""
+    """The fields of a body that tell whether it continues from a record, as most do not: no text is decoded for it."""
 
     input: str | list[_Typed]
     conversation: Any = None
@@ -49,12 +50,12 @@ _decode_going: Final = msgspec.json.Decoder(_Going).decode
 
 
 def names_in(body: bytes) -> tuple[str, ...]:
-    """The ids of the conversation or the responses that a body goes on from or refers to. Raises BadRequest."""
+    """Return the ids of the conversation or the responses that a body continues from or refers to. Raises BadRequest."""
     try:
         if _decode_going(body).names_nothing():
             return ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # What is wrong with it is told by whoever reads it field by field.
+        # The reading field by field raises the right error for an invalid body.
         pass
     fields = object_of(body)
     conversation = conversation_of(fields)
@@ -78,7 +79,7 @@ def names_in(body: bytes) -> tuple[str, ...]:
 
 
 def continued(body: bytes, records: Mapping[str, bytes]) -> bytes:
-    """The body with all earlier items in its input. `records` has everything that was named."""
+    """Return the body with all earlier items in its input. `records` has a record for each of `names_in`."""
     fields = object_of(body)
     found = {name: msgspec.json.decode(record, type=dict[str, Any]) for name, record in records.items()}
     earlier: list[Item] = []
@@ -93,7 +94,7 @@ def continued(body: bytes, records: Mapping[str, bytes]) -> bytes:
 
 
 def conversation_of(fields: Mapping[str, Any]) -> str | None:
-    """The id of the conversation that a body belongs to. Raises BadRequest."""
+    """Return the id of the conversation that a body belongs to. Raises BadRequest."""
     given = fields.get(_CONVERSATION)
     if given is None:
         return None
@@ -104,7 +105,7 @@ def conversation_of(fields: Mapping[str, Any]) -> str | None:
 
 
 def all_items(record: Mapping[str, Any]) -> list[Item]:
-    """A record's items: a conversation's, or a response's input and then its output."""
+    """Return a record's items: a conversation's, or a response's input and then its output."""
     items: list[Item] = record["items"]
     response = record.get("response")
     return items if response is None else items + response["output"]

@@ -1,4 +1,4 @@
-"""The record of a conversation: what it says of itself, and its items. Pure: each function makes a new record of one."""
+"""The record of a conversation: its object and its items. Pure: each function returns a new record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +17,9 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def new_conversation(conversation_id: str, created_at: int, metadata: Any, items: Sequence[Item]) -> bytes:
-    """The record of a new conversation, whose items have ids. `created_at` is in seconds since 1970. Raises BadRequest."""
+    """Return the record of a new conversation, whose items have ids. `created_at` is in seconds since 1970. Raises
+    BadRequest.
+    """
     told = {
         "id": conversation_id,
         "object": "conversation",
@@ -28,7 +30,7 @@ def new_conversation(conversation_id: str, created_at: int, metadata: Any, items
 
 
 def told_of(record: bytes) -> dict[str, Any]:
-    """The conversation as its caller sees it."""
+    """Return the conversation as its caller sees it."""
     told: dict[str, Any] = _decode(record)["conversation"]
     return told
 
@@ -39,11 +41,11 @@ def items_in(record: bytes) -> list[Item]:
 
 
 def given_items(value: Any, number: str) -> list[Item]:
-    """Items that a caller adds, in full and each with an id that begins with `number`. Raises BadRequest."""
+    """Return the items that a caller adds, in full and each with an id that begins with `number`. Raises BadRequest."""
     items = objects(value, "items")
     if len(items) > MOST_ADDED:
         raise BadRequest(f"At most {MOST_ADDED} items can be added at a time.", param="items")
-    # What no model could be given is refused now, not in the middle of the conversation.
+    # An item that no model could be given is refused now, not in the middle of the conversation.
     chat_messages(None, items, signed=False)
     ids = [item["id"] for item in items if item.get("id") is not None]
     if not all(isinstance(each, str) for each in ids) or len(set(ids)) != len(ids):
@@ -52,7 +54,9 @@ def given_items(value: Any, number: str) -> list[Item]:
 
 
 def with_turn(record: bytes, items: Sequence[Item]) -> bytes:
-    """With those of the items at its end that it does not have yet, so that a turn that is added twice is there once."""
+    """Return the record with those of `items` at its end that it does not have yet, so that a turn that is added
+    twice is there once.
+    """
     found = _decode(record)
     known = {item["id"] for item in found["items"]}
     found["items"] += [in_full(item) for item in items if item["id"] not in known]
@@ -62,7 +66,7 @@ def with_turn(record: bytes, items: Sequence[Item]) -> bytes:
 
 
 def without_item(record: bytes, item_id: str) -> bytes:
-    """Raises ConversationNotFound when there is none."""
+    """Return the record without an item. Raises ConversationNotFound when there is none."""
     found = _decode(record)
     left = [item for item in found["items"] if item["id"] != item_id]
     if len(left) == len(found["items"]):
@@ -72,14 +76,14 @@ def without_item(record: bytes, item_id: str) -> bytes:
 
 
 def with_metadata(record: bytes, metadata: Any) -> bytes:
-    """Raises BadRequest."""
+    """Return the record with other metadata. Raises BadRequest."""
     found = _decode(record)
     found["conversation"]["metadata"] = checked_metadata(metadata)
     return encoded(found)
 
 
 def checked_metadata(metadata: Any) -> Mapping[str, str]:
-    """Raises BadRequest."""
+    """Return metadata within OpenAI's bounds. Raises BadRequest."""
     if metadata is None:
         return {}
     pairs = an_object(metadata, "metadata")

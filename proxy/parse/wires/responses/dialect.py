@@ -1,6 +1,6 @@
 """Chat completions as responses: whole, and as the published sequence of numbered events.
 
-A whole answer is put together by the same writer as a stream, which tells no events then.
+A whole answer is put together by the same writer as a stream, which then writes no events.
 """
 
 import weakref
@@ -19,7 +19,6 @@ from proxy.parse.wires.responses.continuing import conversation_of
 from proxy.parse.wires.responses.conversation import with_turn
 from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
 from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox
-from proxy.parse.wires.responses.usage import usage_of
 from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
 
 _INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -41,9 +40,9 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "top_p": 1.0,
     "user": None,
 }
-"""What a response repeats of its request, and what it says where the request said nothing."""
+"""The request fields that a response repeats, with the values of those that the request leaves out."""
 _RESHAPED: Final = frozenset({"background", "reasoning", "text"})
-"""What it repeats in another form."""
+"""The fields that it repeats in another form."""
 _BLANK: Final[Mapping[str, Any]] = {
     "id": "",
     "object": "response",
@@ -64,16 +63,15 @@ _BLANK: Final[Mapping[str, Any]] = {
     "truncation": "disabled",
     "usage": None,
 }
-"""A response before anything is known of it. It has all names, so that none needs room in a copy."""
+"""A response with none of its values yet. It has all names, so that a copy never grows."""
 _LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
 _Part = Literal["output_text", "refusal", "reasoning_text"]
 
 
 class ResponsesDialect:
-    """`fields` is the request's body, of which what is only repeated need not be decoded; `items` gives its input with all
-    earlier turns.
-
-    One that is made later has its number, by which its ids are known, and perhaps its first events.
+    """A dialect that writes responses. `fields` is the request's body, of which fields that are only repeated need
+    not be decoded; `items` returns its input with all earlier turns. A background response has its `number`, the
+    common part of its ids, and perhaps its first `events`.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class ResponsesDialect:
         self._items = items
         self._box = box
         self._writer: weakref.ref[_EventWriter] | None = None
-        """Whoever writes with it holds it. It holds this, so both would be left to the collector."""
+        """The present writer. It holds this dialect, so a strong reference would leave both to the garbage collector."""
         self._made: dict[str, Any] | None = None
         """The whole response, once it was made to be kept."""
         self._conversation = conversation_of(fields)
@@ -113,7 +111,7 @@ class ResponsesDialect:
         return writer
 
     def to_keep(self, payload: bytes | None, served: Served) -> Kept:
-        """What is to be kept, or remembered, of a whole answer, or of the stream that was written."""
+        """Return the record, to be kept or remembered, of a whole answer, or of the stream that was written."""
         if payload is not None:
             response = self._made = self._written(payload, served)
         else:
@@ -124,13 +122,13 @@ class ResponsesDialect:
         return self._kept(response)
 
     def queued(self, request_id: str, created_at: int) -> Kept:
-        """What is kept of a response before anybody has begun it."""
+        """Return the record of a response that is queued."""
         number = request_id.removeprefix("req_")
         response = self._object(number, created_at, "queued", [], model=self._fields["model"])
         return msgspec.structs.replace(self._kept(response), told=to_json(response))
 
     def warmed(self, request_id: str, created_at: int) -> Kept:
-        """What is remembered of a request that nobody is to answer yet. `told` are the events that say so."""
+        """Return the record of a request that is not to be answered yet. `told` are the events that say so."""
         number = request_id.removeprefix("req_")
         usage = usage_of(Usage())
         begun = self._object(number, created_at, "in_progress", [], model=self._fields["model"])
@@ -144,12 +142,12 @@ class ResponsesDialect:
         return msgspec.structs.replace(self._kept(whole), told=told)
 
     def response(self, served: Served, status: str, output: list[Item], **more: Any) -> dict[str, Any]:
-        """A response object at this point of its life."""
+        """Return a response object at this point of its life."""
         told = {"model": served.target_id, **more}
         return self._object(self.number(served), served.created_at, status, output, **told)
 
     def number(self, served: Served) -> str:
-        """What the ids of the response and its items have in common."""
+        """Return the common part of the ids of the response and its items."""
         return self._number or served.request_id.removeprefix("req_")
 
     def _kept(self, response: dict[str, Any]) -> Kept:
@@ -175,7 +173,7 @@ class ResponsesDialect:
         }
 
     def _echoed(self) -> dict[str, Any]:
-        """What a response repeats of its request."""
+        """Return the request fields that a response repeats."""
         fields = self._fields
         echoed = said(fields, _ECHOED)
         if _RESHAPED.isdisjoint(fields):
@@ -189,7 +187,7 @@ class ResponsesDialect:
         return echoed
 
     def ended(self, served: Served, output: list[Item], *, model: str, tier: str, finish: str) -> dict[str, Any]:
-        """The response at its end."""
+        """Return the response at its end."""
         tally, reason = served.tally(), _INCOMPLETE.get(finish)
         conversation = self._conversation if self.keeps else None
         return {
@@ -233,7 +231,9 @@ class ResponsesDialect:
 
 
 class _EventWriter:
-    """One item is open at a time, and in a message or a reasoning one part at a time. `tells`: somebody sees the events."""
+    """A writer with one item open at a time, and in a message or a reasoning one part at a time. `tells`: the events
+    have a reader.
+    """
 
     def __init__(
         self, dialect: ResponsesDialect, served: Served, box: Toolbox, events: int = 0, *, tells: bool = True
@@ -242,7 +242,7 @@ class _EventWriter:
         self._served = served
         self._box = box
         self._number = events
-        """The next event's."""
+        """The next event's number."""
         self._tells = tells
         self._begun = not tells
         self._model = served.target_id
@@ -277,7 +277,7 @@ class _EventWriter:
         return b"".join(self._last)
 
     def failed(self, told: ErrorReply) -> bytes:
-        """An `error` event, and the response as it failed."""
+        """Return an `error` event, and the response as it failed."""
         parts: list[bytes] = []
         self._begin(parts)
         self._tell("error", parts, code=told.code, message=told.message, param=told.param)
@@ -286,16 +286,16 @@ class _EventWriter:
         return b"".join(parts)
 
     def settle(self) -> None:
-        """Closes what is open; its events come with the last words."""
+        """Close the open item; its events come with the last words."""
         self._begin(self._last)
         self._close(self._last)
 
     def finished(self) -> dict[str, Any]:
-        """The response, once it is settled."""
+        """Return the response, once it is settled."""
         return self._dialect.ended(self._served, self._output, model=self._model, tier=self._tier, finish=self._finish)
 
     def say(self, payload: bytes, parts: list[bytes]) -> None:
-        """Takes in a chunk or a whole completion."""
+        """Add a chunk or a whole completion."""
         completion = completion_of(payload)
         if isinstance(completion.model, str):
             self._model = completion.model
@@ -353,7 +353,7 @@ class _EventWriter:
             self._call_tool(call, parts)
 
     def _sign(self, block: Item, parts: list[bytes]) -> None:
-        """Keeps what a Claude signed, so that its thinking can go back to it. Its text came in pieces before."""
+        """Keep a Claude's signed thinking, so that it can go back to it. Its text came in pieces before."""
         if not (self._is_open and self._output[-1]["type"] == "reasoning"):
             self._open("reasoning", parts, summary=[], content=[])
         if block.get("type") == "thinking" and not block.get("thinking"):
@@ -427,7 +427,7 @@ class _EventWriter:
             self._tell("response.function_call_arguments.delta", parts, **self._at(), delta=arguments)
 
     def _continues(self, call: Call) -> bool:
-        """True for a piece of the open call. Some hosts number none of their calls."""
+        """Return True for a piece of the open call. Some hosts number none of their calls."""
         before = self._call
         if before is None or not self._is_open or self._output[-1].get("call_id") is None:
             return False
@@ -467,7 +467,7 @@ class _EventWriter:
 
 
 def _delta_head(part: _Part, where: Mapping[str, Any]) -> bytes:
-    """The beginning of a delta's event, up to its number."""
+    """Return the beginning of a delta's event, up to its number."""
     kind = f"response.{part}.delta"
     return f"event: {kind}\ndata: ".encode() + to_json({"type": kind, **where})[:-1] + b',"sequence_number":'
 
@@ -491,10 +491,24 @@ def _logprobs_of(told: Any) -> list[Any]:
 
 
 def _custom_input(arguments: str) -> str:
-    """The text within the function's arguments; those of a model that wrote something else, as they are."""
+    """Return the text within the function's arguments; invalid arguments as they are."""
     try:
         found = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return arguments
     given = found.get(INPUT) if isinstance(found, dict) else None
     return given if isinstance(given, str) else arguments
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage of a response."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

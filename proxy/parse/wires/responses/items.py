@@ -1,6 +1,6 @@
 """The items of a response's input as chat messages. Pure.
 
-A model's reasoning goes back to nobody but a Claude, whose own signature is in it: chat has no place for it.
+A model's reasoning is sent back only to a Claude, whose own signature is in it: chat has no place for it.
 """
 
 import base64
@@ -24,7 +24,7 @@ PREFIX: Final[Mapping[str, str]] = {
     "function_call": "fc",
     "custom_tool_call": "ctc",
 }
-"""What the ids of items begin with, by their type; those of other types with `item`."""
+"""The beginnings of items' ids, by type; `item` for other types."""
 COMPACTED: Final = "wbc1."
 """The beginning of the encrypted content that holds a summary of ours."""
 _BEFORE: Final = "What was said and done before, summed up:\n"
@@ -38,14 +38,14 @@ _SIGNED: Final = "wb1."
 
 
 def items_of(given: Any) -> list[Item]:
-    """The input as a list of items. Raises BadRequest."""
+    """Return the input as a list of items. Raises BadRequest."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     return objects(given, "input")
 
 
 def with_ids(items: Sequence[Item], number: str) -> list[Item]:
-    """The items, each with an id: its own, or one of `number` and its place."""
+    """Return the items, each with an id: its own, or one of `number` and its place."""
     return [
         {"id": f"{PREFIX.get(item.get('type') or 'message', 'item')}_{number}_i{index}", **item}
         for index, item in enumerate(items)
@@ -53,7 +53,7 @@ def with_ids(items: Sequence[Item], number: str) -> list[Item]:
 
 
 def in_full(item: Item) -> Item:
-    """An item in its full form: callers may send messages in a shorter one."""
+    """Return an item in its full form: callers may send messages in a shorter one."""
     if item.get("type", "message") != "message":
         return item
     content = item.get("content")
@@ -66,9 +66,9 @@ def in_full(item: Item) -> Item:
 def chat_messages(
     instructions: Any, items: Sequence[Item], *, signed: bool, foreign: dict[str, str] | None = None
 ) -> list[Message]:
-    """The conversation as chat messages; with `signed` each assistant message has its signed thinking. Raises BadRequest.
-
-    Items that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place.
+    """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Items
+    that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place. Raises
+    BadRequest.
     """
     talk = _Talk(signed=signed)
     if isinstance(instructions, str) and instructions:
@@ -79,7 +79,7 @@ def chat_messages(
     for index, item in enumerate(items):
         # Most items are a text of the user's, and are chat's as they are.
         if len(item) == _PLAIN and type(item.get("content")) is str and item.get("role") in _AS_IT_IS:
-            # Who is sent the signed form may write into it.
+            # Users of the signed form may write into it, so it is a copy.
             talk.messages.append({**item} if signed else item)
         elif foreign is None or not _is_foreign(item, f"input.{index}", foreign):
             talk.add(item, f"input.{index}")
@@ -87,7 +87,7 @@ def chat_messages(
 
 
 def _is_foreign(item: Item, where: str, foreign: dict[str, str]) -> bool:
-    """Notes the tool that wrote an item which only its provider can read again."""
+    """Note the tool that wrote an item which only its provider can read again. Return False for any other item."""
     kind = item.get("type")
     if not isinstance(kind, str) or kind in _ADDERS or (made := _BY_TOOL.fullmatch(kind)) is None:
         return False
@@ -96,7 +96,7 @@ def _is_foreign(item: Item, where: str, foreign: dict[str, str]) -> bool:
 
 
 def sealed_thinking(blocks: Sequence[Mapping[str, Any]]) -> str:
-    """Signed thinking blocks as the encrypted content of a reasoning item."""
+    """Encode signed thinking blocks as the encrypted content of a reasoning item."""
     return _SIGNED + base64.urlsafe_b64encode(msgspec.json.encode(list(blocks))).decode()
 
 
@@ -112,17 +112,17 @@ def _thinking_of(item: Item) -> list[Any]:
 
 
 def chat_kind(kind: str) -> bool:
-    """True for the types of items that chat can say."""
+    """Return True for the types of items that chat can express."""
     return kind in _ADDERS
 
 
 def is_ours(sealed: str) -> bool:
-    """True for encrypted content that this gateway wrote."""
+    """Return True for encrypted content that this gateway wrote."""
     return sealed.startswith((_SIGNED, COMPACTED))
 
 
 def unsealed_summary(item: Item) -> str | None:
-    """The words that stand for a compaction of ours; None for that of another."""
+    """Return the message that stands for a compaction of ours; None for that of another."""
     content = item.get("encrypted_content")
     if not isinstance(content, str) or not content.startswith(COMPACTED):
         return None
@@ -134,7 +134,7 @@ def unsealed_summary(item: Item) -> str | None:
 
 
 class _Talk:
-    """Messages so far. What the assistant says and calls between two others' messages is one message."""
+    """The messages so far. Texts and calls of the assistant between two others' messages are one message."""
 
     def __init__(self, *, signed: bool) -> None:
         self.messages: list[Message] = []
@@ -172,7 +172,9 @@ class _Talk:
         self._call(item, where, msgspec.json.encode({INPUT: given}).decode())
 
     def output(self, item: Item, where: str) -> None:
-        """Pictures and files follow in a user message: a chat's tool message has no room for them."""
+        """Add a call's output. Its pictures and files follow in a user message: a chat's tool message has no room for
+        them.
+        """
         content = _content(item.get("output"), f"{where}.output")
         beside: list[Message] = []
         if not isinstance(content, str):
@@ -187,7 +189,7 @@ class _Talk:
         self._thinking += _thinking_of(item)
 
     def compaction(self, item: Item, where: str) -> None:
-        """As a user's message: a system message would have to come first at many engines."""
+        """Add a compaction as a user's message: a system message would have to come first at many engines."""
         text(item.get("encrypted_content"), f"{where}.encrypted_content")
         summary = unsealed_summary(item)
         if summary is None:
@@ -225,7 +227,7 @@ _ADDERS: Final[Mapping[str, Callable[[_Talk, Item, str], None]]] = {
 
 
 def _content(content: Any, where: str) -> Any:
-    """A text, or parts; a single text is a text, however it was sent."""
+    """Return a text, or parts; a single text is a text, however it was sent."""
     if isinstance(content, str):
         return content
     parts = [_part(part, f"{where}.{index}") for index, part in enumerate(objects(content, where))]

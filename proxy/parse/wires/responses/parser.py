@@ -7,7 +7,7 @@ import msgspec
 
 from providers.wire import Message
 from proxy.errors import BadRequest
-from proxy.parse.chat_request import Asked, PlainMessage, chat_request, request_of
+from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.reasoning_effort import effort_of
 from proxy.parse.wires.reading import (
@@ -26,7 +26,6 @@ from proxy.parse.wires.reading import (
     wrong,
 )
 from proxy.parse.wires.responses.as_written import ResponsesAsWritten, response_as_written
-from proxy.parse.wires.responses.asked import longest_answer
 from proxy.parse.wires.responses.dialect import ResponsesDialect
 from proxy.parse.wires.responses.items import Item, chat_messages, items_of
 from proxy.parse.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
@@ -61,7 +60,7 @@ _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
-class _Plain(Asked, frozen=True, kw_only=True):
+class _Plain(ChatFields, frozen=True, kw_only=True):
     """A body with none but the usual fields."""
 
     input: str | list[PlainMessage]
@@ -81,7 +80,7 @@ _SAME_PLAIN: Final = (_SAME & _PLAIN) | {"model"}
 
 
 def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose earlier turns stand in its `input`. Raises BadRequest."""
+    """Parse a request whose earlier turns stand in its `input`. Raises BadRequest."""
     del is_model
     plain = plain_fields(body, _PLAIN, _decode_plain)
     if plain is not None:
@@ -92,7 +91,9 @@ def read_response(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
 
 
 def _read_plain(fields: dict[str, Any], asked: _Plain, headers: RequestHeaders) -> Understood:
-    """A request that is a chat in all but a few names, as most are: its texts are passed on as they were written."""
+    """Return the request of a body that is a chat in all but a few names, as most are: its texts are passed on as
+    they were written.
+    """
     given = written = fields["input"]
     messages: list[Message]
     if isinstance(asked.input, str):
@@ -125,9 +126,8 @@ def _items_in(given: msgspec.Raw) -> list[Item]:
 
 
 def read_again(response_id: str, events: int, body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request that was put off, now that it is answered, as a stream. Raises BadRequest.
-
-    `events` is the number of those that were written by whoever began it before.
+    """Parse, as a stream, a queued request that is now answered. `events` is the number of those that an earlier run
+    of it has written. Raises BadRequest.
     """
     del is_model
     number = response_id.removeprefix("resp_")
@@ -149,7 +149,7 @@ def _understood(
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
     messages = chat_messages(instructions, items, signed=False, foreign=run)
-    # What a provider alone can read is weighed as if it were not there.
+    # Items that a provider alone can read are left out for the classifier.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
         "model": text(fields.get("model"), "model"),
@@ -201,14 +201,16 @@ def _later(fields: Mapping[str, Any], dialect: ResponsesDialect) -> Later:
 
 
 def read_warming(body: bytes, headers: RequestHeaders, request_id: str, created_at: int) -> tuple[Understood, Kept]:
-    """Parses a request that nobody is to answer yet, and what is to be remembered of it. Raises BadRequest."""
+    """Parse a request that is not to be answered yet, and return it with the record to be remembered. Raises
+    BadRequest.
+    """
     understood = _understood(body, headers)
     assert isinstance(understood.dialect, ResponsesDialect)  # noqa: S101  # It was made here.
     return understood, understood.dialect.warmed(request_id, created_at)
 
 
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
-    """Parses a request whose tokens are to be counted. Raises BadRequest."""
+    """Parse a request whose tokens are to be counted. Raises BadRequest."""
     fields = object_of(body)
     fields.pop("stream", None)
     fields.setdefault("model", "auto")
@@ -219,7 +221,7 @@ def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -
 
 
 def _rarely_asked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What most requests have none of, in chat's fields."""
+    """Return the rare fields of a body as chat's."""
     asked = {**own_fields_of(fields), **_logprobs(fields)}
     if fields.get("prompt_cache_key") is not None:
         asked["prompt_cache_key"] = text(fields["prompt_cache_key"], "prompt_cache_key")
@@ -273,3 +275,13 @@ def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> 
     found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True, foreign={})}
     known = _EFFORTS.get(effort or "")
     return found if known is None else {**found, "reasoning_effort": known}
+
+
+def longest_answer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bound of the answer, where there is one. Raises BadRequest."""
+    if fields.get("max_output_tokens") is None:
+        return {}
+    most = whole_number(fields["max_output_tokens"], "max_output_tokens")
+    if most < 1:
+        raise wrong("max_output_tokens", "at least 1")
+    return {"max_tokens": most}

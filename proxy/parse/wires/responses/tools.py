@@ -1,7 +1,7 @@
 """The tools of a response in chat's shape, and back. Pure.
 
-Chat has functions alone. A custom tool, which takes free text, becomes a function of one text; a namespace's tools become
-functions whose names begin with it. What the model then calls is told by the name that the caller gave.
+Chat has functions alone. A custom tool, which takes free text, becomes a function of one text; a namespace's tools
+become functions whose names begin with it. The model's calls are written with the names that the caller gave.
 """
 
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Toolbox(msgspec.Struct, frozen=True):
-    """Chat's functions, and what each of their names stands for."""
+    """Chat's functions, and the caller's tool by each of their names."""
 
     functions: list[dict[str, Any]]
     tools: dict[str, Tool]
 
     def called(self, name: str) -> Tool:
-        """The tool that a model called; one that nobody offered goes by the name that the model made up."""
+        """Return the tool that a model called; an unknown one goes by the name that the model made up."""
         return self.tools.get(name) or Tool(name)
 
 
 def tools_run_by_providers(tools: Any) -> dict[str, str]:
-    """The tools that only a provider can run, by name and each with its place. Raises BadRequest."""
+    """Return the tools that only a provider can run, by name and each with its place. Raises BadRequest."""
     found: dict[str, str] = {}
     for index, tool in enumerate(objects(tools, "tools")):
         kind = tool.get("type")
@@ -55,7 +55,7 @@ def tools_run_by_providers(tools: Any) -> dict[str, str]:
 
 
 def toolbox_of(tools: Any) -> Toolbox:
-    """The tools that chat can say. Raises BadRequest."""
+    """Return the tools that chat can express. Raises BadRequest."""
     box = Toolbox([], {})
     for index, tool in enumerate(objects(tools, "tools")):
         where = f"tools.{index}"
@@ -71,12 +71,12 @@ def toolbox_of(tools: Any) -> Toolbox:
 
 
 def chat_name(name: str, namespace: str | None) -> str:
-    """The name of the function."""
+    """Return the name of the function."""
     return short_name(name if namespace is None else f"{namespace}__{name}")
 
 
 def chat_tool_choice(choice: Any, box: Toolbox) -> tuple[Any, Toolbox]:
-    """Chat's tool choice, and the toolbox with those tools alone that the choice allows. Raises BadRequest."""
+    """Return chat's tool choice, and the toolbox with those tools alone that the choice allows. Raises BadRequest."""
     if isinstance(choice, str):
         if choice not in _CHOICES:
             raise wrong("tool_choice", "`auto`, `none`, `required` or an object")

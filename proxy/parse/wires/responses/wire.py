@@ -21,7 +21,7 @@ def _count(tokens: int) -> bytes:
 
 
 def error_event(told: ErrorReply, _request_id: str) -> bytes:
-    """An error in a stream of which nothing else is known."""
+    """Return the event of an error before any response is known."""
     error = {"type": "error", "sequence_number": 0, "code": told.code, "message": told.message, "param": told.param}
     return sse(b"error", error)
 
@@ -53,6 +53,6 @@ INPUT_TOKENS: Final = Wire(
 )
 
 
-def put_off(response_id: str, events: int) -> Wire:
-    """The wire of one response that was put off, when it is answered: its body has all earlier turns."""
+def queued_response_wire(response_id: str, events: int) -> Wire:
+    """Return the wire that answers one queued response: its body has all earlier turns."""
     return msgspec.structs.replace(RESPONSES, read=partial(read_again, response_id, events), continuing=None)

@@ -20,7 +20,7 @@ class Script(msgspec.Struct, frozen=True):
 
 @functools.cache
 def script(name: str) -> Script:
-    """Reads `<name>.lua` beside this file; cached."""
+    """Read `<name>.lua` beside this file; cached."""
     text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
     # SHA-1 is the name that Redis gives to a script; nothing is kept safe by it.
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

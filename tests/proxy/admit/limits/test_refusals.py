@@ -5,8 +5,7 @@ import pytest
 
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limit_set import LimitSet, Outcome
-from proxy.admit.limits.rate_limited import RateLimited
-from proxy.admit.limits.refusals import refusal, too_large
+from proxy.admit.limits.refusals import RateLimited, refusal, too_large
 from proxy.errors import error_reply
 from proxy.http.reply_head import field_lines
 from tests.proxy.admit.limits.direct import CALLER, PREFIX, limit, told_of

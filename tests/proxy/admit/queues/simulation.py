@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from proxy.admit.queues.fair_queue import FreeCapacity
-from proxy.admit.queues.queue_item import NoRoom, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueItem
 from proxy.admit.queues.queues import Place, Queue, QueueObserver
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.errors import Refused
@@ -19,7 +19,7 @@ class Request(msgspec.Struct, kw_only=True):
     """One that comes, and what became of it."""
 
     at: float
-    work: Work
+    work: QueueItem
     stay_s: float
     """How long it runs, once it was started."""
     used: int | None = None
@@ -155,7 +155,7 @@ def stream(
         at += rng.expovariate(tokens_per_s / MEAN_TOKENS)
         if at > until:
             return
-        work = Work(
+        work = QueueItem(
             team_id=team_id,
             weight=weight,
             tier=tier,  # type: ignore[arg-type]

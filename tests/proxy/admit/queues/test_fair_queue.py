@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admit.queues.fair_queue import Entry, FairQueue, FreeCapacity
-from proxy.admit.queues.queue_item import Work
+from proxy.admit.queues.queue_item import QueueItem
 from proxy.admit.queues.queues_config import QueueConfig
 from tests.examples import examples
 
@@ -26,7 +26,7 @@ def config(**given: Any) -> QueueConfig:
 
 def entry(team_id: str = "a", tokens: int = 100, at: float = 0.0, due_at: float = math.inf, **given: Any) -> Entry:
     plain: dict[str, Any] = {"weight": 1.0, "tier": "interactive", "priority": 0, "start_by": due_at}
-    return Entry(Work(team_id=team_id, tokens=tokens, **{**plain, **given}), at, due_at)
+    return Entry(QueueItem(team_id=team_id, tokens=tokens, **{**plain, **given}), at, due_at)
 
 
 def joined(queue: FairQueue, *entries: Entry, now: float = 0.0) -> list[Entry]:
@@ -324,7 +324,7 @@ def test_a_place_is_given_back_once() -> None:
 
 
 _WORK = st.builds(
-    Work,
+    QueueItem,
     team_id=st.sampled_from("abc"),
     weight=st.sampled_from((0.5, 1.0, 3.0)),
     tier=st.sampled_from(("interactive", "batch")),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import Slot, Work
+from proxy.admit.queues.queue_item import QueueItem, QueuePermit
 from proxy.admit.queues.queues import Handle, Queues
 from proxy.admit.queues.queues_config import MaxWait, QueueConfig
 from tests.examples import examples
@@ -37,7 +37,7 @@ class _Process:
             max_wait_s=MaxWait(interactive=600).model_copy(update={"interactive": 1e6}),
         )
         self.queues = Queues({"own": config}, capacity, cluster.clock, alarm=self._alarm)
-        self.started: list[tuple[float, Work]] = []
+        self.started: list[tuple[float, QueueItem]] = []
 
     @staticmethod
     def _alarm(delay_s: float, callback: object) -> Handle:
@@ -58,7 +58,7 @@ class _Cluster:
         self.book = Book()
         self.book.clock = self.clock
         self.processes = [_Process(self, f"p{number}:1", whole) for number, whole in enumerate(wholes)]
-        self.ends: list[tuple[float, int, Slot]] = []
+        self.ends: list[tuple[float, int, QueuePermit]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.used: list[int] = []
 
@@ -66,13 +66,13 @@ class _Cluster:
         return self.now
 
     def send(self, process: _Process, tokens: int, team_id: str = "a") -> None:
-        work = Work(team_id=team_id, weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
+        work = QueueItem(team_id=team_id, weight=1.0, tier="interactive", priority=0, tokens=tokens, start_by=math.inf)
         self.tasks.append(asyncio.ensure_future(self._one(process, work)))
 
-    async def _one(self, process: _Process, work: Work) -> None:
-        slot = await process.queues.enter("llama", work)
+    async def _one(self, process: _Process, work: QueueItem) -> None:
+        permit = await process.queues.enter("llama", work)
         process.started.append((self.now, work))
-        heapq.heappush(self.ends, (self.now + self.rng.uniform(1, self._longest_s), len(process.started), slot))
+        heapq.heappush(self.ends, (self.now + self.rng.uniform(1, self._longest_s), len(process.started), permit))
 
     async def step(self, number: int) -> None:
         self.now += _STEP_S

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from proxy.admit.queues.capacity import Capacity
-from proxy.admit.queues.queue_item import NoRoom, QueueState, Slot, Why, Work
+from proxy.admit.queues.queue_item import NoRoom, QueueItem, QueuePermit, QueueState, Why
 from proxy.admit.queues.queues import NO_QUEUE, Handle, QueueObserver, Queues
 from proxy.admit.queues.queues_config import MaxWait, QueueConfig
 from proxy.errors import Draining, error_reply
@@ -85,8 +85,10 @@ class _Site:
     def state(self) -> QueueState:
         return self.queues.state("own")
 
-    async def waiter(self, asked: Work) -> asyncio.Task[Slot]:
-        task = asyncio.ensure_future(self.queues.enter("llama", asked))
+    async def waiter(
+        self, asked: QueueItem, on_wait: Callable[[float], None] | None = None
+    ) -> asyncio.Task[QueuePermit]:
+        task = asyncio.ensure_future(self.queues.enter("llama", asked, on_wait))
         await settle()
         return task
 
@@ -101,13 +103,13 @@ def config(**given: Any) -> QueueConfig:
     return QueueConfig(**{**plain, "max_wait_s": MaxWait(interactive=60, batch=600), **given})
 
 
-def work(team_id: str = "a", tokens: int = 600, **given: Any) -> Work:
+def work(team_id: str = "a", tokens: int = 600, **given: Any) -> QueueItem:
     plain: dict[str, Any] = {"weight": 1.0, "tier": "interactive", "priority": 0, "start_by": math.inf}
-    return Work(team_id=team_id, tokens=tokens, **{**plain, **given})
+    return QueueItem(team_id=team_id, tokens=tokens, **{**plain, **given})
 
 
 async def test_a_target_without_a_queue_costs_nothing() -> None:
-    """Everybody gets the same slot, and giving it back does nothing."""
+    """Everybody gets the same permit, and giving it back does nothing."""
     site = _Site()
     assert await site.queues.enter("gpt-4o", work()) is NO_QUEUE
     assert site.queues.try_enter("gpt-4o", work()) is NO_QUEUE
@@ -120,7 +122,7 @@ async def test_a_target_without_a_queue_costs_nothing() -> None:
 async def test_an_operator_sees_who_waits_and_how_fast_work_ends() -> None:
     """By the tier that was asked for, however long ago; and what of the whole is this process's part."""
     site = _Site(aging_s=5, max_wait_s=MaxWait(interactive=60, batch=600))
-    slot = await site.queues.enter("llama", work(tokens=1_000))
+    permit = await site.queues.enter("llama", work(tokens=1_000))
     waiting = [await site.waiter(work(tier=tier)) for tier in ("batch", "batch", "interactive")]
     await site.pass_s(6)
     look = site.queues.snapshot("own")
@@ -128,7 +130,7 @@ async def test_an_operator_sees_who_waits_and_how_fast_work_ends() -> None:
     assert (look.state, look.whole_capacity_tokens) == (site.state(), 1_000)
     before = look.drain_tokens_per_s
     await site.pass_s(1)
-    slot.release()
+    permit.release()
     assert site.queues.snapshot("own").drain_tokens_per_s > before > 0
     for task in waiting:
         task.cancel()
@@ -155,11 +157,11 @@ async def test_the_next_starts_when_one_is_done() -> None:
     await site.pass_s(3)
     first.release(100)
     first.release(100)
-    slot = await second
-    assert slot.waited_s == 3
+    permit = await second
+    assert permit.waited_s == 3
     assert site.state().in_flight == 1
     assert site.seen.waits == [("own", "interactive", 0.0), ("own", "interactive", 3.0)]
-    slot.release()
+    permit.release()
     assert (site.state().in_flight, site.state().in_flight_tokens) == (0, 0)
 
 
@@ -223,6 +225,27 @@ async def test_who_waited_as_long_as_it_may_is_told() -> None:
     assert site.pending == 0
 
 
+async def test_a_wait_is_told_however_it_ends() -> None:
+    """In a permit, in a refusal or with a caller that leaves, the same seconds as the metric's; what waits for nothing tells 0 there."""
+    site = _Site()
+    held = await site.queues.enter("llama", work("a", 1_000))
+    told: list[float] = []
+    patient = await site.waiter(work("b", 100), told.append)
+    hasty = await site.waiter(work("c", 100, start_by=site.now + 20), told.append)
+    leaver = await site.waiter(work("d", 100), told.append)
+    await site.pass_s(4)
+    leaver.cancel()
+    await settle()
+    await site.pass_s(17)
+    with pytest.raises(NoRoom):
+        await hasty
+    await site.pass_s(9)
+    held.release()
+    await patient
+    assert told == [4.0, 21.0, 30.0]
+    assert site.seen.waits == [("own", "interactive", 0.0), *(("own", "interactive", each) for each in told)]
+
+
 async def test_more_urgent_work_takes_the_place_of_what_waits() -> None:
     """When the queue is full, and never of what runs."""
     site = _Site(max_waiting=1)
@@ -258,7 +281,7 @@ async def test_whoever_was_held_up_by_one_that_is_given_up_goes_on() -> None:
 async def test_what_may_not_wait_is_taken_or_refused() -> None:
     """It starts when it is its turn and there is room, also past others that do not fit; otherwise it leaves no trace."""
     site = _Site()
-    slot = site.queues.try_enter("llama", work("a", 500))
+    permit = site.queues.try_enter("llama", work("a", 500))
     with pytest.raises(NoRoom) as refused:
         site.queues.try_enter("llama", work("a", 600))
     assert refused.value.why == "full"
@@ -267,7 +290,7 @@ async def test_what_may_not_wait_is_taken_or_refused() -> None:
     with pytest.raises(NoRoom):
         site.queues.try_enter("llama", work("b", 300))
     assert (site.state().waiting, site.state().in_flight_tokens) == (1, 800)
-    slot.release()
+    permit.release()
 
 
 async def test_a_reload_keeps_what_is_in_flight() -> None:
@@ -312,10 +335,10 @@ async def test_a_crowd_is_served_to_the_last() -> None:
 
     async def one(number: int) -> None:
         nonlocal most
-        slot = await site.queues.enter("llama", work(f"team_{number % 7}", 10 + number % 200))
+        permit = await site.queues.enter("llama", work(f"team_{number % 7}", 10 + number % 200))
         most = max(most, site.state().in_flight_tokens)
         await asyncio.sleep(0)
-        slot.release(number)
+        permit.release(number)
 
     await asyncio.gather(*(one(number) for number in range(500)))
     assert 900 < most <= 1_000
@@ -329,12 +352,12 @@ async def test_what_is_expected_of_a_wait_is_nothing_with_room_and_the_predictio
     room = site.queues.expected("llama", work(tokens=100))
     assert room is not None
     assert (room.expected_s, room.most_s) == (0.0, site.configs["own"].max_wait_s.interactive)
-    slot = await site.queues.enter("llama", work(tokens=100))
+    permit = await site.queues.enter("llama", work(tokens=100))
     short = site.queues.expected("llama", work(tokens=50))
     assert short is not None
     assert short.expected_s == site.queues.state("own", work(tokens=50)).predicted_wait_s > 0
     assert site.queues.state("own").waiting == 0
-    slot.release()
+    permit.release()
 
 
 async def test_a_queue_whose_targets_sleep_lets_wait_who_can_and_nobody_start() -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.configuration.environment import read_environment
 from gateway.configuration.file import ConfigError
-from gateway.configuration.settings import GatewayConfig, load, read_environment, reload
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.settings import load, reload
 from proxy.admit.queues.queues_config import queue_of_target
 
 _FILE = """

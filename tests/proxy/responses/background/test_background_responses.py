@@ -32,7 +32,7 @@ async def test_followers_are_bounded(engine: AsyncEngine) -> None:
     """The next one is refused before anything is answered; when one leaves there is room."""
     made = house(engine)
     record = b'{"response": {"id": "resp_1", "status": "queued", "background": true}, "items": []}'
-    await made.put_off(ALICE, Kept("resp_1", record), (), b"{}", streams=True)
+    await made.enqueue(ALICE, Kept("resp_1", record), (), b"{}", streams=True)
     (begun,) = await made.store.begin(1, 1_000_000)
     assert await made.store.go_on(begun, 1_000_000, made.events_of(begun, 0, 1, b"event: a\ndata: {}\n\n"))
     async with contextlib.AsyncExitStack() as stack:
@@ -52,7 +52,7 @@ async def test_what_was_asked_is_sealed(engine: AsyncEngine) -> None:
     made = house(engine)
     record = b'{"response": {"id": "resp_1", "status": "queued", "background": true}, "items": []}'
     headers = ((b"x-tier", b"batch"), (b"authorization", b"Bearer wb-secret"), (b"x-api-key", b"wb-secret"))
-    await made.put_off(ALICE, Kept("resp_1", record), headers, b'{"input": "words"}', streams=False)
+    await made.enqueue(ALICE, Kept("resp_1", record), headers, b'{"input": "words"}', streams=False)
     (begun,) = await made.store.begin(1, 1_000_000)
     work = await made.work_of(begun)
     assert (work.headers, bytes(work.body)) == ([("x-tier", "batch")], b'{"input": "words"}')

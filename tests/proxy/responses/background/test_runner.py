@@ -47,7 +47,7 @@ class _SlowStore(BackgroundStore):
         return goes_on
 
 
-class _Line:
+class _Pipeline:
     """A line whose answer ends while its first events are being written."""
 
     def __init__(self, store: _SlowStore) -> None:
@@ -92,12 +92,12 @@ async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncE
     runner = BackgroundRunner(
         background=made,
         responses=kept,
-        callers=_Callers(),
-        line=_Line(store),
+        caller_of=_Callers().caller_of,
+        pipeline=_Pipeline(store),
         section=ResponsesSection,
         now_us=lambda: now_us,
     )
-    await made.put_off(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=True)
+    await made.enqueue(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=True)
     await runner.step()
 
     async def has_ended() -> bool:
@@ -119,7 +119,7 @@ class _Counting(BackgroundStore):
         return await super().begin(limit, lease_us)
 
 
-class _RefusingLine:
+class _RefusingPipeline:
     async def run(
         self,
         wire: Wire,
@@ -145,8 +145,8 @@ def _idle_runner(engine: AsyncEngine) -> tuple[BackgroundRunner, _Counting]:
     runner = BackgroundRunner(
         background=made,
         responses=kept,
-        callers=_Callers(),
-        line=_RefusingLine(),
+        caller_of=_Callers().caller_of,
+        pipeline=_RefusingPipeline(),
         section=ResponsesSection,
         now_us=wall_us,
     )
@@ -174,7 +174,7 @@ async def test_what_is_told_begins_at_once(engine: AsyncEngine, monkeypatch: pyt
     runner, _ = _idle_runner(engine)
     running = asyncio.create_task(runner.run(lambda: False))
     made = runner._background
-    await made.put_off(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=False)
+    await made.enqueue(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=False)
 
     async def has_failed() -> bool:
         return bool((await made.response("team_a", "resp_1"))["status"] == "failed")

@@ -8,6 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from providers.target import Deployment
+from proxy.dispatch.outcome import QueueWaited
 from proxy.settle.observers.telemetry import Tracing, build_tracing
 from tests.proxy.settle.observers.outcomes import an_attempt, an_outcome
 
@@ -83,7 +84,9 @@ def _deployment(deployment_id: str) -> Deployment | None:
 
 
 def _tracing(collector: _Collector, share: float = 1.0) -> Tracing:
-    return build_tracing(collector.url, headers={"x-collector-key": "k"}, share=share, deployment_of=_deployment)
+    tracing = build_tracing(collector.url, headers={"x-collector-key": "k"}, share=share, deployment_of=_deployment)
+    assert tracing is not None
+    return tracing
 
 
 def _values(span: Span) -> dict[str, Any]:
@@ -180,10 +183,11 @@ async def test_the_wait_in_the_queue_and_for_the_first_token_are_spans(collector
     """The queue's comes right before the first attempt at its target, and once; the first token's begins with its attempt."""
     tracing = _tracing(collector)
     attempts = (
-        an_attempt(result="timeout", duration_s=0.5, waited_s=2.0),
-        an_attempt(duration_s=0.25, waited_s=2.0, ttft_s=0.125),
+        an_attempt(result="timeout", duration_s=0.5),
+        an_attempt(duration_s=0.25, ttft_s=0.125),
     )
-    tracing.begin(None).finish(an_outcome(attempts=attempts, duration_s=3.0), "auto", stream=True)
+    waits = (QueueWaited("llama-3-70b", 2.0, 0),)
+    tracing.begin(None).finish(an_outcome(attempts=attempts, waits=waits, duration_s=3.0), "auto", stream=True)
     await tracing.aclose()
     (server,) = collector.by_kind(Span.SPAN_KIND_SERVER)
     first, second = sorted(collector.by_kind(Span.SPAN_KIND_CLIENT), key=lambda span: span.start_time_unix_nano)
@@ -196,6 +200,25 @@ async def test_the_wait_in_the_queue_and_for_the_first_token_are_spans(collector
     assert token.parent_span_id == second.span_id
     assert token.start_time_unix_nano == second.start_time_unix_nano
     assert token.end_time_unix_nano - token.start_time_unix_nano == 125_000_000
+
+
+@pytest.mark.parametrize("attempts", [1, 0])
+async def test_a_wait_that_ended_without_a_place_is_a_span_too(collector: _Collector, attempts: int) -> None:
+    """Each queue has its own, one behind the other before the attempt that came of it, or before the refusal."""
+    tracing = _tracing(collector)
+    waits = (QueueWaited("llama-3-8b", 1.0, 0), QueueWaited("llama-3-70b", 2.0, 0))
+    given = (an_attempt(duration_s=0.5),) * attempts
+    tracing.begin(None).finish(an_outcome(attempts=given, waits=waits, duration_s=3.5), "auto", stream=True)
+    await tracing.aclose()
+    (server,) = collector.by_kind(Span.SPAN_KIND_SERVER)
+    parts = {span.name: span for span in collector.by_kind(Span.SPAN_KIND_INTERNAL)}
+    first, second = parts["queue llama-3-8b"], parts["queue llama-3-70b"]
+    assert first.end_time_unix_nano - first.start_time_unix_nano == 1_000_000_000
+    assert first.end_time_unix_nano == second.start_time_unix_nano
+    after = [span.start_time_unix_nano for span in collector.by_kind(Span.SPAN_KIND_CLIENT)] or [
+        server.end_time_unix_nano
+    ]
+    assert after == [second.end_time_unix_nano]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_a_minute_has_what_ended_in_it() -> None:
     traffic = Traffic(lambda: NOW_US + 1)
     for changes in (ANSWER, {**ANSWER, "cost_nanousd": None}, {"status": 502}, {"status": 429}, {"status": 499}):
         traffic.finished(outcome(**changes))
-    traffic.turned_away()
+    traffic.count_shed()
     traffic.look(3)
     traffic.look(2)
     (minute,) = traffic.changed_after(0, "b").minutes
@@ -93,8 +93,8 @@ async def test_twice_is_once_and_processes_add_up(engine: AsyncEngine) -> None:
     await store.keep(old)
     await store.keep(counted(NOW_US, 5, 3).changed_after(0, "b"))
     await store.keep(counted(NOW_US, 1, 0).changed_after(0, "a"))
-    (slot,) = await store.read(NOW_US, NOW_US + MINUTE_US, MINUTE_US)
-    assert (slot.requests, slot.waiting, slot.cost_nanousd, sum(slot.ttft)) == (7, 7, 35_000, 7)
+    (interval,) = await store.read(NOW_US, NOW_US + MINUTE_US, MINUTE_US)
+    assert (interval.requests, interval.waiting, interval.cost_nanousd, sum(interval.ttft)) == (7, 7, 35_000, 7)
 
 
 async def test_minutes_become_quarters_and_nothing_is_lost(engine: AsyncEngine) -> None:

@@ -69,7 +69,7 @@ def verdict(row: Row, number: float | None) -> str:
 
 
 def main_table(found: Evaluation) -> Table:
-    """Every pair and split with its measures, beside the baselines."""
+    """Return every pair and split with its measures, beside the baselines."""
     head = ["pair", "split", "n", "APGR [95 %]", "CPT50 / 80", "baseline", "ours is", "half-way", "ceiling", "RouteLLM"]
     head += ["length", "saved at 95 / 98 / 100 %", "ms p50 / p99"]
     order = list(dict.fromkeys(each.pair.name for each in found.judged))
@@ -97,7 +97,7 @@ def money_table(found: Evaluation) -> Table:
 
 
 def target_table(found: Evaluation) -> Table:
-    """Calibration of each target's probabilities."""
+    """Return the calibration of each target's probabilities."""
     head = ["target", "split", "n", "ECE", "Brier", "Brier of its mean", "log loss"]
     return head, [_target_row(each) for each in found.targets]
 
@@ -108,7 +108,7 @@ def _target_row(each: Target) -> list[str]:
 
 
 def many_table(found: Evaluation) -> Table:
-    """Routing among several targets, beside a random choice and each target alone."""
+    """Return the routing among several targets, beside a random choice and each target alone."""
     head = ["split", "n", "who", "US$ / 1,000 prompts", "score", "area [95 %]", "least lead on random"]
     rows = []
     for each in found.many:
@@ -124,7 +124,7 @@ def many_table(found: Evaluation) -> Table:
 
 
 def promise_table(found: Evaluation) -> Table:
-    """Quality floors with the predicted and the real outcome."""
+    """Return the quality floors with the predicted and the real outcome."""
     head = [
         "split",
         "n",
@@ -175,7 +175,7 @@ def aligned(table: Table) -> str:
 
 
 def told(found: Evaluation) -> str:
-    """Everything that the command prints: the main table, published results, several targets, and notes."""
+    """Return everything that the command prints: the main table, published results, several targets, and notes."""
     beside = [table for table in (many_table(found), cascade_table(found.cascades)) if table[1]]
     parts = [aligned(table) for table in (main_table(found), published_table(), *beside)]
     notes = "\n".join(f"note: {note}" for note in found.notes)
@@ -265,7 +265,7 @@ def write_report(folder: Path, found: Evaluation) -> Path:
 
 
 def _pictures(folder: Path, found: Evaluation) -> list[tuple[str, str, bytes]]:
-    """Title, caption and SVG of each figure; each is also written to the folder."""
+    """Return the title, caption and SVG of each figure; each is also written to the folder."""
     # matplotlib takes a second to load, and only this needs it.
     import matplotlib as mpl  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The savings claim and the bills of self-hosted GPUs, for the routes, the command line, and the nightly jobs."""
+"""Savings and the bills of self-hosted GPUs, for the routes, the command line, and the nightly jobs."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -8,19 +8,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.store import LearningStore
 from cost.config import CostSection
-from cost.fleet.cost_adjustment import FleetBooks, TrueUpRounds
+from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
 from cost.savings.comparisons import Ground
-from cost.savings.savings_reader import ARMS_WITHIN_S, ClaimBooks, ClaimReader
-from cost.savings.savings_report import Claim, claim, claim_as_json
+from cost.savings.savings_reader import ARMS_WITHIN_S, SavingsInputs, SavingsReader
+from cost.savings.savings_report import SavingsReport, savings_as_json, savings_report
 from proxy.plan.evidence import PUBLISHED, UNMEASURED, Evidence
 
 
-class Claims:
-    """Reads the claims of a scope. `section` returns the current configuration; `operator` is the organisation that
-    pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted in.
+class SavingsCalculator:
+    """The calculation of a scope's savings. `section` returns the current configuration; `operator` is the organisation
+    that pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted
+    in.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class Claims:
         self._operator = operator
         self._now_us = now_us
         self._learning = LearningStore(engine)
-        self.fleet = FleetBooks(engine, LedgerStore(engine))
+        self.fleet = TrueUpStore(engine, LedgerStore(engine))
         self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
         self._evidence = evidence
-        self._reader = ClaimReader(engine, self.fleet, ground_of=self._ground, arms_within_s=arms_within_s)
+        self._reader = SavingsReader(engine, self.fleet, ground_of=self._ground, arms_within_s=arms_within_s)
 
     def _ground(self, target_id: str) -> Ground:
         if target_id == self._section().reference_target:
@@ -53,31 +54,31 @@ class Claims:
         """Self-hosted pools with their costs, as configured now."""
         return self._section().pools
 
-    async def books(self, scope: ReadScope, start_us: int, end_us: int) -> ClaimBooks:
-        """Read the claim's inputs for [start_us, end_us). Raises BadQuery."""
+    async def inputs(self, scope: ReadScope, start_us: int, end_us: int) -> SavingsInputs:
+        """Read the inputs of a savings report for [start_us, end_us). Raises BadQuery."""
         return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
 
-    async def claim(self, scope: ReadScope, books: ClaimBooks) -> Claim:
-        """Return the claim on these books. A team's has neither idle GPUs nor the gateway: they are the organisation's.
+    async def report(self, scope: ReadScope, inputs: SavingsInputs) -> SavingsReport:
+        """Return the report on these inputs. A team's has neither idle GPUs nor the gateway: they are the organisation's.
 
         The gateway's own cost is counted once, with the organisation that operates it.
         """
         section = self._section()
         pays = scope.team_id is None and scope.organisation_id == self._operator
-        judged = await self._learning.adequacy(scope.organisation_id, scope.team_id, books.start_us, books.end_us)
-        return claim(
-            books,
+        judged = await self._learning.adequacy(scope.organisation_id, scope.team_id, inputs.start_us, inputs.end_us)
+        return savings_report(
+            inputs,
             target=section.savings_target,
             gateway_usd_per_hour=section.gateway_usd_per_hour if pays else Decimal(0),
             now_us=self._now_us(),
             judged=judged,
         )
 
-    def as_json(self, scope: ReadScope, found: Claim) -> dict[str, Any]:
-        """Return the claim as JSON values, with the names of its comparators."""
+    def as_json(self, scope: ReadScope, found: SavingsReport) -> dict[str, Any]:
+        """Return the report as JSON values, with the names of its comparators."""
         section = self._section()
         return {
-            **claim_as_json(found),
+            **savings_as_json(found),
             "organisation_id": scope.organisation_id,
             "team_id": scope.team_id,
             "reference_target": section.reference_target,

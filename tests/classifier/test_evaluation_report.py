@@ -10,8 +10,8 @@ import pytest
 
 from classifier.training.data import load
 from classifier.training.evaluate import Evaluation, Row, Scored, evaluated
+from classifier.training.evaluation_report import aligned, main_table, told, verdict, write_report
 from classifier.training.plots import plots, short
-from classifier.training.report import aligned, main_table, told, verdict, write_report
 from tests.classifier.outcomes import rows, write
 from tests.classifier.test_evaluate import knowing, scored, timing
 from tests.once import folder_once, made_once

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.budgets.budget_reservations import Holds
+from cost.budgets.budget_reservations import BudgetReservations
 from cost.budgets.budgeted_ledger import BudgetedBooks
 from cost.budgets.grants import Grants
 from cost.config import CostSection
@@ -17,11 +17,13 @@ from gateway.wiring.metrics import AllMetrics
 from selfhosted.pools.fleet import Fleet
 
 
-class WorkerBooks(NamedTuple):
-    """The books of a process that serves requests. `budgeted` is what attempts book through: the ledger behind the budgets."""
+class WorkerLedger(NamedTuple):
+    """The books of a process that serves requests. `budgeted` is the ledger behind the budgets, through which attempts
+    are booked.
+    """
 
     ledger: Ledger
-    holds: Holds
+    holds: BudgetReservations
     budgeted: BudgetedBooks
 
 
@@ -31,7 +33,7 @@ class ProcessParts(NamedTuple):
     engine: AsyncEngine
     """The database, for what a caller waits for."""
     sources: DataSources
-    books: WorkerBooks
+    books: WorkerLedger
     fleet: Fleet
 
     @property
@@ -49,16 +51,16 @@ def open_journal(section: CostSection, awaiting: Awaiting | None = None) -> Jour
     return journal
 
 
-async def open_worker_books(
+async def open_worker_ledger(
     section: CostSection,
     grants: Grants,
     metrics: AllMetrics,
     now_us: Callable[[], int],
     stack: contextlib.AsyncExitStack,
-) -> WorkerBooks:
+) -> WorkerLedger:
     """Open journal, ledger and budgets; none of them touches a database but through `grants`."""
     journal: Journal
-    holds = Holds(
+    holds = BudgetReservations(
         grants,
         lambda: journal.boot_id,
         patience_s=section.budgets.patience_s,
@@ -76,4 +78,4 @@ async def open_worker_books(
     # What is not in the database by then stays covered.
     stack.push_async_callback(holds.aclose)
     stack.push_async_callback(ledger.wait_drained)
-    return WorkerBooks(ledger, holds, BudgetedBooks(ledger, holds))
+    return WorkerLedger(ledger, holds, BudgetedBooks(ledger, holds))

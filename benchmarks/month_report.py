@@ -1,6 +1,6 @@
 """A month of books with one day of ten million ledger rows: a team's month report from roll-ups beside a scan of the ledger.
 
-python -m benchmarks.books [--rows 10000000] [--database sqlite|postgresql]
+python -m benchmarks.month_report [--rows 10000000] [--database sqlite|postgresql]
 
 The rows are made in the database itself. Roll-ups are written by `weighbridge ledger rebuild`'s own code and checked by
 `verify`'s, and the report is what `GET /v1/usage` reads; so each of them is timed too.
@@ -94,7 +94,9 @@ def _insert(dialect: str) -> str:
 
 
 async def fill(engine: AsyncEngine, rows: int, progress: Callable[[str], None]) -> int:
-    """Each team, key and model in each hour of the month, and one day of so many rows. Tells how many rows there are."""
+    """Fill in each team, key and model in each hour of the month, and one day with that many rows. Return the number of
+    rows.
+    """
     statement = text(_insert(engine.dialect.name))
     number = written = 0
     for hour in range(DAYS * 24):
@@ -110,7 +112,7 @@ async def fill(engine: AsyncEngine, rows: int, progress: Callable[[str], None]) 
 
 
 async def from_rollups(engine: AsyncEngine, *group_by: Any) -> dict[Any, tuple[int, ...]]:
-    """One team's month as `GET /v1/usage` reads it."""
+    """Read one team's month as `GET /v1/usage` does."""
     scope = ReadScope(organisation_id="default", team_id="team_3")
     query = UsageQuery(
         scope=scope, start_us=_MONTH_US, end_us=_MONTH_US + DAYS * DAY_US, group_by=group_by, limit=10_000

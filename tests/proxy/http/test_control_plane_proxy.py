@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.wiring.web_app import serving_web
-from proxy.http.hand_over import HandOver, Sender
+from proxy.http.control_plane_proxy import ControlPlaneProxy, Sender
 from tests.cost.entries import until
 from tests.proxy.http.callers import Caller, chunked, post, serving
 
@@ -97,9 +97,9 @@ class Control:
 class Planes:
     """Both planes, and one caller."""
 
-    def __init__(self, control: Control, hand_over: HandOver, caller: Caller, served: Any) -> None:
+    def __init__(self, control: Control, control_proxy: ControlPlaneProxy, caller: Caller, served: Any) -> None:
         self.control = control
-        self.hand_over = hand_over
+        self.control_proxy = control_proxy
         self.caller = caller
         self.served = served
 
@@ -107,13 +107,13 @@ class Planes:
 @contextlib.asynccontextmanager
 async def both(folder: Path, **options: Any) -> AsyncIterator[Planes]:
     control = Control()
-    hand_over = HandOver(folder / "web", **options)
-    async with serving_web(control.app, folder / "web"), serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(folder / "web", **options)
+    async with serving_web(control.app, folder / "web"), serving(control_proxy) as served:
         try:
-            yield Planes(control, hand_over, await served.call(), served)
+            yield Planes(control, control_proxy, await served.call(), served)
         finally:
             control.gate.set()
-            await hand_over.aclose()
+            await control_proxy.aclose()
 
 
 async def _told(caller: Caller) -> tuple[dict[str, str], Any]:
@@ -136,7 +136,7 @@ async def test_a_request_arrives_as_it_was_sent(tmp_path: Path) -> None:
         await planes.caller.send(b"DELETE /told HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await _told(planes.caller))[1]["method"] == "DELETE"
         # Each had a connection of its own, which is gone.
-        await until(lambda: not planes.hand_over._open)
+        await until(lambda: not planes.control_proxy._open)
 
 
 async def test_who_asked_is_said_by_us_alone(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ async def test_a_body_that_breaks_off_is_not_answered(tmp_path: Path, size: int,
         await planes.caller.send(post(b"/count", b"x" * size)[:-10])
         await until(lambda: planes.served.server.tasks and planes.control.taken == taken)
         await until(lambda: all(each.arrived == size - 10 for each in _under_way(planes)))
-        assert len(planes.hand_over._open) == (taken > 0)
+        assert len(planes.control_proxy._open) == (taken > 0)
         planes.served.later(120)
         assert (await planes.caller.error())[:2] == (408, "request_timeout")
-        await until(lambda: not planes.hand_over._open)
+        await until(lambda: not planes.control_proxy._open)
 
 
 def _under_way(planes: Planes) -> list[Any]:
@@ -248,7 +248,7 @@ async def test_small_bodies_take_nothing_until_they_are_whole(tmp_path: Path, fr
         assert (await slow[0].error())[:2] == (503, "overloaded")
         await planes.caller.send(framed(b"/told", b"whole"))
         assert (await _told(planes.caller))[1]["body"] == "whole"
-        assert not planes.hand_over._open
+        assert not planes.control_proxy._open
         await slow[100].send(framed(b"/told", b"x" * 1_000)[-10:])
         assert (await _told(slow[100]))[1]["body"] == "x" * 1_000
 
@@ -265,7 +265,7 @@ async def test_long_bodies_are_bounded_for_each(tmp_path: Path) -> None:
         slow = [await planes.served.call() for _ in range(32)]
         for caller in slow:
             await caller.send(request[:-1])
-        await until(lambda: len(planes.hand_over._open) == 32)
+        await until(lambda: len(planes.control_proxy._open) == 32)
         await planes.caller.send(request[:-1])
         assert (await planes.caller.error())[:2] == (503, "overloaded")
         other = await planes.served.call()
@@ -334,8 +334,8 @@ async def test_nothing_is_sent_behind_a_body_that_failed(tmp_path: Path, *, earl
         arrived[-1] += await reader.read()
         writer.close()
 
-    hand_over = HandOver(tmp_path / "web")
-    async with serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(tmp_path / "web")
+    async with serving(control_proxy) as served:
         server = await asyncio.start_unix_server(answer, tmp_path / "web")
         caller, other = await served.call(), await served.call()
         await caller.send(b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % 70_000)
@@ -345,7 +345,7 @@ async def test_nothing_is_sent_behind_a_body_that_failed(tmp_path: Path, *, earl
             await other.send(_GET % (b"/b", b""))
             assert await other.reply() == (404, b"no")
         server.close()
-        await hand_over.aclose()
+        await control_proxy.aclose()
     assert [each.count(b"HTTP/1.1") for each in arrived] == [1] * 4
     assert [each.startswith(b"weighbridge/1 tcp 127.0.0.1 ") for each in arrived] == [True] * 4
 
@@ -354,12 +354,12 @@ async def test_nothing_is_sent_behind_a_body_that_failed(tmp_path: Path, *, earl
 async def test_a_caller_that_hangs_up_is_gone_there_too(tmp_path: Path, path: bytes) -> None:
     async with both(tmp_path) as planes:
         await planes.caller.send(_GET % (path, b""))
-        await until(lambda: len(planes.hand_over._open) == 1)
+        await until(lambda: len(planes.control_proxy._open) == 1)
         if path == b"/events":
             await planes.caller.head()
             await planes.caller.reader.readuntil(b"data: 1\n\n")
         await planes.caller.leave()
-        await until(lambda: not planes.hand_over._open)
+        await until(lambda: not planes.control_proxy._open)
         await until(lambda: not planes.served.server.tasks)
 
 
@@ -371,8 +371,8 @@ async def test_streams_end_when_they_are_to(tmp_path: Path) -> None:
         await planes.caller.reader.readuntil(b"data: 1\n\n\r\n")
         other = await planes.served.call()
         await other.send(_GET % (b"/held", b""))
-        await until(lambda: len(planes.hand_over._open) == 2)
-        planes.hand_over.end_streams()
+        await until(lambda: len(planes.control_proxy._open) == 2)
+        planes.control_proxy.end_streams()
         assert await planes.caller.reader.readexactly(5) == b"0\r\n\r\n"
         await planes.caller.send(_GET % (b"/events", b""))
         await planes.caller.reply()
@@ -392,33 +392,33 @@ async def test_a_reply_that_breaks_off_is_cut(tmp_path: Path) -> None:
 async def test_a_restart_is_waited_for(tmp_path: Path) -> None:
     """A request that finds nobody is answered by the control plane that comes up meanwhile, its body whole."""
     control = Control()
-    hand_over = HandOver(tmp_path / "web")
-    async with serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(tmp_path / "web")
+    async with serving(control_proxy) as served:
         caller = await served.call()
         await caller.send(post(b"/told", b"body"))
         await until(lambda: bool(served.server.tasks))
         await asyncio.sleep(0.05)
         async with serving_web(control.app, tmp_path / "web"):
             assert (await _told(caller))[1]["body"] == "body"
-            await hand_over.aclose()
+            await control_proxy.aclose()
 
 
 async def test_kept_connections_outlive_no_restart(tmp_path: Path) -> None:
     """What was kept with the one before is not used with the one after."""
     control = Control()
-    hand_over = HandOver(tmp_path / "web")
-    async with serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(tmp_path / "web")
+    async with serving(control_proxy) as served:
         caller = await served.call()
         for _ in range(2):
             async with serving_web(control.app, tmp_path / "web"):
                 await caller.send(post(b"/told", b"body"))
                 assert (await _told(caller))[1]["body"] == "body"
-        await hand_over.aclose()
+        await control_proxy.aclose()
 
 
 async def test_a_control_plane_that_stays_away_is_said_to_be(tmp_path: Path) -> None:
     """503 with a time to come again, and what still works."""
-    async with serving(HandOver(tmp_path / "web", restart_s=0.0)) as served:
+    async with serving(ControlPlaneProxy(tmp_path / "web", restart_s=0.0)) as served:
         caller = await served.call()
         await caller.send(post(b"/told", b"body"))
         status, headers, body = await caller.whole_reply()
@@ -441,8 +441,8 @@ async def test_a_control_plane_that_dies_amid_a_request(tmp_path: Path, method: 
             await writer.drain()
         writer.close()
 
-    hand_over = HandOver(tmp_path / "web")
-    async with serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(tmp_path / "web")
+    async with serving(control_proxy) as served:
         server = await asyncio.start_unix_server(die_once, tmp_path / "web")
         caller = await served.call()
         await caller.send(b"%b /told HTTP/1.1\r\nHost: a\r\n\r\n" % method.encode())
@@ -451,7 +451,7 @@ async def test_a_control_plane_that_dies_amid_a_request(tmp_path: Path, method: 
         assert (status == 503) != repeated
         assert asked == 1 + repeated
         server.close()
-        await hand_over.aclose()
+        await control_proxy.aclose()
 
 
 @pytest.mark.parametrize(
@@ -467,14 +467,14 @@ async def test_no_reply_is_no_reply(tmp_path: Path, reply: bytes) -> None:
             await writer.drain()
         writer.close()
 
-    hand_over = HandOver(tmp_path / "web")
-    async with serving(hand_over) as served:
+    control_proxy = ControlPlaneProxy(tmp_path / "web")
+    async with serving(control_proxy) as served:
         server = await asyncio.start_unix_server(answer, tmp_path / "web")
         caller = await served.call()
         await caller.send(b"POST /told HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await caller.error())[:2] == (503, "control_plane_away")
         server.close()
-        await hand_over.aclose()
+        await control_proxy.aclose()
 
 
 async def test_requests_at_once_are_bounded(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ async def test_requests_at_once_are_bounded(tmp_path: Path) -> None:
         callers = [planes.caller, await planes.served.call()]
         for caller in callers:
             await caller.send(_GET % (b"/held", b""))
-        await until(lambda: len(planes.hand_over._open) == 2)
+        await until(lambda: len(planes.control_proxy._open) == 2)
         third = await planes.served.call()
         await third.send(_GET % (b"/told", b""))
         assert (await third.error())[:2] == (503, "overloaded")

@@ -1,7 +1,8 @@
-"""Hands requests over to the control plane, an HTTP server at a Unix socket, with bodies streamed both ways.
+"""The proxy to the control plane, an HTTP server at a Unix socket: requests and replies pass with their bodies
+streamed both ways.
 
-Each request has a connection of its own, which begins with who asks and is cut when the exchange is over, so nothing of
-one can be taken for a part of another. Bodies that are small come whole before there is a connection.
+Each request has a connection of its own, which begins with the caller's peer and is cut when the exchange is over, so
+no byte of one request can become part of another. Small bodies are read whole before there is a connection.
 """
 
 import asyncio
@@ -24,29 +25,31 @@ _HOP_BY_HOP: Final = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade"),
     }
 )
-"""The fields that concern one connection alone. What `Connection` names besides is passed on: these two processes are one
-server, and a caller that could have fields left out would say itself who it is and whence it comes.
+"""Fields that concern one connection alone. Those that `Connection` names besides are passed on: these two processes
+are one server, and a caller that could have fields left out could hide its address or origin.
 """
 _WRITTEN_HERE: Final = frozenset({*_HOP_BY_HOP, b"content-length", b"expect"})
 _RESTART_S: Final = 8.0
 """Seconds that a request waits for a control plane that is being started again."""
 _RETRY_S: Final = 0.1
 _SILENT_S: Final = 120.0
-"""Seconds from the end of a request until its reply begins, and for which nothing of a body may be taken. A report over a
-year takes its time; what takes longer is stuck.
+"""Seconds from the end of a request until its reply begins, and for which nothing of a body may be taken. A report
+over a year takes its time; a longer silence is a hang.
 """
 _MAX_CONNECTIONS: Final = 1_024
 SMALL_BYTES: Final = 64 * 1024
-"""A body of at most so many bytes is read whole before anything of the control plane is taken for it."""
+"""The most bytes of a body that is read whole before a connection to the control plane is opened."""
 _MOST_COMING: Final = 1_024
-"""Small bodies that are still to come. One more, and the one that has been coming longest is refused: whoever sends
-slowly makes way for whoever does not.
+"""The most small bodies that may be incomplete at once. One more, and the oldest incomplete one is refused, so slow
+senders make way for others.
 """
 _MOST_LONG: Final = 256
 _MOST_LONG_EACH: Final = 32
-"""Longer bodies at once, in all, and of one team or, without a key, of one address."""
+"""The most longer bodies at once, in all, and of one team or, without a key, of one address."""
 _MOST_LONG_OF_STRANGERS: Final = 64
-"""Those of all addresses together: whoever has many addresses and no key does not keep teams from uploading."""
+"""The most longer bodies of all keyless addresses together: many addresses without a key do not keep teams from
+uploading.
+"""
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
 _FIRST_FINAL: Final = 200
@@ -55,26 +58,26 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 class Sender(NamedTuple):
-    """On whose account a long body is counted."""
+    """The account on which a long body is counted."""
 
     name: str
     is_known: bool
-    """Whether a key says so."""
+    """True when a key names the account."""
 
 
 Whose = Callable[[Exchange], Awaitable[Sender]]
 
 
 class _Lost(Exception):
-    """The connection ended before the reply did, or what came is no HTTP."""
+    """The connection ended before the reply did, or the bytes are no HTTP."""
 
 
 async def _by_address(exchange: Exchange) -> Sender:
     return Sender("" if exchange.peer is None else exchange.peer[0], is_known=False)
 
 
-class HandOver:
-    """Answers exchanges by the HTTP server at a Unix socket."""
+class ControlPlaneProxy:
+    """The HTTP server at a Unix socket, as the route that answers exchanges."""
 
     def __init__(
         self,
@@ -98,20 +101,22 @@ class HandOver:
         self._is_ending = False
 
     async def aclose(self) -> None:
-        """Cuts all connections."""
+        """Cut all connections."""
         for connection in tuple(self._open):
             connection.cut()
         # A lost connection is told in the loop's next turn.
         await asyncio.sleep(0)
 
     def end_streams(self) -> None:
-        """Ends replies of events, present and future, as if they were whole: their callers come again, elsewhere."""
+        """End replies of events, present and future, as if they were whole: their callers come again, elsewhere."""
         self._is_ending = True
         for connection in tuple(self._streams):
             connection.finish()
 
     async def __call__(self, exchange: Exchange) -> None:
-        """Answers one request. Raises ControlPlaneAway before anything was answered, CallerGone, or what `read` raises."""
+        """Answer one request. Raises ControlPlaneAway before anything was answered, CallerGone, or the errors of
+        `read`.
+        """
         begun = await self._begun(exchange)
         if exchange.at_end:
             await self._answer(exchange, begun)
@@ -124,7 +129,7 @@ class HandOver:
         try:
             await self._reply_back(exchange, connection)
         except _Lost:
-            # What has begun is cut: its caller must not take it for whole.
+            # A reply that has begun is cut: its caller must not take it for whole.
             exchange.abort()
         finally:
             exchange.on_gone = None
@@ -134,7 +139,7 @@ class HandOver:
     # The body.
 
     async def _begun(self, exchange: Exchange) -> bytes:
-        """The whole of a small body, or what has come of a longer one."""
+        """Return the whole of a small body, or the bytes that have come of a longer one."""
         if exchange.whole:
             return await exchange.read()
         while len(self._coming) >= self._max_coming:
@@ -151,7 +156,7 @@ class HandOver:
 
     @contextlib.asynccontextmanager
     async def _long_body(self, exchange: Exchange) -> AsyncIterator[None]:
-        """Holds the place of a longer body. Raises Overloaded."""
+        """Hold the place of a longer body. Raises Overloaded."""
         whose, is_known = await self._whose(exchange)
         slots = self._long if is_known else self._long_of_strangers
         if not slots.take(whose):
@@ -168,10 +173,10 @@ class HandOver:
     # The request and its reply.
 
     async def _asked(self, exchange: Exchange, begun: bytes) -> "_Connection":
-        """Sends the request until a reply begins. A control plane that is away is waited for while that is possible."""
+        """Send the request until a reply begins. Wait for a control plane that is away while that is possible."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._restart_s
-        # What is still to come is taken from its caller once.
+        # The rest of a body can be read from its caller only once.
         may_repeat = exchange.method in _REPEATABLE and exchange.at_end
         while True:
             if exchange.gone is not None:
@@ -193,14 +198,14 @@ class HandOver:
                 return connection
 
     async def _wait_on(self, deadline: float, away: ControlPlaneAway) -> None:
-        """Waits a little before the request is sent again. Raises `away` after the deadline."""
+        """Wait a little before the request is sent again. Raises `away` after the deadline."""
         if asyncio.get_running_loop().time() >= deadline:
             raise away
         await asyncio.sleep(_RETRY_S)
 
     async def _sent(self, exchange: Exchange, connection: "_Connection", begun: bytes) -> None:
-        """Sends the request, and returns when a reply begins. Once it has, no more of a body is sent: whoever answers
-        before the end of a request does not want the rest.
+        """Send the request, and return when a reply begins. From then on no more of the body is sent: a server that
+        answers before the end of a request does not want the rest.
         """
         exchange.on_gone = connection.cut
         begin = preamble(Asker(exchange.peer, exchange.tls)) + _head_of(exchange) + _framed(exchange, begun)
@@ -242,7 +247,7 @@ class HandOver:
         exchange.end()
 
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> "_Connection":
-        """A new connection. Raises OSError, or Overloaded when there are as many as there may be."""
+        """Open a connection. Raises OSError, or Overloaded when there are as many as there may be."""
         if len(self._open) >= self._max_connections:
             raise Overloaded(
                 "This gateway process waits for the control plane in as many requests as it may; try again shortly.",
@@ -260,7 +265,7 @@ class HandOver:
 
 
 async def _first(connection: "_Connection", sending: "asyncio.Task[None] | None") -> None:
-    """Waits for the head of the reply. A body that its caller does not send whole ends that with its own error."""
+    """Wait for the head of the reply. A body that its caller does not send whole ends this with its own error."""
     head = asyncio.ensure_future(connection.head())
     try:
         if sending is not None:
@@ -276,7 +281,7 @@ async def _first(connection: "_Connection", sending: "asyncio.Task[None] | None"
 
 
 async def _send_rest(exchange: Exchange, connection: "_Connection") -> None:
-    """Sends what is still to come of the body, as long as that takes. Raises TimeoutError when it is not taken."""
+    """Send the rest of the body, as long as that takes. Raises TimeoutError when it is not taken."""
     while data := await exchange.read():
         connection.write(_framed(exchange, data))
         async with asyncio.timeout(_SILENT_S):
@@ -324,7 +329,7 @@ def _head_of(exchange: Exchange) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to the control plane, for one request and its reply."""
+    """A connection to the control plane, for one request and its reply."""
 
     def __init__(self, lost: Callable[["_Connection"], None]) -> None:
         self._tell_lost = lost
@@ -344,12 +349,12 @@ class _Connection(asyncio.Protocol):
         self.headers: list[Header] = []
 
     def cut(self) -> None:
-        """Ends it at once."""
+        """End it at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def finish(self) -> None:
-        """Takes the reply for whole, wherever it is."""
+        """Take the reply for whole, however much of it came."""
         self._ended = True
         self._wake()
 
@@ -360,18 +365,18 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
     async def drained(self) -> None:
-        """Waits while the control plane does not take what was written."""
+        """Wait while the control plane does not take the bytes written."""
         if self._is_full and self._transport is not None:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     async def head(self) -> None:
-        """Waits for the head of the reply, which is then in `status` and `headers`. Raises _Lost."""
+        """Wait for the head of the reply, which is then in `status` and `headers`. Raises _Lost."""
         while not self._has_head:
             await self._more()
 
     async def read(self) -> bytes:
-        """All that came since the last read, b"" at the reply's end. Raises _Lost."""
+        """Return all bytes that came since the last read, b"" at the reply's end. Raises _Lost."""
         while not self._body:
             if self._ended:
                 return b""
@@ -385,7 +390,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def at_end(self) -> bool:
-        """Whether the whole reply was read."""
+        """True once the whole reply was read."""
         return self._ended and not self._body
 
     async def _more(self) -> None:
@@ -453,12 +458,12 @@ class _Connection(asyncio.Protocol):
     # httptools' side.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head, or a trailer, which nobody reads."""
+        """Keep a field of the head; trailers are dropped."""
         if not self._has_head:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole; one of an interim reply is forgotten."""
+        """Take the head as whole; one of an interim reply is forgotten."""
         assert self._parser is not None  # noqa: S101 - It calls.
         status = self._parser.get_status_code()
         if status < _FIRST_FINAL:
@@ -469,11 +474,11 @@ class _Connection(asyncio.Protocol):
         self._is_bounded = not names.isdisjoint({b"content-length", b"transfer-encoding"}) or status in _NO_BODY
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the reply."""
+        """Keep a piece of the reply."""
         if not self._ended:
             self._body += body
 
     def on_message_complete(self) -> None:
-        """The whole reply came, unless it was an interim one."""
+        """Take the reply as whole, unless it was an interim one."""
         if self._has_head:
             self._ended = True

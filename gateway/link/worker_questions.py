@@ -31,7 +31,7 @@ class Reprice(Question[None], frozen=True):
 
 
 class WriteDown(Question[None], frozen=True):
-    """An order to bring to where others see it what the worker has counted and what it keeps to learn from."""
+    """An order to hand over the worker's counts and its rows for learning."""
 
 
 class CountsTold(msgspec.Struct, frozen=True):

@@ -92,7 +92,7 @@ async def test_a_team_of_another_organisation_is_not_there(browser: Browser) -> 
     assert (await browser.get("/dashboard/finance/reports/made?day=2026-04-05&subject=team_q")).status == 400
 
 
-async def test_the_claim_is_the_api_s(finance: Finance, browser: Browser) -> None:
+async def test_the_report_is_the_api_s(finance: Finance, browser: Browser) -> None:
     """Page, CSV and API have the same figures and the same verdict."""
     for number in range(120):
         await finance.keep([booked(f"more{number}", team_id="team_x", cost_nanousd=2_000_000, at_us=DAY)])

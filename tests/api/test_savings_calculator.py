@@ -1,4 +1,4 @@
-"""The claim from a caller's request to its verdict, through a running gateway."""
+"""The savings report from a caller's request to its verdict, through a running gateway."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""/dashboard/finance: the savings claim, its comparators, its uncertainty, and the verdict on the promise."""
+"""/dashboard/finance: the savings report, its comparators, its uncertainty, and the verdict on the promise."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -12,8 +12,8 @@ from api.web.reading import reading
 from cost.prices import NANO_PER_USD
 from cost.reports.usage import known_cost
 from cost.savings.comparisons import ComparatorName, Part, Word
-from cost.savings.savings_reader import ClaimBooks
-from cost.savings.savings_report import DAILY_COLUMNS, Claim, FleetClaim, comparability, daily
+from cost.savings.savings_reader import SavingsInputs
+from cost.savings.savings_report import DAILY_COLUMNS, FleetSavings, SavingsReport, comparability, daily
 from cost.times import start_of
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
@@ -78,16 +78,16 @@ _DAYS: Final = (
 
 @router.get("/dashboard/finance")
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
-    """Show the claim for the chosen days, of the organisation or of one team."""
+    """Show the savings of the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
     period = period_of(view.query, now_us)
     async with reading(gateway, on=True):
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        books = await gateway.claims.books(scope, period.start_us, period.end_us)
-        found = await gateway.claims.claim(scope, books)
+        inputs = await gateway.finance.savings.inputs(scope, period.start_us, period.end_us)
+        found = await gateway.finance.savings.report(scope, inputs)
     section = gateway.config().cost
-    days = _days(books, found, section.gateway_usd_per_hour, now_us, view.query)
+    days = _days(inputs, found, section.gateway_usd_per_hour, now_us, view.query)
     names = _names(section.reference_target)
     comparisons = Table.of(
         _COMPARISONS, _comparison_rows(found, names), view.query, name="comparisons", caption="Comparisons", sort=""
@@ -97,14 +97,14 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     )
     stem = f"claim-{period.first}-{period.last}"
     return view.csv_asked(stem, comparisons, fleet, days) or view.page(
-        "finance/claim.html",
+        "finance/savings.html",
         title="Savings",
         period=period,
         presets=presets(view.query, now_us, period),
         kept=kept_fields(view.query),
         team=team,
         teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
-        claim=found,
+        savings=found,
         beside=comparability(found),
         cost=known_cost(found.figures.unpriced_attempts, found.cost_nanousd),
         tone=TONES[found.verdict],
@@ -125,7 +125,7 @@ def _names(reference: str | None) -> dict[ComparatorName, str]:
     return {**_COMPARED, "reference": named}
 
 
-def _comparison_rows(found: Claim, names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
+def _comparison_rows(found: SavingsReport, names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
     return [
         {
             "compared": names[each.comparator],
@@ -141,8 +141,8 @@ def _comparison_rows(found: Claim, names: Mapping[ComparatorName, str]) -> list[
     ]
 
 
-def _parts(found: Claim) -> list[tuple[str, str, int]]:
-    """Cost by component as (label, note, nano-dollars), without empty components except requests."""
+def _parts(found: SavingsReport) -> list[tuple[str, str, int]]:
+    """Return the cost by component as (label, note, nano-dollars), without empty components except requests."""
     return [
         (label, note, found.parts[part])
         for part, (label, note) in _PARTS.items()
@@ -150,12 +150,12 @@ def _parts(found: Claim) -> list[tuple[str, str, int]]:
     ]
 
 
-def _busy_share(each: FleetClaim) -> Decimal | None:
+def _busy_share(each: FleetSavings) -> Decimal | None:
     utilisation = each.fleet.utilisation
     return None if utilisation is None else Decimal(utilisation.numerator) / utilisation.denominator
 
 
-def _fleet_rows(fleets: Sequence[FleetClaim], names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
+def _fleet_rows(fleets: Sequence[FleetSavings], names: Mapping[ComparatorName, str]) -> list[dict[str, Any]]:
     return [
         {
             "pool": each.pool or "All pools",
@@ -171,10 +171,12 @@ def _fleet_rows(fleets: Sequence[FleetClaim], names: Mapping[ComparatorName, str
     ]
 
 
-def _days(books: ClaimBooks, found: Claim, usd_per_hour: Decimal, now_us: int, query: Mapping[str, str]) -> Table:
-    # Only one organisation pays for the gateway; the claim has decided already whether it is this one.
+def _days(
+    inputs: SavingsInputs, found: SavingsReport, usd_per_hour: Decimal, now_us: int, query: Mapping[str, str]
+) -> Table:
+    # Only one organisation pays for the gateway; the report has decided already whether it is this one.
     paid = usd_per_hour if found.parts["gateway"] else Decimal(0)
-    rows = [_day_row(row) for row in daily(books, gateway_usd_per_hour=paid, now_us=now_us)]
+    rows = [_day_row(row) for row in daily(inputs, gateway_usd_per_hour=paid, now_us=now_us)]
     return Table.of(
         _DAYS,
         rows,
@@ -212,7 +214,7 @@ def _nanousd(amount: Decimal) -> int:
 
 
 def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
-    """Cost by day, in order of days however the table is sorted."""
+    """Return the cost by day, in order of days however the table is sorted."""
     ordered = sorted(rows, key=lambda row: int(row["day"]))
     return Chart(
         shape="line",

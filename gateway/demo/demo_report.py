@@ -112,7 +112,7 @@ def print_report(rows: Sequence[Row], booked: Totals, closing: Closing, stage: S
 
 
 def agrees(summed: Totals, booked: Totals, unserved: Totals) -> bool:
-    """Return True when what is booked is what the replies told, and what nobody was given."""
+    """Return True when the bookings equal the replies' figures and those of answers that nobody was given."""
     return booked == Totals(
         requests=summed.requests + unserved.requests,
         input_tokens=summed.input_tokens + unserved.input_tokens,

@@ -55,7 +55,7 @@ def demand_as_json(
 def bills_as_json(
     cost: CostSection, pool: PoolSection, planned: PlannedWorkload, bills: Sequence[FleetBill]
 ) -> dict[str, Any]:
-    """Return the bills, the commercial ones first, and what they say of the economic scaler."""
+    """Return the bills, the commercial ones first, and their verdict on the economic scaler."""
     target = cost.savings_target
     work_s = float(planned.demand.work_s.sum())
     needed = needed_utilisation(pool, work_s, planned.pool_baseline_nanousd, target)
@@ -74,7 +74,7 @@ def bills_as_json(
 
 
 def lateness_as_json(model: LatenessModel, engines: Engines, bills: Sequence[FleetBill], seed: int) -> dict[str, Any]:
-    """Return how lateness was simulated, and the economic scaler's compared with the best fixed fleet's."""
+    """Return the facts of the lateness simulation, and the economic scaler's lateness beside the best fixed fleet's."""
     sample, machine = model.sample, engines.machine
     best, chosen = best_fixed(bills), economic(bills)
     later = None

@@ -1,0 +1,166 @@
+"""The process's environment variables, and the secrets that the configuration finds through them."""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from accounts.keys import MIN_PEPPER_BYTES
+from gateway.configuration.file import ConfigError, Problem
+from gateway.configuration.gateway_config import GatewayConfig
+from providers.catalog import secret_reader
+from providers.connections.address import AddressInvalid
+from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
+from proxy.shared.redis.redis_config import RedisSection, address_problem
+from settings.words import closest, in_words
+
+PREFIX = "WEIGHBRIDGE_"
+
+
+class Environment(BaseSettings):
+    """The process's environment variables. They override the file, and the command line overrides both."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+
+    config: Path | None = Field(default=None, description="The configuration file.")
+    database_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_DATABASE_URL", "DATABASE_URL"),
+        description="The database; SQLite in the data directory when not set. Plain DATABASE_URL is read too.",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WEIGHBRIDGE_REDIS_URL", "REDIS_URL"),
+        description="The shared Redis, instead of `redis.url`; none when neither is set. Plain REDIS_URL is read too.",
+    )
+    pepper: SecretStr | None = Field(
+        default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
+    )
+    data_dir: Path = Field(default=Path("var"), description="Where SQLite's database is kept.")
+    host: str | None = Field(default=None, description="Instead of `server.host`.")
+    port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
+    workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
+    otlp_endpoint: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="Instead of `telemetry.otlp_endpoint`.",
+    )
+    https_proxy: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HTTPS_PROXY"),
+        description="A forward proxy for models at https addresses: http://[USER:PASSWORD@]HOST[:PORT].",
+    )
+    no_proxy: str = Field(
+        default="",
+        validation_alias=AliasChoices("NO_PROXY"),
+        description="Hosts that are called without the proxy: names (with subdomains), addresses and networks, with commas; `*` for all.",
+    )
+
+    def forward_proxy(self) -> ForwardProxy | None:
+        """Return the way out to upstreams, or None. Raises AddressInvalid."""
+        if self.https_proxy is None:
+            return None
+        return forward_proxy_of(self.https_proxy.get_secret_value(), self.no_proxy)
+
+    def database(self) -> str:
+        """Return the database's address. It may hold a password: never show it."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+
+    def redis(self, section: RedisSection) -> str | None:
+        """Return the shared Redis's address, or None. It may hold a password: never show it."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return None if section.url is None else resolve_secret(section.url)
+
+    def server_overrides(self) -> dict[str, Any]:
+        """Return the keys of the `server` section that the environment overrides."""
+        given = {"host": self.host, "port": self.port, "workers": self.workers}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def variables(self) -> dict[str, str]:
+        """Return the settings as environment variables, for a child process that must see what this one was given."""
+        return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
+
+
+def variables_of(name: str) -> tuple[str, ...]:
+    """Return the variables that set a field of Environment, the one that comes first at the front."""
+    alias = Environment.model_fields[name].validation_alias
+    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + name.upper(),)
+
+
+_VARIABLES = {variable for name in Environment.model_fields for variable in variables_of(name)}
+
+
+def read_environment() -> Environment:
+    """Read the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+    allowed = [each for name in Environment.model_fields for each in variables_of(name) if each.startswith(PREFIX)]
+    problems = [
+        Problem("environment", 0, name, _unknown_variable(name, allowed))
+        for name in sorted(os.environ)
+        if name.upper().startswith(PREFIX) and name.upper() not in allowed
+    ]
+    # One character may be several bytes; a pepper is measured as it is used.
+    if 0 < len(os.environ.get(f"{PREFIX}PEPPER", "").encode()) < MIN_PEPPER_BYTES:
+        problems.append(
+            Problem("environment", 0, f"{PREFIX}PEPPER", f"must have at least {MIN_PEPPER_BYTES} characters")
+        )
+    try:
+        environment = Environment()
+    except ValidationError as error:
+        problems += [
+            Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
+            for detail in error.errors(include_input=False, include_url=False)
+        ]
+        raise ConfigError(problems) from error
+    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
+        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.redis_url is not None:
+        wrong = address_problem(environment.redis_url.get_secret_value())
+        problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
+    try:
+        environment.forward_proxy()
+    except AddressInvalid as error:
+        problems.append(Problem("environment", 0, "HTTPS_PROXY", str(error)))
+    if problems:
+        raise ConfigError(problems)
+    return environment
+
+
+def _is_database(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        # Reading the port is what checks it.
+        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper()
+    return name if name in _VARIABLES or name.startswith(PREFIX) else PREFIX + name
+
+
+def _unknown_variable(name: str, allowed: list[str]) -> str:
+    guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
+    hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
+    return f"is not known{hint} Allowed: {', '.join(allowed)}"
+
+
+_DATABASES = {"sqlite", "postgres", "postgresql"}
+
+
+def resolve_secret(reference: str) -> str:
+    """Resolve a secret reference. Raises LookupError or OSError when the secret is not there."""
+    return secret_reader(os.environ)(reference)
+
+
+def tells_other_hosts(config: GatewayConfig, environment: Environment) -> bool:
+    """Return True where this host tells others through Redis which prompts it sent where."""
+    section = config.selfhosted
+    return bool(section.pools) and section.tells_other_hosts and environment.redis(config.redis) is not None

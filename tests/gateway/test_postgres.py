@@ -1,0 +1,202 @@
+"""PostgreSQL as everybody has it: addresses of hosts and frameworks, standbys, poolers."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.database import WriteCheck, make_engine, migrate
+from gateway.postgres import UnknownDatabase, read_address
+from tests.pgbouncer import running_pgbouncer
+from tests.postgres import Postgres, postgres_binaries
+from tests.postgres_pair import PostgresPair, postgres_pair
+
+
+@pytest.mark.parametrize(
+    ("url", "dsn", "connect"),
+    [
+        # Heroku, Render, Fly.
+        ("postgres://u:p@ec2-1.example.com:5432/d1", "postgresql://u:p@ec2-1.example.com:5432/d1", {}),
+        # Neon, without what its driver has to have.
+        (
+            "postgresql://u:p@ep-x.example.com/neondb?sslmode=require",
+            "postgresql://u:p@ep-x.example.com/neondb?sslmode=require",
+            {},
+        ),
+        # Supabase's pooler, Prisma's way.
+        (
+            "postgresql://postgres.ref:p@pooler.example.com:6543/postgres?pgbouncer=true",
+            "postgresql://postgres.ref:p@pooler.example.com:6543/postgres",
+            {},
+        ),
+        # Amazon RDS with its bundle.
+        (
+            "postgresql://u:p@db.example.com/d?sslmode=verify-full&sslrootcert=/etc/ssl/rds.pem",
+            "postgresql://u:p@db.example.com/d?sslmode=verify-full&sslrootcert=%2Fetc%2Fssl%2Frds.pem",
+            {},
+        ),
+        # Azure, whose users had an @.
+        (
+            "postgresql://me%40server:p%23w@server.example.com:5432/d?sslmode=require&connect_timeout=10",
+            "postgresql://me%40server:p%23w@server.example.com:5432/d?sslmode=require",
+            {"timeout": 10.0},
+        ),
+        # SQLAlchemy's asyncpg spelling.
+        ("postgresql+asyncpg://u@h/d?ssl=require", "postgresql://u@h/d?sslmode=require", {}),
+        # libpq's several hosts.
+        (
+            "postgresql://u@h1:5432,h2:5433/d?target_session_attrs=primary",
+            "postgresql://u@h1:5432,h2:5433/d",
+            {"target_session_attrs": "primary"},
+        ),
+        (
+            "postgresql://u@/d?host=h1:5432&host=h2:5433",
+            "postgresql://u@h1:5432,h2:5433/d",
+            {"target_session_attrs": "read-write"},
+        ),
+        ("postgresql://u@/d?host=h1,h2&port=6000,6001", "postgresql://u@h1:6000,h2:6001/d", {}),
+        ("postgresql://u@[::1]:5432,[::2]/d", "postgresql://u@[::1]:5432,[::2]/d", {}),
+        # Cloud SQL's socket.
+        (
+            "postgresql://u:p@/d?host=/cloudsql/project:region:db",
+            "postgresql://u:p@%2Fcloudsql%2Fproject%3Aregion%3Adb/d",
+            {},
+        ),
+        # JDBC's and libpq's further words.
+        (
+            "postgresql://u@h/d?application_name=router&keepalives_idle=30&options=-c%20search_path%3Dwb",
+            "postgresql://u@h/d",
+            {"server_settings": {"application_name": "router", "options": "-c search_path=wb"}},
+        ),
+    ],
+)
+def test_addresses_are_read_as_libpq_reads_them(url: str, dsn: str, connect: dict[str, Any]) -> None:
+    """Those of hosts, frameworks and poolers, as their documents give them."""
+    found = read_address(url)
+    assert found.dsn == dsn
+    assert {name: found.connect[name] for name in connect} == connect
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://u:secret@h/d?sslmode=on", "`sslmode` of the database's address is one of disable"),
+        ("postgresql://u:secret@h/d?channel_binding=require", "leave it out"),
+        ("postgresql://u:secret@h/d?shema=x", "unknown parameter `shema`"),
+        ("postgresql://u:secret@h:54a2/d", "`54a2` is no port"),
+        ("postgresql://u:secret@h/d?connect_timeout=soon", "`connect_timeout`"),
+        ("postgresql://u:sec#ret@h/d", "%23"),
+    ],
+)
+def test_what_cannot_be_read_is_told_without_the_password(url: str, told: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(UnknownDatabase) as error:
+        make_engine(url)
+    assert told in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def binaries() -> Path:
+    """The folder of PostgreSQL's programs, with those that make a standby."""
+    found = postgres_binaries()
+    if found is None or not (found / "pg_basebackup").exists():
+        pytest.skip("no PostgreSQL with pg_basebackup on this machine")
+    return found
+
+
+@pytest.fixture
+def pair(binaries: Path) -> Iterator[PostgresPair]:
+    """A primary and its standby."""
+    with postgres_pair(binaries) as found:
+        yield found
+
+
+async def _write(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("INSERT INTO notes VALUES (1)"))
+
+
+async def test_writes_go_on_after_a_switchover(pair: PostgresPair) -> None:
+    """Within five seconds, at the promoted standby, with whichever host stands first."""
+    first, second = pair.port, pair.standby_port
+    engine = make_engine(f"postgresql://postgres@127.0.0.1:{second},127.0.0.1:{first}/postgres")
+    check = WriteCheck(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE notes (n int)"))
+    await _write(engine)
+    assert await check.takes_writes()
+    await pair.switch_over()
+    since = time.monotonic()
+    while True:
+        try:
+            await _write(engine)
+            break
+        except (SQLAlchemyError, OSError):
+            assert time.monotonic() < since + 60
+            await asyncio.sleep(0.05)
+    print(f"without writes after the promotion: {time.monotonic() - since:.2f} s")  # noqa: T201
+    check = WriteCheck(engine)
+    assert await check.takes_writes()
+    await engine.dispose()
+
+
+async def test_a_standby_is_not_ready(pair: PostgresPair) -> None:
+    """It answers, and every write would fail."""
+    only = make_engine(f"postgresql://postgres@127.0.0.1:{pair.standby_port}/postgres")
+    anyhow = make_engine(f"postgresql://postgres@127.0.0.1:{pair.standby_port}/postgres?target_session_attrs=any")
+    for engine in (only, anyhow):
+        assert not await WriteCheck(engine).takes_writes()
+        await engine.dispose()
+
+
+async def test_a_connection_that_became_read_only_is_dropped(postgres: Postgres) -> None:
+    """As after a failover that left sessions read-only: the next transaction has a connection that can write."""
+    engine = make_engine(await postgres.empty_database())
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE notes (n int)"))
+    async with engine.connect() as connection:
+        await connection.execute(text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
+        await connection.commit()
+    with pytest.raises(DBAPIError) as error:
+        await _write(engine)
+    assert error.value.connection_invalidated
+    await _write(engine)
+    # And the look of readiness drops it, too, before anybody writes.
+    async with engine.connect() as connection:
+        await connection.execute(text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
+        await connection.commit()
+    assert not await WriteCheck(engine).takes_writes()
+    await _write(engine)
+    await engine.dispose()
+
+
+@pytest.mark.skipif(not (shutil.which("pgbouncer") or Path("/usr/sbin/pgbouncer").exists()), reason="no PgBouncer here")
+async def test_a_pooler_in_transaction_mode_serves(postgres: Postgres) -> None:
+    """Migration, and forty transactions at once over two sessions of the server, again and again."""
+    url = await postgres.empty_database()
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    with running_pgbouncer(port) as pooled:
+        engine = make_engine(f"postgresql://postgres@127.0.0.1:{pooled}/{url.rpartition('/')[2]}")
+        await migrate(engine)
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE notes (n int)"))
+
+        async def turn(number: int) -> None:
+            async with engine.begin() as connection:
+                await connection.execute(text("INSERT INTO notes VALUES (:n)"), {"n": number})
+                await connection.execute(text("SELECT count(*) FROM notes WHERE n = :n"), {"n": number})
+
+        for _ in range(5):
+            await asyncio.gather(*map(turn, range(40)))
+        async with engine.connect() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM notes"))).scalar_one() == 200
+        assert await WriteCheck(engine).takes_writes()
+        await engine.dispose()
