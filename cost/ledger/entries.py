@@ -124,6 +124,11 @@ NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 _NO_TOKENS: Final = dict.fromkeys(TOKEN_COLUMNS, 0)
 
 
+def price_of(baseline: str) -> str:
+    """Return the column of the price that a baseline was computed at."""
+    return baseline.replace("_nanousd", "_price")
+
+
 def undivided(cost_nanousd: int | None) -> dict[str, int]:
     """Return meter amounts that put all of a cost under the request, when it cannot be divided by token."""
     return {**NO_METERS, "request_nanousd": cost_nanousd or 0}

@@ -15,7 +15,7 @@ from sqlmodel import col
 
 from cost.dimensions import POSTED_COLUMNS, PostedGroup
 from cost.errors import PriceRefused
-from cost.ledger.entries import BASELINE_COLUMNS, Entry, adjustment
+from cost.ledger.entries import BASELINE_COLUMNS, Entry, adjustment, price_of
 from cost.meters import TOKEN_COLUMNS, ZERO_METERS
 from cost.prices import Price
 from cost.tables import LedgerEntry
@@ -27,7 +27,7 @@ Baselines = tuple[int, int, int]
 
 _AT_ONCE: Final = 2_000
 _MOST_GROUPS: Final = 100_000
-_PRICES: Final = tuple(name.replace("_nanousd", "_price") for name in BASELINE_COLUMNS)
+_PRICES: Final = tuple(map(price_of, BASELINE_COLUMNS))
 _GROUP: Final = (*POSTED_COLUMNS, "unit")
 _NOTHING: Final[Baselines] = (0, 0, 0)
 _at_us: Final = col(LedgerEntry.at_us)

@@ -331,6 +331,7 @@ class Attempt:
             version="" if self.load_tracker is None else self.load_tracker.version,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
+            disputed_nanousd=money.disputed_nanousd,
             continues=self.routed.before is not None,
         )
         self.settled = Settled(

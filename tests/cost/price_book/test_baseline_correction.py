@@ -12,6 +12,7 @@ from cost.ledger.store import LedgerStore
 from cost.price_book.correction import post_correction
 from cost.price_book.store import PriceStore
 from cost.prices import price_from_usd
+from tests.cost.entries import reserve
 from tests.cost.ledger.verified import verify
 from tests.cost.price_book.test_correction import DAY_US, MIDNIGHT_US, WRONG, booked, find, used
 
@@ -43,6 +44,11 @@ def compared(request_id: str, baseline: int | None, **changes: Any) -> Entry:
     return booked(request_id, used(1_000, output=500), **facts | changes)
 
 
+def with_reserves(entries: list[Entry]) -> list[Entry]:
+    """As in a ledger: each attempt was reserved first."""
+    return [each for entry in entries for each in (reserve(entry.request_id, at_us=entry.at_us), entry)]
+
+
 async def sums(engine: AsyncEngine) -> tuple[int, ...]:
     """Return cost, baselines and the number of attempts with one, by the roll-ups."""
     query = "SELECT SUM(cost_nanousd), SUM(baseline_nanousd), SUM(hosted_nanousd), SUM(baseline_rows) FROM rollup_day"
@@ -55,7 +61,7 @@ async def test_who_is_compared_with_itself_saves_nothing(
 ) -> None:
     """Before a correction of its price and after it; and the books agree."""
     own = WRONG.cost_nanousd(used(1_000, output=500))
-    await ledger.insert([compared(f"r{number}", own) for number in range(3)])
+    await ledger.insert(with_reserves([compared(f"r{number}", own) for number in range(3)]))
     assert await sums(engine) == (3 * own, 3 * own, 3 * own, 3)
     await post_correction(ledger, prices, await find(engine, LOWER))
     right = LOWER.cost_nanousd(used(1_000, output=500))
@@ -69,12 +75,14 @@ async def test_others_are_compared_with_the_right_price(
     """In the ratio of both prices for their tokens; what has no baseline, or one at another price, keeps it."""
     other = {"target_id": "own", "price_version": "p1", "pool": "pool"}
     await ledger.insert(
-        [
-            # Counted by another tokenizer, so that its baseline is one tenth more than its tokens at that price.
-            compared("a", 2_200_000, **other),
-            compared("b", None, **other),
-            compared("c", 5_000_000, baseline_price="n@v1", hosted_price="n@v1", **other),
-        ]
+        with_reserves(
+            [
+                # Counted by another tokenizer, so that its baseline is one tenth more than its tokens at that price.
+                compared("a", 2_200_000, **other),
+                compared("b", None, **other),
+                compared("c", 5_000_000, **(other | {"baseline_price": "n@v1", "hosted_price": "n@v1"})),
+            ]
+        )
     )
     found = await find(engine, LOWER)
     assert (found.rows, len(found.differences), len(found.baselines)) == (0, 0, 1)
@@ -90,7 +98,7 @@ async def test_baselines_are_corrected_once_and_taken_back(
 ) -> None:
     """Posting again adds nothing, a correction can be corrected, and its reversal leaves what was there before."""
     own = WRONG.cost_nanousd(used(1_000, output=500))
-    await ledger.insert([compared("a", own)])
+    await ledger.insert(with_reserves([compared("a", own)]))
     first = await find(engine, LOWER)
     await post_correction(ledger, prices, first)
     again = await find(engine, LOWER)
