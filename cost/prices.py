@@ -10,15 +10,18 @@ from typing import Any, Final, Literal, assert_never, get_args
 import msgspec
 
 from cost.meters import (
-    FOLLOWERS,
-    METER_COLUMNS,
+    MEDIA,
     METERS,
+    SETS_OF_MEDIA,
     TOKEN_COLUMNS,
+    Media,
     Meters,
     PriceFigures,
     dearest_of,
+    fill_uncached,
     has_parts,
     of_two,
+    own_figures,
     split,
 )
 from cost.usage import Usage
@@ -36,9 +39,8 @@ MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
 """The most that a million of a unit may cost: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
 _buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
-_own_figures: Final = operator.attrgetter(*METER_COLUMNS)
-_dearest_input: Final = dearest_of("input")
-_dearest_output: Final = dearest_of("output")
+_DEAREST_INPUT: Final = {media: dearest_of("input", media) for media in SETS_OF_MEDIA}
+_dearest_output: Final = dearest_of("output", MEDIA)
 
 ServiceTier = Literal["flex", "priority"]
 """A provider's other ways to serve the same model: slower and cheaper, or quicker and dearer."""
@@ -217,17 +219,20 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         priced = self.priced_unit(unit)
         return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
 
-    def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up."""
+    def most_nanousd(self, input_tokens: int, output_tokens: int, media: Media = MEDIA) -> int:
+        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up.
+
+        Those of the prompt are of text and of `media`. What a model answers with is its own choice, so all may be of anything.
+        """
         if not self.long_prompts:
-            return self._most_nanousd(input_tokens, output_tokens)
+            return self._most_nanousd(input_tokens, output_tokens, media)
         most = 0
         for price in (self, *(each.price for each in self.long_prompts if input_tokens > each.above_tokens)):
-            most = max(most, price._most_nanousd(input_tokens, output_tokens))  # noqa: SLF001  Its own class.
+            most = max(most, price._most_nanousd(input_tokens, output_tokens, media))  # noqa: SLF001  Its own class.
         return most
 
-    def _most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        read, written = _dearest_input(self), _dearest_output(self)
+    def _most_nanousd(self, input_tokens: int, output_tokens: int, media: Media) -> int:
+        read, written = _DEAREST_INPUT[media](self), _dearest_output(self)
         total = input_tokens * read + output_tokens * written + self.request_nanousd * _TOKENS_PER_PRICE
         return -(-total // _TOKENS_PER_PRICE)
 
@@ -241,12 +246,8 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def figures(self) -> Meters:
         """Return nano-dollars per million of each meter, requests included."""
-        found: list[int] = [*_own_figures(self)]
-        for place, general in FOLLOWERS:
-            if found[place] is None:
-                found[place] = found[general]
-        found[-1] *= _TOKENS_PER_PRICE
-        return tuple(found)
+        *tokens, request = own_figures(self)
+        return (*tokens, request * _TOKENS_PER_PRICE)
 
     def named(self, version: str) -> "Price":
         """Return the same figures under another version name."""
@@ -360,6 +361,7 @@ def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None
         for name, amount in usd_of_meter.items()
         if amount is not None
     }
+    fill_uncached(told)
     for each in METERS:
         if each.within and not each.follows and each.name not in told and each.within in told:
             told[each.name] = told[each.within]

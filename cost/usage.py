@@ -3,16 +3,21 @@
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and `output_tokens` contains
 reasoning tokens.
 
+Tokens of sound and pictures have prices of their own. OpenAI counts those from the cache twice, in `audio_tokens` and in
+`cached_tokens`; here they are `cached_audio_input_tokens`, a part of the cached alone. Where nobody tells what was cached
+(`cached_tokens_details`), it was text as far as there is any, then pictures, then sound: from the cheapest up.
+
 What an upstream reports is untrusted. A figure that is negative, no whole number or larger than possible makes the
 whole report absurd; it is then replaced by our own estimate and flagged. An explicit zero is a figure like any other,
 and is not the same as a missing one.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
-from cost.meters import TokenCounts
+from cost.meters import METERS, TokenCounts
 
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
@@ -59,6 +64,32 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
     flags: tuple[str, ...] = ()
+    media: Mapping[str, int] = {}
+    """Tokens of sound, pictures and video, by field of a Usage."""
+
+    @property
+    def input_parts(self) -> int:
+        """Tokens of all parts of the prompt."""
+        return self.cached + self.written + self._of_media(_FRESH)
+
+    @property
+    def output_parts(self) -> int:
+        """Tokens of all parts of the answer."""
+        return self.reasoning + self._of_media(_ANSWERED.values())
+
+    def _of_media(self, fields: Iterable[str]) -> int:
+        return sum(self.media.get(field, 0) for field in fields) if self.media else 0
+
+
+_READ: Final = {
+    f"{each.medium}_tokens": (f"{each.uncached}_tokens", f"{each.name}_tokens") for each in METERS if each.uncached
+}
+"""Names in a report's details of the prompt, with the fields of a Usage for what is fresh and for what was cached."""
+_FRESH: Final = tuple(fresh for fresh, _ in _READ.values())
+_ANSWERED: Final = {
+    f"{each.medium}_tokens": f"{each.name}_tokens" for each in METERS if each.medium and each.within == "output"
+}
+"""Names in its details of the answer, with the fields of a Usage."""
 
 
 class _AbsurdError(Exception):
@@ -99,6 +130,7 @@ def from_openai(
         tool_calls=counts.tool_calls,
         source="upstream",
         flags=_union(flags, counts.flags),
+        **_more(counts.media),
     )
 
 
@@ -119,17 +151,19 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     )
     if is_odd:
         return None
-    cached = reasoning = 0
+    cached, reasoning, media = 0, 0, None
     details, told = raw.prompt_tokens_details, raw.completion_tokens_details
     if details is not None:
         if type(details) is not dict or not _CACHE_WRITES.isdisjoint(details):
             return None
         cached = details.get("cached_tokens", 0)
+        media = details.get("audio_tokens") or details.get("image_tokens")
     if told is not None:
         if type(told) is not dict:
             return None
         reasoning = told.get("reasoning_tokens", 0)
-    if type(cached) is not int or type(reasoning) is not int:
+        media = media or told.get("audio_tokens") or told.get("image_tokens") or told.get("video_tokens")
+    if media or type(cached) is not int or type(reasoning) is not int:
         return None
     within = prompt <= max_input_tokens and completion <= max_output_tokens
     if not (within and 0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
@@ -146,6 +180,10 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
 _CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
 
 
+def _more(media: Mapping[str, int]) -> Mapping[str, Any]:
+    return media
+
+
 def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
 
@@ -153,17 +191,17 @@ def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
 def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
     """Keep the reported figures and estimate the missing one, never less than its own parts."""
     told_input, told_output = counts.input_tokens, counts.output_tokens
-    inner = counts.cached + counts.written
     return Usage(
-        input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
+        input_tokens=max(estimate.input_tokens, counts.input_parts) if told_input is None else told_input,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
         cache_write_1h_tokens=counts.written_1h,
-        output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
+        output_tokens=max(estimate.output_tokens, counts.output_parts) if told_output is None else told_output,
         reasoning_tokens=counts.reasoning,
         tool_calls=counts.tool_calls,
         source="estimated",
         flags=_union(estimate.flags, (*flags, *counts.flags, PARTIAL)),
+        **_more(counts.media),
     )
 
 
@@ -172,15 +210,15 @@ def _refuse_impossible(counts: _Counts, max_input_tokens: int, max_output_tokens
     most_output = min(max_output_tokens, MOST_TOKENS) if counts.output_tokens is None else counts.output_tokens
     if most_input > min(max_input_tokens, MOST_TOKENS) or most_output > min(max_output_tokens, MOST_TOKENS):
         raise _AbsurdError
-    if counts.cached + counts.written > most_input or counts.reasoning > most_output:
+    if counts.input_parts > most_input or counts.output_parts > most_output:
         raise _AbsurdError
 
 
 def _openai_counts(raw: Any) -> _Counts:
-    prompt_details = _inner_object(raw, "prompt_tokens_details")
+    prompt_details, told = _inner_object(raw, "prompt_tokens_details"), _inner_object(raw, "completion_tokens_details")
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
-    reasoning = _count(_inner_object(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    reasoning = _count(told, "reasoning_tokens") or 0
     kept = _inner_object(prompt_details, "cache_creation_token_details") or _inner_object(raw, "cache_creation")
     written, written_1h = _cache_writes(
         kept,
@@ -189,16 +227,45 @@ def _openai_counts(raw: Any) -> _Counts:
         _count(raw, "cache_creation_input_tokens"),
     )
     completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
+    cached = _first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens"))
     return _Counts(
         input_tokens=prompt,
         output_tokens=completion,
-        cached=_first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens")),
+        cached=cached,
         written=written,
         written_1h=written_1h,
         reasoning=reasoning,
         tool_calls=_tool_calls(_field(raw, "server_tool_use")),
         flags=flags,
+        media=_input_media(prompt_details, prompt, cached, written) | _output_media(told),
     )
+
+
+def _input_media(details: Any, prompt: int | None, cached: int, written: int) -> dict[str, int]:
+    """Return the prompt's tokens of sound and pictures by field of a Usage, those from the cache apart."""
+    told = {name: count for name in _READ if (count := _count(details, name))}
+    if not told:
+        return {}
+    kept_of = _inner_object(details, "cached_tokens_details")
+    found: dict[str, int] = {}
+    left = cached
+    for name, count in told.items():
+        fresh, kept = _READ[name]
+        found[kept] = min(_count(kept_of, name) or 0, count, left)
+        found[fresh] = count - found[kept]
+        left -= found[kept]
+    # What is counted twice was cached, though nobody says so: there is not enough text for all of the cached.
+    twice = 0 if prompt is None else sum(found.get(fresh, 0) for fresh in _FRESH) + cached + written - prompt
+    for name in reversed(told):
+        fresh, kept = _READ[name]
+        more = max(0, min(twice, found[fresh], left))
+        found[fresh], found[kept] = found[fresh] - more, found[kept] + more
+        twice, left = twice - more, left - more
+    return found
+
+
+def _output_media(details: Any) -> dict[str, int]:
+    return {field: count for name, field in _ANSWERED.items() if (count := _count(details, name))}
 
 
 def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:

@@ -109,6 +109,20 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Quantity of it, in thousandths."""
     end_user: str = ""
     """The caller's own user, as the request names them, or a digest of a personal name; empty for none."""
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    cached_audio_input_tokens: int = 0
+    cached_image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    video_output_tokens: int = 0
+    audio_input_nanousd: int = 0
+    image_input_nanousd: int = 0
+    cached_audio_input_nanousd: int = 0
+    cached_image_input_nanousd: int = 0
+    audio_output_nanousd: int = 0
+    image_output_nanousd: int = 0
+    video_output_nanousd: int = 0
 
 
 BOOKS: Final = "books"

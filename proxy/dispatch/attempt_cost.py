@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from cost.meters import ZERO_METERS, Meters
+from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
 from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
@@ -70,8 +70,7 @@ def whole_usage(first: Usage, rest: Usage) -> Usage:
     """Return the usage of an answer that was continued: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
-        output_tokens=first.output_tokens + rest.output_tokens,
-        reasoning_tokens=first.reasoning_tokens + rest.reasoning_tokens,
+        **{name: getattr(first, name) + getattr(rest, name) for name in OUTPUT_COLUMNS},
         source=rest.source if first.source == "upstream" else first.source,
         flags=rest.flags,
     )
