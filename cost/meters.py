@@ -180,6 +180,10 @@ FOLLOWERS: Final = tuple((part, whole) for part, whole in FALLBACKS if METERS[pa
 """The same of the meters whose price may be left to that of another."""
 
 
+TOKENS_PER_PRICE: Final = 1_000_000
+"""Tokens that a price is for."""
+
+
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts in inclusive buckets, one field for each of `TOKEN_COLUMNS`."""
 
@@ -244,41 +248,61 @@ def _compiled(parameters: str, expression: str) -> Callable[..., Any]:
     return found
 
 
-def _split_terms() -> str:
-    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
+def _split_terms(counts: Sequence[str]) -> list[str]:
+    terms = list(counts)
     for part, whole in FALLBACKS:
-        terms[whole] += f" - b[{part}]"
-    return ", ".join(terms)
+        terms[whole] += f" - {counts[part]}"
+    return terms
 
 
-split: Final[Callable[[Sequence[int], int], Meters]] = _compiled("b, requests", f"({_split_terms()}, requests)")
+def _figure_terms() -> list[str]:
+    terms = [f"price.{name}_nanousd" for name in METER_NAMES]
+    for whole in {whole for _, whole in FOLLOWERS}:
+        terms[whole] = f"(f{whole} := {terms[whole]})"
+    for part, whole in FOLLOWERS:
+        terms[part] = f"(f{whole} if (own := {terms[part]}) is None else own)"
+    return terms
+
+
+def _rounded_terms(amounts: Sequence[str]) -> list[str]:
+    """Return whole nano-dollars of amounts times a million: the running total is rounded, not each part."""
+    half, before, terms = TOKENS_PER_PRICE // 2, "", []
+    for place, amount in enumerate(amounts):
+        running = f"total + {amount}" if before else amount
+        terms.append(f"(r{place} := ((total := {running}) + {half}) // {TOKENS_PER_PRICE}){before}")
+        before = f" - r{place}"
+    return terms
+
+
+def _cost_terms() -> tuple[str, str, str]:
+    """Return the condition that any count is within another one, the costs by meter where one is, and where none is."""
+    parts = " or ".join(f"usage.{each.name}_tokens" for each in METERS if each.within)
+    amounts = [
+        f"({count}) * {figure}"
+        for count, figure in zip(
+            _split_terms([f"usage.{name}" for name in TOKEN_COLUMNS]), _figure_terms()[:-1], strict=True
+        )
+    ]
+    two = {name: f"usage.{name}_tokens * price.{name}_nanousd" for name in ("input", "output")}
+    rounded = iter(_rounded_terms(list(two.values())))
+    plain = [next(rounded) if name in two else "0" for name in TOKEN_METERS]
+    return parts, ", ".join(_rounded_terms(amounts)), ", ".join(plain)
+
+
+_PARTS, _COSTS, _COSTS_OF_TWO = _cost_terms()
+
+split: Final[Callable[[Sequence[int], int], Meters]] = _compiled(
+    "b, requests", f"({', '.join(_split_terms([f'b[{place}]' for place in range(len(TOKEN_METERS))]))}, requests)"
+)
 """Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
 
-has_parts: Final[Callable[[TokenCounts], int]] = _compiled(
-    "counts", " or ".join(f"counts.{each.name}_tokens" for each in METERS if each.within)
-)
-"""Return something other than 0 where any count is within another one."""
-
-of_two: Final[Callable[[int, int, int], Meters]] = _compiled(
-    "input, output, request",
-    f"({', '.join(name if name in {'input', 'output', 'request'} else '0' for name in METER_NAMES)})",
-)
-"""Return meters of which the others are 0."""
-
-
-def _figure_terms() -> str:
-    terms = [f"price.{name}_nanousd" for name in METER_NAMES]
-    for part, whole in FOLLOWERS:
-        own = f"f{part}"
-        terms[part] = f"(({own} := {terms[part]}) if {terms[part]} is not None else ({own} := f{whole}))"
-    wholes = {whole for _, whole in FOLLOWERS} - {part for part, _ in FOLLOWERS}
-    for whole in wholes:
-        terms[whole] = f"(f{whole} := {terms[whole]})"
-    return ", ".join(terms)
-
-
-own_figures: Final[Callable[[PriceFigures], Meters]] = _compiled("price", f"({_figure_terms()})")
+own_figures: Final[Callable[[PriceFigures], Meters]] = _compiled("price", f"({', '.join(_figure_terms())})")
 """Return a price's figure of each meter, its own or that of the meter it follows; that of requests is for one."""
+
+costs_of: Final[Callable[[TokenCounts, PriceFigures], Meters]] = _compiled(
+    "usage, price", f"({_COSTS}, price.request_nanousd) if {_PARTS} else ({_COSTS_OF_TWO}, price.request_nanousd)"
+)
+"""Return the cost of a request by meter, in nano-dollars. They add up to its cost, rounded half up once."""
 
 
 def dearest_of(whole: str, media: Media) -> Callable[[PriceFigures], int]:

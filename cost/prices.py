@@ -14,20 +14,19 @@ from cost.meters import (
     METERS,
     SETS_OF_MEDIA,
     TOKEN_COLUMNS,
+    TOKENS_PER_PRICE,
     Media,
     Meters,
     PriceFigures,
+    costs_of,
     dearest_of,
     fill_uncached,
-    has_parts,
-    of_two,
     own_figures,
     split,
 )
 from cost.usage import Usage
 
 NANO_PER_USD = 1_000_000_000
-_TOKENS_PER_PRICE = 1_000_000
 MOST_USD_PER_MILLION = 1_000_000
 MOST_LONG_PROMPTS: Final = 16
 MOST_JSON_CHARACTERS: Final = 64 * 1024
@@ -35,7 +34,7 @@ MOST_VERSION_CHARACTERS: Final = 200
 _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
 _MILLI: Final = 1_000
 MOST_UNIT_USD: Final = 1_000
-MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
+MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * TOKENS_PER_PRICE * NANO_PER_USD
 """The most that a million of a unit may cost: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
 _buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
@@ -82,7 +81,7 @@ class UnitPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def usd(self) -> Decimal:
         """Dollars for one."""
-        return usd(self.nanousd) / _TOKENS_PER_PRICE
+        return usd(self.nanousd) / TOKENS_PER_PRICE
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,25 +165,21 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
-        if has_parts(usage):
-            total: int = sum(map(operator.mul, meters(usage), price.figures()))
-        else:
-            read, written = usage.input_tokens * price.input_nanousd, usage.output_tokens * price.output_nanousd
-            total = read + written + price.request_nanousd * _TOKENS_PER_PRICE
         if usage.unit:
-            total += price._units_total(usage)  # noqa: SLF001  Its own class.
-        return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            total: int = sum(map(operator.mul, meters(usage), price.figures()))
+            return (total + price._units_total(usage) + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE  # noqa: SLF001  Its own class.
+        return sum(costs_of(usage, price))
 
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
         price = self.applying(input_tokens, batch=False) if self.long_prompts else self
         total = input_tokens * price.input_nanousd + output_tokens * price.output_nanousd
         if price.request_nanousd:
-            total += price.request_nanousd * _TOKENS_PER_PRICE
+            total += price.request_nanousd * TOKENS_PER_PRICE
         if cached or written:
             total += cached * (price.cached_input_nanousd - price.input_nanousd)
             total += written * (price.cache_write_nanousd - price.input_nanousd)
-        return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+        return (total + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
 
     def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:
         """Return the cost by meter.
@@ -194,13 +189,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
         if usage.unit:
             return price._costs_with_units(usage)  # noqa: SLF001  Its own class.
-        if not has_parts(usage):
-            read = usage.input_tokens * price.input_nanousd
-            both = read + usage.output_tokens * price.output_nanousd
-            first = (read + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            second = (both + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            return of_two(first, second - first, price.request_nanousd)
-        return _rounded(amount * figure for amount, figure in zip(meters(usage), price.figures(), strict=True))
+        return costs_of(usage, price)
 
     def calls_nanousd(self, calls: Sequence[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
         """Return the cost of so many calls of provider-run tools, and the names of those without a price."""
@@ -217,7 +206,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
         """Return the cost of a quantity of a unit, rounded up; None where its price is unknown."""
         priced = self.priced_unit(unit)
-        return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
+        return None if priced is None else -(-priced.nanousd * quantity_milli // (TOKENS_PER_PRICE * _MILLI))
 
     def most_nanousd(self, input_tokens: int, output_tokens: int, media: Media = MEDIA) -> int:
         """Return the most that this many tokens can cost, whichever meters they fall under; rounded up.
@@ -233,8 +222,8 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def _most_nanousd(self, input_tokens: int, output_tokens: int, media: Media) -> int:
         read, written = _DEAREST_INPUT[media](self), _dearest_output(self)
-        total = input_tokens * read + output_tokens * written + self.request_nanousd * _TOKENS_PER_PRICE
-        return -(-total // _TOKENS_PER_PRICE)
+        total = input_tokens * read + output_tokens * written + self.request_nanousd * TOKENS_PER_PRICE
+        return -(-total // TOKENS_PER_PRICE)
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":
         """Return the price that applies to a prompt of this length, for a batch if there is one."""
@@ -247,7 +236,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def figures(self) -> Meters:
         """Return nano-dollars per million of each meter, requests included."""
         *tokens, request = own_figures(self)
-        return (*tokens, request * _TOKENS_PER_PRICE)
+        return (*tokens, request * TOKENS_PER_PRICE)
 
     def named(self, version: str) -> "Price":
         """Return the same figures under another version name."""
@@ -278,7 +267,7 @@ def _rounded(amounts: Iterable[int]) -> Meters:
     parts: list[int] = []
     for amount in amounts:
         running += amount
-        before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+        before, rounded = rounded, (running + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
         parts.append(rounded - before)
     return tuple(parts)
 
@@ -347,7 +336,7 @@ def usd_per_million(text: Decimal | str | float) -> int:
 
 def unit_price(unit: str, usd_each: Decimal) -> UnitPrice:
     """Return the price of a unit from dollars for one. Raises ValueError for what is finer than a nano-dollar a million."""
-    return UnitPrice(unit=unit, nanousd=nanousd(usd_each * _TOKENS_PER_PRICE))
+    return UnitPrice(unit=unit, nanousd=nanousd(usd_each * TOKENS_PER_PRICE))
 
 
 def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None) -> Price:

@@ -303,8 +303,12 @@ def _media(usage: Usage) -> dict[str, int]:
             },
             {"text_tokens": 100, "audio_tokens": 400},
             {
-                "input": 236, "audio_input": 124, "cached_input": 64, "cached_audio_input": 576,
-                "output": 100, "audio_output": 400,
+                "input": 236,
+                "audio_input": 124,
+                "cached_input": 64,
+                "cached_audio_input": 576,
+                "output": 100,
+                "audio_output": 400,
             },
         ),
         # Gemini's, as litellm tells it: `audio_tokens` are without the cached, and text is what is left.
@@ -312,8 +316,12 @@ def _media(usage: Usage) -> dict[str, int]:
             {"text_tokens": 100, "audio_tokens": 300, "image_tokens": None, "cached_tokens": 600},
             {"text_tokens": 20, "image_tokens": 400, "reasoning_tokens": 80},
             {
-                "input": 100, "audio_input": 300, "cached_input": 600,
-                "output": 20, "image_output": 400, "reasoning": 80,
+                "input": 100,
+                "audio_input": 300,
+                "cached_input": 600,
+                "output": 20,
+                "image_output": 400,
+                "reasoning": 80,
             },
         ),
         # xAI tells text too, and an answer that is a video.
