@@ -74,7 +74,7 @@ def _of_medium(medium: Medium, whole: str, words: str, *, uncached: str = "") ->
         words,
         words,
         f"{'Cached ' if uncached else ''}{medium.title()} {'Output' if whole == 'output' else 'Input'} Tokens",
-        price_help=f"A million tokens of {medium}{' read from the cache' if uncached else ''}; what `{whole}` costs, if left out.",
+        price_help=f"A million tokens of {medium}{'s' if medium == 'image' else ''}{' read from the cache' if uncached else ''}; what `{whole}` costs, if left out.",
         follows=True,
         in_statements=False,
         later=True,
@@ -182,6 +182,7 @@ FOLLOWERS: Final = tuple((part, whole) for part, whole in FALLBACKS if METERS[pa
 
 TOKENS_PER_PRICE: Final = 1_000_000
 """Tokens that a price is for."""
+_HALF: Final = TOKENS_PER_PRICE // 2
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,10 +267,11 @@ def _figure_terms() -> list[str]:
 
 def _rounded_terms(amounts: Sequence[str]) -> list[str]:
     """Return whole nano-dollars of amounts times a million: the running total is rounded, not each part."""
-    half, before, terms = TOKENS_PER_PRICE // 2, "", []
+    before = ""
+    terms: list[str] = []
     for place, amount in enumerate(amounts):
         running = f"total + {amount}" if before else amount
-        terms.append(f"(r{place} := ((total := {running}) + {half}) // {TOKENS_PER_PRICE}){before}")
+        terms.append(f"(r{place} := ((total := {running}) + {_HALF}) // {TOKENS_PER_PRICE}){before}")
         before = f" - r{place}"
     return terms
 
@@ -303,6 +305,13 @@ costs_of: Final[Callable[[TokenCounts, PriceFigures], Meters]] = _compiled(
     "usage, price", f"({_COSTS}, price.request_nanousd) if {_PARTS} else ({_COSTS_OF_TWO}, price.request_nanousd)"
 )
 """Return the cost of a request by meter, in nano-dollars. They add up to its cost, rounded half up once."""
+
+cost_of: Final[Callable[[TokenCounts, PriceFigures], int]] = _compiled(
+    "usage, price",
+    f"sum(({_COSTS}, price.request_nanousd)) if {_PARTS} else (usage.input_tokens * price.input_nanousd "
+    f"+ usage.output_tokens * price.output_nanousd + {_HALF}) // {TOKENS_PER_PRICE} + price.request_nanousd",
+)
+"""Return the sum of `costs_of`, in half its time."""
 
 
 def dearest_of(whole: str, media: Media) -> Callable[[PriceFigures], int]:

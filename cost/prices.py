@@ -18,6 +18,7 @@ from cost.meters import (
     Media,
     Meters,
     PriceFigures,
+    cost_of,
     costs_of,
     dearest_of,
     fill_uncached,
@@ -168,7 +169,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         if usage.unit:
             total: int = sum(map(operator.mul, meters(usage), price.figures()))
             return (total + price._units_total(usage) + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE  # noqa: SLF001  Its own class.
-        return sum(costs_of(usage, price))
+        return cost_of(usage, price)
 
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""

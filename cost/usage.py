@@ -186,19 +186,19 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     )
     if is_odd:
         return None
-    cached, reasoning, media = 0, 0, None
+    cached = reasoning = 0
     details, told = raw.prompt_tokens_details, raw.completion_tokens_details
     if details is not None:
-        if type(details) is not dict or not _CACHE_WRITES.isdisjoint(details):
+        has_media = type(details) is not dict or details.get("audio_tokens") or details.get("image_tokens")
+        if has_media or not _CACHE_WRITES.isdisjoint(details):
             return None
         cached = details.get("cached_tokens", 0)
-        media = details.get("audio_tokens") or details.get("image_tokens")
     if told is not None:
-        if type(told) is not dict:
+        has_media = type(told) is not dict or told.get("audio_tokens")
+        if has_media or "image_tokens" in told or "video_tokens" in told:
             return None
         reasoning = told.get("reasoning_tokens", 0)
-        media = media or told.get("audio_tokens") or told.get("image_tokens") or told.get("video_tokens")
-    if media or type(cached) is not int or type(reasoning) is not int:
+    if type(cached) is not int or type(reasoning) is not int:
         return None
     within = 0 < prompt <= max_input_tokens and 0 < completion <= max_output_tokens
     if not (within and 0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):

@@ -1078,12 +1078,17 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     most, price = _most_output_tokens(target, facts), _price(target, facts)
     if price is None:
         return None
-    if facts.media or not facts.decisive.isdisjoint(_SPOKEN):
+    if facts.media or asks_for_media(facts):
         bound = price.most_nanousd(facts.input_tokens, most, facts.media)
         return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
+
+
+def asks_for_media(facts: Facts) -> bool:
+    """Return True where the answer may be more than text because the caller asks for it."""
+    return not facts.decisive.isdisjoint(_SPOKEN)
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
