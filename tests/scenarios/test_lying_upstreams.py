@@ -1,6 +1,7 @@
 """What upstreams say that they used, true or not: the `openai` client at one end, the ledger at the other."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -185,9 +186,18 @@ async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
     """Eighty calls, eight at once, of six cents each under half a dollar: what was booked, which is what is billed, is within it."""
     statuses: Counter[int] = Counter()
     async with provider(telling(_SPOKEN)) as served:
-        entry = bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO)
-        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+        entries = [
+            bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO),
+            bare("unpriced", served, provider="elsewhere"),
+        ]
+        running = running_gateway(tmp_path, entries, cost={"unpriced": "book"})
+        async with running as gateway, client(gateway) as ask:
             await budget(gateway.engine, "0.50")
+            async with asyncio.timeout(_LEARNT_S):
+                # Once the process knows of the budget, it refuses what has no price.
+                with contextlib.suppress(openai.APIStatusError):
+                    while True:
+                        await ask.chat.completions.create(model="unpriced", messages=ASK)
 
             async def call() -> None:
                 for _ in range(10):
@@ -200,7 +210,7 @@ async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
                         statuses[error.status_code] += 1
 
             await asyncio.gather(*(call() for _ in range(8)))
-            rows = await gateway.rows("entry = 'settle'")
+            rows = await gateway.rows("entry = 'settle' AND target_id = 'some-model'")
     assert statuses == {200: len(rows), 402: 80 - len(rows)}
     assert {row["cost_nanousd"] for row in rows} == {64_000_000}
     assert 0 < len(rows) * 64_000_000 <= 500_000_000
