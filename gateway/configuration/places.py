@@ -77,7 +77,8 @@ class Places(msgspec.Struct, frozen=True):
             )
             raise ConfigError([Problem("", 0, "", _UNANCHORED + old)])
         # A link's own folder counts: what mounts files for containers links each of them into a folder of its own making.
-        return self.config.absolute().parent / path
+        folder = self.config.absolute().parent
+        return (folder.resolve() if ".." in folder.parts else folder) / path
 
 
 def sqlite_path(address: str) -> Path | None:

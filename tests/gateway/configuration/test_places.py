@@ -1,9 +1,13 @@
 """Where relative paths of the configuration and the environment lead."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from gateway.configuration.environment import Environment, read_environment
 from gateway.configuration.file import ConfigError
@@ -11,6 +15,7 @@ from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import Places, unwritable
 from gateway.configuration.settings import load
 from gateway.process.serve import check_places
+from settings.types import is_given, is_kept
 
 CONFIG = """\
 accounts: {pepper_file: ./var/pepper}
@@ -69,7 +74,7 @@ def test_paths_belong_to_the_folder_of_the_configuration(site: Path) -> None:
     """Whatever folder a command runs in, and however the configuration is named there, paths lead beside it."""
     for path in (site / "gateway.yaml", Path("../site/gateway.yaml")):
         config = _load(path)
-        assert [each and each.resolve() for each in _kept(config)] == [
+        assert _kept(config) == [
             site / "var/pepper",
             site / "var/journal",
             site / "var/batch",
@@ -95,6 +100,25 @@ def test_a_link_belongs_to_its_own_folder(site: Path, tmp_path: Path) -> None:
     mounted.mkdir()
     (mounted / "gateway.yaml").symlink_to(site / "gateway.yaml")
     assert _kept(_load(mounted / "gateway.yaml"))[0] == mounted / "var/pepper"
+
+
+def test_every_path_of_the_configuration_is_marked() -> None:
+    """A key whose type is a path is one that is kept or one that is given, or it would follow the working directory."""
+    paths = {name: field for name, field in _fields(GatewayConfig) if Path in _inside(field.annotation)}
+    assert len(paths) >= len(("certificate", "key", "pepper_file", "ca_file", "artifact_dir", "journal_dir", "folder"))
+    assert [name for name, field in paths.items() if not is_kept(field) and not is_given(field)] == []
+
+
+def _fields(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in section.model_fields.items():
+        yield f"{section.__name__}.{name}", field
+        for inner in _inside(field.annotation):
+            if isinstance(inner, type) and get_origin(inner) is None and issubclass(inner, BaseModel):
+                yield from _fields(inner)
+
+
+def _inside(annotation: Any) -> list[Any]:
+    return [annotation, *(each for part in get_args(annotation) for each in _inside(part))]
 
 
 @pytest.mark.parametrize(
