@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.places import DATABASE, Places, moved_data
 from gateway.database_address import UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
@@ -39,7 +40,9 @@ class Environment(BaseSettings):
     pepper: SecretStr | None = Field(
         default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
     )
-    data_dir: Path = Field(default=Path("var"), description="Where SQLite's database is kept.")
+    data_dir: Path | None = Field(
+        default=None, description="The folder of what the gateway keeps, in place of `var` beside the configuration."
+    )
     host: str | None = Field(default=None, description="Instead of `server.host`.")
     port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
     workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
@@ -65,11 +68,21 @@ class Environment(BaseSettings):
             return None
         return forward_proxy_of(self.https_proxy.get_secret_value(), self.no_proxy)
 
+    @property
+    def places(self) -> Places:
+        """Return what relative paths are resolved against."""
+        return Places(self.config, self.data_dir)
+
     def database(self) -> str:
-        """Return the database's address. It may hold a password: never show it."""
+        """Return the database's address. It may hold a password: never show it. Raises ConfigError."""
         if self.database_url is not None:
-            return self.database_url.get_secret_value()
-        return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+            return self.places.database(self.database_url.get_secret_value())
+        return f"sqlite+aiosqlite:///{self.places.kept(DATABASE)}"
+
+    def moved_data(self, *, has_files: bool = False) -> list[Problem]:
+        """Return a problem for what this gateway keeps and earlier versions kept elsewhere."""
+        url = None if self.database_url is None else self.database_url.get_secret_value()
+        return moved_data(self.places, url, has_files=has_files)
 
     def redis(self, section: RedisSection) -> str | None:
         """Return the shared Redis's address, or None. It may hold a password: never show it."""
@@ -96,8 +109,10 @@ def variables_of(name: str) -> tuple[str, ...]:
 _VARIABLES = {variable for name in Environment.model_fields for variable in variables_of(name)}
 
 
-def read_environment() -> Environment:
-    """Read the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+def read_environment(config: Path | None = None) -> Environment:
+    """Read the environment, with this configuration file in place of its own. A misspelt WEIGHBRIDGE_* variable is an error, not a
+    silent default.
+    """
     allowed = [each for name in Environment.model_fields for each in variables_of(name) if each.startswith(PREFIX)]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
@@ -131,7 +146,7 @@ def read_environment() -> Environment:
         problems.append(Problem("environment", 0, "HTTPS_PROXY", str(error)))
     if problems:
         raise ConfigError(problems)
-    return environment
+    return environment if config is None else environment.model_copy(update={"config": config})
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -31,7 +31,7 @@ def run_control(arguments: list[str]) -> int:
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     give_back_freed_memory()
     count_no_memory()
-    environment = read_environment()
+    environment = read_environment(given.config)
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
     async def serve(_gateway: Gateway, signals: Signals) -> None:

@@ -36,7 +36,7 @@ def run_worker(arguments: list[str]) -> int:
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     allow_many_sockets()
     give_back_large_blocks()
-    environment = read_environment()
+    environment = read_environment(given.config)
     config = load(given.config, environment)
     plane = DataPlane(config, environment, given.config, RuntimeFolder(given.runtime))
 
