@@ -1,9 +1,11 @@
 """The control plane's process: `python -m gateway.process.control --config FILE --runtime FOLDER`."""
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from api.web.gateway import Gateway
@@ -12,9 +14,11 @@ from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load
 from gateway.process.allocator import give_back_freed_memory
 from gateway.process.control_plane import ControlPlane
-from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
+from gateway.process.life import Signals, ignore_early_signals, live
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import RuntimeFolder
+from gateway.process.start_report import StartReport
 from gateway.sqlite_driver import count_no_memory
 
 
@@ -29,17 +33,28 @@ def run_control(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     ignore_early_signals()
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    report = StartReport(given.ready_fd)
+    return report.run(lambda: _run(given, report))
+
+
+def _run(given: argparse.Namespace, report: StartReport) -> int:
     give_back_freed_memory()
     count_no_memory()
     environment = read_environment()
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
+    @contextlib.asynccontextmanager
+    async def opening() -> AsyncIterator[Gateway]:
+        await prepare_database(environment)
+        async with control.serving() as gateway:
+            yield gateway
+
     async def serve(_gateway: Gateway, signals: Signals) -> None:
-        tell_ready(given.ready_fd)
+        report.serves()
         await signals.stopped.wait()
         control.begin_drain()
 
-    return live(control.serving(), serve, reload=control.reload)
+    return live(opening(), serve, reload=control.reload)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 """
 
 import argparse
-import asyncio
 import contextlib
 import logging
 import os
@@ -26,7 +25,7 @@ from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.runtime_folder import runtime_folder
-from gateway.process.supervisor import Supervisor
+from gateway.process.supervisor import CannotServe, Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
@@ -43,12 +42,12 @@ def serve(
     environment: Environment,
     config_path: Path,
     *,
-    listening: Callable[[str], None] = lambda url: _log.info("listening on %s", url),
+    listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """Serve until a signal, and return the exit status: 0 after a clean stop.
+    """Serve until a signal, and return the exit status: 0 after a clean stop. Raises CannotServe.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
-    hung process ended it by force. `listening` is called with the address once connections are at least queued.
+    hung process ended it by force. `listening` is called with the address once all processes serve.
     """
     with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
         return serve_on(listener, config, environment, config_path, listening=listening)
@@ -68,32 +67,36 @@ def serve_on(
     """
     # Until the supervisor listens for them, a reload must not end this process.
     ignore_early_signals()
-    # Nothing has been admitted before somebody else listens for these, so there is nothing to wait for.
+    # Nothing runs before the supervisor listens for these, so there is nothing to wait for.
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
+    private_folder(environment.data_dir)
     destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if config.server.tls is not None:
         tls_context(config.server.tls.certificate, config.server.tls.key)
     with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
-        asyncio.run(_migrate(environment))
-        listening(_url(listener, "http" if config.server.tls is None else "https"))
-        return _supervise(config, environment, config_path, listener)
+        url = _url(listener, "http" if config.server.tls is None else "https")
+        _log.info("starting at %s", url)
+
+        def serving() -> None:
+            _log.info("listening on %s", url)
+            listening(url)
+
+        return _supervise(config, environment, config_path, listener, serving)
 
 
 def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
     # An exception would be lost where the interpreter ignores those, as in a callback of the garbage collector, and the
-    # process would go on to serve. A migration that is under way is rolled back with its connection.
+    # process would go on to serve.
     os._exit(0)
 
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    # What a migration does is told when it fails; its progress is noise in a server's log.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     with contextlib.closing(configure_logging()):
         yield
 
@@ -103,18 +106,13 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-async def _migrate(environment: Environment) -> None:
-    from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
-
-    private_folder(environment.data_dir)
-    engine = make_engine(environment.database())
-    try:
-        await migrate(engine)
-    finally:
-        await engine.dispose()
-
-
-def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:
+def _supervise(
+    config: GatewayConfig,
+    environment: Environment,
+    config_path: Path,
+    listener: socket.socket,
+    serving: Callable[[], None],
+) -> int:
     with runtime_folder() as folder:
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
@@ -130,6 +128,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             },
             drain_s=config.server.drain_s,
             gone=lambda pid: forget_worker(pid, str(folder.metrics)),
+            serving=serving,
         ).run()
 
 
@@ -150,5 +149,5 @@ def run(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
-    except ConfigError as refused:
+    except (ConfigError, CannotServe) as refused:
         sys.exit(str(refused))

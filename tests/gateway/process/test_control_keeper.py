@@ -16,14 +16,14 @@ from gateway.process.running_child import RestartBackoff, RunningChild, spawn
 _SERVES: Final = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-os.write(int(sys.argv[2]), b"x")
+os.write(int(sys.argv[2]), b"\\n")
 signal.pause()
 """
 _DIES: Final = "raise SystemExit(3)"
 _STUBBORN: Final = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
-os.write(int(sys.argv[2]), b"x")
+os.write(int(sys.argv[2]), b"\\n")
 signal.pause()
 """
 _PATIENCE: Final = RestartBackoff(young_s=5.0, max_young_deaths=2, first_delay_s=1.0, max_delay_s=4.0)
