@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from gateway.expected_errors import expected, mends_itself
@@ -14,6 +14,8 @@ TRY_AGAIN: Final = 75
 SERVES: Final = b"\n"
 _MOST_BYTES: Final = 4_000
 """So much goes through a pipe at once."""
+
+_MOST_CAUSES: Final = 10
 
 
 class StartReport:
@@ -31,11 +33,13 @@ class StartReport:
         try:
             return start()
         except Exception as error:
-            told = _sentence(error)
+            # What went away first may have been told of in others' words: the books cannot be opened, nobody can be looked up.
+            away = next((each for each in _causes(error) if mends_itself(each)), None)
+            told = _sentence(error if away is None else away)
             if told is None or self._fd is None:
                 raise
             self._tell(told.encode()[:_MOST_BYTES])
-            return TRY_AGAIN if mends_itself(error) else CANNOT_SERVE
+            return CANNOT_SERVE if away is None else TRY_AGAIN
 
     def _tell(self, word: bytes) -> None:
         fd, self._fd = self._fd, None
@@ -44,6 +48,15 @@ class StartReport:
             with contextlib.suppress(OSError):
                 os.write(fd, word)
             os.close(fd)
+
+
+def _causes(error: BaseException) -> Iterator[Exception]:
+    found: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if not isinstance(found, Exception):
+            return
+        yield found
+        found = found.__cause__
 
 
 def _sentence(error: Exception) -> str | None:

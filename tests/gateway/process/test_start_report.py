@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from accounts.errors import DirectoryUnavailable
 from gateway.configuration.file import ConfigError, Problem
 from gateway.process.start_report import CANNOT_SERVE, SERVES, TRY_AGAIN, StartReport
 
@@ -39,6 +40,14 @@ def test_what_comes_back_has_another() -> None:
     """A database that refuses connections is tried again."""
     status, said = _word(_raises(ConnectionRefusedError(errno.ECONNREFUSED, "refused")))
     assert (status, said.startswith(b"the database cannot be reached")) == (TRY_AGAIN, True)
+
+
+def test_what_comes_back_is_found_behind_others_words() -> None:
+    """Accounts that cannot be read because the database is away are tried again, too; a fault of ours that it led to as well."""
+    for outer in (DirectoryUnavailable("no accounts"), RuntimeError("nothing works")):
+        outer.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+        status, said = _word(_raises(outer))
+        assert (status, said.startswith(b"the database cannot be reached")) == (TRY_AGAIN, True)
 
 
 def test_a_fault_of_the_program_is_no_sentence() -> None:
