@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,13 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 # Hundreds of processes are started: where this is set, each compiles anew all that it imports.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready check  ## everything that a change must pass
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+TYPES := nice $(BIN)/mypy --no-error-summary --num-workers 2 && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
+
+test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## everything that a change must pass
+	@# Types and contracts beside the tests, which wait for timers and sockets at times.
+	@{ $(TYPES); } & checked=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"; tested=$$?; \
+	wait $$checked && exit $$tested
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"
@@ -55,11 +60,14 @@ test-agents: $(VENV)/.dev $(AGENTS:%=%/.ready)  ## Codex, Claude Code, opencode 
 test-clients: $(VENV)/.dev $(CLIENTS:%=%/.ready) $(AGENTS:%=%/.ready)  ## the SDKs and frameworks of others, and the agents, unchanged, in Python and Node.js (their packages have 3.1 GB)
 	@WB_CLIENTS=$(call places,$(CLIENTS)) WB_AGENTS=$(call places,$(AGENTS)) $(BIN)/python -m pytest tests/clients tests/agents
 
-check: $(VENV)/.dev  ## format, lint, types and import contracts
+check: style types  ## format, lint, types and import contracts
+
+style: $(VENV)/.dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --no-error-summary --num-workers 2
-	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}
+
+types: $(VENV)/.dev
+	@$(TYPES)
 
 format: $(VENV)/.dev  ## format and mend what can be mended
 	@$(BIN)/ruff format .

@@ -3,11 +3,16 @@
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and `output_tokens` contains
 reasoning tokens.
 
-What an upstream reports is untrusted. A figure that is negative, no whole number or larger than possible makes the
-whole report absurd; it is then replaced by our own estimate and flagged. An explicit zero is a figure like any other,
-and is not the same as a missing one.
+One rule holds for what an upstream tells (`from_openai`):
+
+1. What is possible is booked as told: it is what the provider will bill, whatever was asked for.
+2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
+   reconciliation. A limit that nobody knows is no reason to dispute.
+3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
+   was delivered are replaced by our estimate, with a flag.
 """
 
+import re
 from typing import Any, Final, Literal
 
 import msgspec
@@ -32,12 +37,31 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
     """Unit of what else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
+    disputed_input: int = 0
+    """Prompt tokens that were told beyond the possible, and are not in `input_tokens`."""
+    disputed_output: int = 0
+    disputed_milli: int = 0
+    """Units that were told beyond the possible, in thousandths."""
+
+    @property
+    def is_disputed(self) -> bool:
+        """True if the upstream told more than is possible."""
+        return bool(self.disputed_input or self.disputed_output or self.disputed_milli)
 
 
 ABSURD: Final = "absurd_usage"
+"""Flag of a report that could not be read."""
+DISPUTED: Final = "usage_disputed"
+"""Flag of a report of more than is possible."""
 MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
+ZERO: Final = "usage_zero"
+"""Flag of a report of 0 tokens where there was text."""
 REASONING_ADDED: Final = "reasoning_added"
+CACHE_ADDED: Final = "cache_added"
+"""Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
+CUT_AT_BOUND: Final = "cut_at_bound"
+"""Flag of a stream that was cut because it became longer than what a hard budget holds for it."""
 CONTINUED: Final = "continued"
 """Flag of an attempt that went on with an answer whose replica was lost."""
 UPSTREAM_STATUS: Final = "upstream_status_"
@@ -61,8 +85,8 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
 
-class _AbsurdError(Exception):
-    """A figure that cannot be true."""
+class _UnreadableError(Exception):
+    """A figure that is no count."""
 
 
 def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] = ()) -> Usage:
@@ -73,23 +97,32 @@ def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] =
 
 
 def from_openai(
-    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+    raw: Any,
+    *,
+    estimate: Usage,
+    max_input_tokens: int,
+    max_output_tokens: int,
+    flags: tuple[str, ...] = (),
+    zeros_are_told: bool = True,
 ) -> Usage:
-    """Read usage in OpenAI's dialect; what is absurd or missing comes from the estimate, with a flag.
+    """Return the usage that a report in OpenAI's dialect comes to, by the rule at the top of this module.
 
     `raw` is a mapping or an object with these names. Everything cached is a part of `prompt_tokens`. litellm adds
     `cache_read_input_tokens` and `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
+    `max_input_tokens` and `max_output_tokens` are the most that is possible. False for `zeros_are_told` takes a zero for
+    missing where the estimate is more.
     """
     try:
         counts = _openai_counts(raw)
-        _refuse_impossible(counts, max_input_tokens, max_output_tokens)
-    except _AbsurdError:
+    except _UnreadableError:
         return _as_estimate(estimate, (*flags, ABSURD))
+    if not zeros_are_told:
+        counts = _without_zeros(counts, estimate)
     if counts.input_tokens is None and counts.output_tokens is None:
-        return _as_estimate(estimate, (*flags, MISSING))
+        return _as_estimate(estimate, (*flags, *(counts.flags or (MISSING,))))
     if counts.input_tokens is None or counts.output_tokens is None:
-        return _estimate_missing(counts, estimate, flags)
-    return Usage(
+        return _possible(_with_estimate(counts, estimate, flags), max_input_tokens, max_output_tokens)
+    usage = Usage(
         input_tokens=counts.input_tokens,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
@@ -100,6 +133,7 @@ def from_openai(
         source="upstream",
         flags=_union(flags, counts.flags),
     )
+    return _possible(usage, max_input_tokens, max_output_tokens)
 
 
 def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> Usage | None:
@@ -131,7 +165,7 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
         reasoning = told.get("reasoning_tokens", 0)
     if type(cached) is not int or type(reasoning) is not int:
         return None
-    within = prompt <= max_input_tokens and completion <= max_output_tokens
+    within = 0 < prompt <= max_input_tokens and 0 < completion <= max_output_tokens
     if not (within and 0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
         return None
     return Usage(
@@ -150,10 +184,25 @@ def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
 
 
-def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
-    """Keep the reported figures and estimate the missing one, never less than its own parts."""
+def _without_zeros(counts: _Counts, estimate: Usage) -> _Counts:
+    """Return the counts without the zeros that our own count of what was read and written belies."""
+    no_input = counts.input_tokens == 0 and estimate.input_tokens > 0
+    no_output = counts.output_tokens == 0 and estimate.output_tokens > 0
+    if not (no_input or no_output):
+        return counts
+    return msgspec.structs.replace(
+        counts,
+        input_tokens=None if no_input else counts.input_tokens,
+        output_tokens=None if no_output else counts.output_tokens,
+        flags=(*counts.flags, ZERO),
+    )
+
+
+def _with_estimate(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
+    """Keep the reported figure and estimate the missing one, never less than its own parts."""
     told_input, told_output = counts.input_tokens, counts.output_tokens
     inner = counts.cached + counts.written
+    why = counts.flags if ZERO in counts.flags else (*counts.flags, PARTIAL)
     return Usage(
         input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
         cached_input_tokens=counts.cached,
@@ -163,17 +212,30 @@ def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) 
         reasoning_tokens=counts.reasoning,
         tool_calls=counts.tool_calls,
         source="estimated",
-        flags=_union(estimate.flags, (*flags, *counts.flags, PARTIAL)),
+        flags=_union(estimate.flags, (*flags, *why)),
     )
 
 
-def _refuse_impossible(counts: _Counts, max_input_tokens: int, max_output_tokens: int) -> None:
-    most_input = min(max_input_tokens, MOST_TOKENS) if counts.input_tokens is None else counts.input_tokens
-    most_output = min(max_output_tokens, MOST_TOKENS) if counts.output_tokens is None else counts.output_tokens
-    if most_input > min(max_input_tokens, MOST_TOKENS) or most_output > min(max_output_tokens, MOST_TOKENS):
-        raise _AbsurdError
-    if counts.cached + counts.written > most_input or counts.reasoning > most_output:
-        raise _AbsurdError
+def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Usage:
+    """Return the usage up to what is possible, with the rest as disputed."""
+    most_input, most_output = min(max_input_tokens, MOST_TOKENS), min(max_output_tokens, MOST_TOKENS)
+    if usage.input_tokens <= most_input and usage.output_tokens <= most_output:
+        return usage
+    read, written = min(usage.input_tokens, most_input), min(usage.output_tokens, most_output)
+    cached = min(usage.cached_input_tokens, read)
+    kept = min(usage.cache_write_tokens, read - cached)
+    return msgspec.structs.replace(
+        usage,
+        input_tokens=read,
+        cached_input_tokens=cached,
+        cache_write_tokens=kept,
+        cache_write_1h_tokens=min(usage.cache_write_1h_tokens, kept),
+        output_tokens=written,
+        reasoning_tokens=min(usage.reasoning_tokens, written),
+        disputed_input=usage.input_tokens - read,
+        disputed_output=usage.output_tokens - written,
+        flags=_union(usage.flags, (DISPUTED,)),
+    )
 
 
 def _openai_counts(raw: Any) -> _Counts:
@@ -189,10 +251,16 @@ def _openai_counts(raw: Any) -> _Counts:
         _count(raw, "cache_creation_input_tokens"),
     )
     completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
+    cached = _first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens"))
+    if prompt is not None and cached + written > prompt:
+        # A part is never more than its whole: this host counts it beside the prompt.
+        prompt, flags = prompt + cached + written, (*flags, CACHE_ADDED)
+    if prompt is not None and max(prompt, completion or 0) > MOST_TOKENS:
+        raise _UnreadableError
     return _Counts(
         input_tokens=prompt,
         output_tokens=completion,
-        cached=_first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens")),
+        cached=cached,
         written=written,
         written_1h=written_1h,
         reasoning=reasoning,
@@ -202,7 +270,7 @@ def _openai_counts(raw: Any) -> _Counts:
 
 
 def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:
-    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _AbsurdError."""
+    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _UnreadableError."""
     if told is None:
         return ()
     inner = told if isinstance(told, dict) else getattr(told, "__dict__", {})
@@ -220,13 +288,14 @@ def _openai_completion(
     prompt: int | None, completion: int | None, total: int | None, reasoning: int
 ) -> tuple[int | None, tuple[str, ...]]:
     """Return output tokens and flags: some hosts leave them out for embeddings, some leave reasoning out of them."""
-    if prompt is None or total is None:
-        return completion, ()
     if completion is None:
+        if prompt is None or total is None:
+            return None, ()
         if total < prompt:
-            raise _AbsurdError
-        return total - prompt, ()
-    if reasoning and total == prompt + completion + reasoning:
+            raise _UnreadableError
+        completion = total - prompt
+    is_beside = total is not None and total == (prompt or 0) + completion + reasoning
+    if reasoning and (is_beside or reasoning > completion):
         return completion + reasoning, (REASONING_ADDED,)
     return completion, ()
 
@@ -238,28 +307,36 @@ def _cache_writes(kept: Any, *totals: int | None) -> tuple[int, int]:
     """
     hour = _count(kept, "ephemeral_1h_input_tokens") or 0
     detailed = hour + (_count(kept, "ephemeral_5m_input_tokens") or 0)
-    written = _first(*totals, detailed)
-    if detailed > written:
-        raise _AbsurdError
-    return written, hour
+    return max(_first(*totals, detailed), detailed), hour
 
 
 def _inner_object(raw: Any, name: str) -> Any:
-    """Return an inner object, or None if absent. Raises _AbsurdError for anything else."""
+    """Return an inner object, or None if absent. Raises _UnreadableError for anything else."""
     value = _field(raw, name)
     if value is None or isinstance(value, dict) or hasattr(value, "__dict__") or isinstance(value, msgspec.Struct):
         return value
-    raise _AbsurdError
+    raise _UnreadableError
 
 
 def _count(raw: Any, name: str) -> int | None:
-    """Return a figure, or None if absent. Raises _AbsurdError for anything else; `True` is no figure."""
+    """Return a count, or None if absent. Raise _UnreadableError for anything else; `True` is no count.
+
+    Some hosts write counts as 12.0 or "12".
+    """
     value = _field(raw, name)
     if value is None:
         return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    elif type(value) is str and len(value) <= _MOST_DIGITS and _DIGITS.fullmatch(value):
+        value = int(value.partition(".")[0])
     if type(value) is not int or not 0 <= value <= MOST_TOKENS:
-        raise _AbsurdError
+        raise _UnreadableError
     return value
+
+
+_DIGITS: Final = re.compile(r"[0-9]+(\.0+)?", re.ASCII)
+_MOST_DIGITS: Final = 20
 
 
 def _field(raw: Any, name: str) -> Any:

@@ -310,9 +310,19 @@ def _name(module: str) -> None:
     Path("/proc/self/comm").write_text(module.rpartition(".")[2])
 
 
+def _read_the_shipped_model() -> None:
+    """Read it here, for the children have it then."""
+    from classifier.onnx_classifier import open_classifier
+    from tests.made_alike import share_the_shipped_model
+
+    share_the_shipped_model()
+    open_classifier()
+
+
 def main() -> None:
     for name in _MODULES:
         importlib.import_module(name)
+    _read_the_shipped_model()
     # What is there already is never looked at again, so its pages stay shared with the children.
     gc.freeze()
     if _work():

@@ -103,6 +103,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of a settlement in the tier batch: the cost of the same usage at the same target in the interactive tier, less
     its own. 0 where it cost the same.
     """
+    disputed_nanousd: int = 0
+    """What would be owed beside the cost for what the upstream told beyond the possible (`cost.usage`). In no sum of costs."""
     unit: str = ""
     """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0
@@ -120,6 +122,11 @@ TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 _NO_TOKENS: Final = dict.fromkeys(TOKEN_COLUMNS, 0)
+
+
+def price_of(baseline: str) -> str:
+    """Return the column of the price that a baseline was computed at."""
+    return baseline.replace("_nanousd", "_price")
 
 
 def undivided(cost_nanousd: int | None) -> dict[str, int]:
@@ -162,16 +169,25 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (*TOKEN_COLUMNS, "quantity_milli", "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
+_SIGNED: Final = (
+    *TOKEN_COLUMNS,
+    "quantity_milli",
+    "priced_attempts",
+    "batch_saved_nanousd",
+    "disputed_nanousd",
+    *METER_COLUMNS,
+)
+BASELINE_COLUMNS: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
+"""Amounts that an answer's work would have cost elsewhere; None where nothing is compared."""
 
 
 def reversal_of(entry: Entry) -> Entry:
     """Return the adjustment that cancels an entry: the same with every amount negated."""
-    cost = entry.cost_nanousd
+    amounts = {name: getattr(entry, name) for name in ("cost_nanousd", *BASELINE_COLUMNS)}
     return msgspec.structs.replace(
         entry,
         entry="adjust",
-        cost_nanousd=None if cost is None else -cost,
+        **{name: None if amount is None else -amount for name, amount in amounts.items()},
         **{name: -getattr(entry, name) for name in _SIGNED},
     )
 
@@ -190,7 +206,9 @@ def adjustment(
 
     `facts` are the dimensions of the group that it corrects, and tokens where it corrects those too.
     """
-    told: dict[str, Any] = _NO_TOKENS | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+    told: dict[str, Any] = (
+        {"baseline_nanousd": None} | _NO_TOKENS | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+    )
     return Entry(
         **told,
         request_id=request_id,
@@ -201,7 +219,6 @@ def adjustment(
         alias="",
         deployment_id="",
         cost_nanousd=sum(meters_nanousd),
-        baseline_nanousd=None,
         usage_source="none",
         flags=(),
         status=0,

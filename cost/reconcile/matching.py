@@ -45,6 +45,10 @@ class OurRow(PostedGroup, frozen=True, kw_only=True):
     cost_nanousd: int = 0
     meters: CostMeters = (0,) * len(COST_METERS)
     """Cost by meter; rows from before there were meters have a cost without."""
+    disputed_nanousd: int = 0
+    """Amount that the provider told beyond the possible, which is in no cost here."""
+    own_baselines: tuple[int, ...] = (0, 0, 0)
+    """Baselines of these attempts at their own target's price, in the order of `BASELINE_COLUMNS`: they are the cost itself."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

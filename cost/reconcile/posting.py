@@ -7,12 +7,12 @@ the difference, to the token and to the nano-dollar.
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from cost.dimensions import POSTED_COLUMNS
-from cost.ledger.entries import Entry, adjustment
+from cost.ledger.entries import BASELINE_COLUMNS, Entry, adjustment, price_of
 from cost.meters import METER_COLUMNS
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
 from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
@@ -138,6 +138,8 @@ def _added(one: OurRow, other: OurRow) -> OurRow:
         tokens=cast("Tokens", tuple(map(sum, zip(one.tokens, other.tokens, strict=True)))),
         reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
         cost_nanousd=one.cost_nanousd + other.cost_nanousd,
+        disputed_nanousd=one.disputed_nanousd + other.disputed_nanousd,
+        own_baselines=tuple(map(sum, zip(one.own_baselines, other.own_baselines, strict=True))),
         meters=cast("CostMeters", tuple(map(sum, zip(one.meters, other.meters, strict=True)))),
     )
 
@@ -207,4 +209,16 @@ def _entry(share: Share, request_id: str) -> Entry:
         output_tokens=output,
         reasoning_tokens=share.reasoning_tokens,
         **{name: getattr(row, name) for name in POSTED_COLUMNS},
+        **_baselines(row, sum(share.meters)),
     )
+
+
+def _baselines(row: OurRow, change_nanousd: int) -> dict[str, Any]:
+    """Return the changes of the baselines that are the attempts' own cost: a target saves nothing beside itself, whatever its bill."""
+    if row.cost_nanousd <= 0:
+        return {}
+    found: dict[str, Any] = {}
+    for name, own in zip(BASELINE_COLUMNS, row.own_baselines, strict=True):
+        if change := (2 * change_nanousd * own + row.cost_nanousd) // (2 * row.cost_nanousd):
+            found |= {name: change, price_of(name): f"{row.target_id}@{row.price_version}"}
+    return found

@@ -346,6 +346,8 @@ def _correction_told(found: "Correction", posted: int | None) -> dict[str, Any]:
         "rows": found.rows,
         "left_rows": found.left_rows,
         "difference_usd": dollars(found.total_nanousd),
+        "baseline_rows": sum(each.rows for each in found.baselines),
+        "baseline_difference_usd": dollars(sum(each.amounts[0] for each in found.baselines)),
         "posted": posted,
         "groups": [
             {
@@ -382,9 +384,14 @@ def _print_correction(found: "Correction", posted: int | None) -> None:
         f"{counted(found.rows, 'attempt')} computed again, {found.left_rows:,} left as they are (an estimate, or nothing used); "
         f"difference {correction['difference_usd']} US dollars"
     )
+    if found.baselines:
+        typer.echo(
+            f"{counted(correction['baseline_rows'], 'attempt')} compared with this price; "
+            f"their baselines change by {correction['baseline_difference_usd']} US dollars"
+        )
     if posted is not None:
         typer.echo(
             f"posted {counted(posted, 'entry', 'entries')}" if posted else "nothing to post: the books say so already"
         )
-    elif correction["groups"]:
+    elif found.differences or found.baselines:
         typer.echo("nothing is posted yet: give --post")

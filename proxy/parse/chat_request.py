@@ -87,6 +87,8 @@ MOST_IMAGE_TOKENS = 50_000
 # Vendors explain tools to the model in words of their own; Anthropic's are the longest with some 350 to 800 tokens.
 _MOST_TOOL_FRAMING_TOKENS = 1_000
 _UNBOUNDED_TOKENS = 1_000_000_000
+# OpenAI's edits take so many.
+_MOST_UPLOADED_PICTURES = 16
 # The tokens of a file or a recording depend on its content. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
@@ -644,7 +646,7 @@ def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
 def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
     """Return an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
     The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
-    maximum is taken. For a file or unknown content only the target's context is a bound.
+    maximum is taken, also of an upload that may be one. For a file or unknown content only the target's context is a bound.
     """
     if request.as_written is not None:
         # Results of a provider's tools are part of the prompt, too.
@@ -653,7 +655,8 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
         if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
             return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
-    return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * request.images + tools
+    pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
+    return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
 
 
 def _beside_text(message: Message) -> int:

@@ -207,7 +207,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     spares: bool = False
     """True where a spent budget lets the gateway choose: the cheapest comes first among the unknown."""
     bounded: bool = False
-    """True under a hard budget: the amount held for the answer then bounds its tokens at the upstream."""
+    """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
+    overruns: Mapping[str, str] = {}
+    """Under a hard budget, the targets that broke such a bound, and how (`proxy.plan.overruns`)."""
     dialect: Dialect | None = None
     """The dialect that the target must be asked in; None where chat does."""
     provider_tools: Mapping[str, str] = {}
@@ -498,8 +500,8 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "capability-missing", missing
     if facts.dialect is not None and (missing := _not_run(target, facts)):
         return "provider-tool", missing
-    if facts.bounded and (missing := _unbounded(target, facts)):
-        return "unbounded", f"a hard budget cannot hold what its answer may cost; set the model's {missing}"
+    if facts.bounded and (why := _unbounded(target, facts)):
+        return "unbounded", why
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
     if at_once * _ESTIMATE_SLACK // 1 + (answer or 1) > target.max_context_tokens:
@@ -1083,12 +1085,18 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     price = _price(target, facts)
     if price is None:
         return None
-    # The target refuses prompts longer than its context.
-    tokens = facts.most_input_tokens
-    if facts.longest_tokens is None:
-        tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
-    most = price.most_nanousd(tokens, _most_output_tokens(target, facts))
+    most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts))
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def longest_prompt(target: Target, facts: Facts) -> int:
+    """Return the most tokens that the prompt can come to at the target: those of the body's bytes and of the target's template, or
+    its context, since what is longer is refused there.
+    """
+    tokens = facts.most_input_tokens + (target.template_tokens or 0)
+    if facts.longest_tokens is not None:
+        return tokens
+    return min(tokens, max(target.max_context_tokens, facts.input_tokens))
 
 
 def has_price(target: Target, facts: Facts) -> bool:
@@ -1100,7 +1108,15 @@ def has_price(target: Target, facts: Facts) -> bool:
 
 
 def _unbounded(target: Target, facts: Facts) -> str:
-    """Return the setting that is missing to bound the cost of a metered answer; empty for none."""
+    """Return why the most that an answer may cost is not known; empty where it is."""
+    if (found := facts.overruns.get(target.target_id)) is not None:
+        return f"is set aside for hard budgets for a day, because it {found}"
+    missing = _missing_bound(target, facts)
+    return f"a hard budget cannot hold what its answer may cost; set the model's {missing}" if missing else ""
+
+
+def _missing_bound(target: Target, facts: Facts) -> str:
+    """Return what has to be set for the most that a metered answer may cost to be known; empty for nothing."""
     price = target.price
     if price is None or not facts.unit or price.priced_unit(facts.unit) is not None:
         return ""

@@ -26,9 +26,9 @@ def _missing() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One loop for all, since they share a browser. Where there is none they say so; under CI there has to be one."""
     missing = None if os.environ.get("CI") else _missing()
-    here = Path(__file__).parent
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if here in item.path.parents and item.path.name != "test_site.py":
+        if str(item.path).startswith(here) and item.path.name != "test_site.py":
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             if missing is not None:
                 item.add_marker(pytest.mark.skip(reason=missing))

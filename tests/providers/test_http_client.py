@@ -588,17 +588,18 @@ async def test_behind_many_events_the_next_gather(chunks: int) -> None:
             await asyncio.sleep(0)
         return reply
 
-    direct = HttpUpstream(HttpLimits(gather_s=0.15))
+    direct = HttpUpstream(HttpLimits(gather_s=3_600 if chunks == 1 else 0.5))
     async with answering(answer) as url:
         stream = await direct.open(upstream_call(deployment(base_url=url)))
         assert tokens_of(await stream.read() or []) == chunks
-        reading = asyncio.ensure_future(stream.read())
         more.set()
-        await asyncio.sleep(0.03)
-        assert reading.done() is (chunks == 1)
-        events = await reading or []
-        assert chunks == 1 or tokens_of(events) == 2
-        assert tokens_of(events + await read_all(stream)) == 2
+        async with asyncio.timeout(30):
+            events = await stream.read() or []
+        assert tokens_of(events) >= 1
+        if chunks > 1:
+            assert tokens_of(events) == 2
+            assert tokens_of(await read_all(stream)) == 0
+        await stream.aclose()
         await direct.aclose()
 
 

@@ -135,6 +135,7 @@ async def test_a_request_that_was_refused_has_an_outcome_without_any_of_it() -> 
         ("tokens-1000+every-5ms", True, "cancel", "cancelled", 200),
     ],
 )
+@pytest.mark.usefixtures("leaping_time")
 async def test_how_a_request_ended_is_known_for_certain(
     script: str, stream: bool, act: str | None, ended_by: str, status: int
 ) -> None:

@@ -262,6 +262,7 @@ async def test_a_limit_is_told_with_what_remains() -> None:
     assert len(house.upstream.seen) == 2
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_concurrency_ends_with_the_request() -> None:
     """One at a time: the second is refused while the first runs, and served after it, however that one ended."""
     limit = Limit(key="team/team_a//concurrency", scope="team", kind="concurrency", rate=0, burst=1)
@@ -273,6 +274,7 @@ async def test_concurrency_ends_with_the_request() -> None:
     assert (await house.ask(stream=True))[0]["status"] == 200
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_what_is_cut_off_at_the_end_is_told_and_settled() -> None:
     """When the process must stop, a stream ends with an error event and an unanswered request with 503."""
     houses = [House("tokens-1000+every-5ms", first_token_s=1), House("slow-first-token-500ms")]

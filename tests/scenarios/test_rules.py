@@ -296,6 +296,7 @@ async def test_every_attempt_settles_exactly_once() -> None:
         assert house.line.in_flight == 0
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_task_cancelled_from_outside_settles_too() -> None:
     """A forced shutdown cancels the task itself; its attempt is closed on the way out."""
     house = House("ok+tokens-50+every-5ms")
@@ -449,6 +450,7 @@ class Stuck:
 
 @pytest.mark.parametrize("closing", [RuntimeError("broken"), None])
 @pytest.mark.parametrize("failure", [StreamCut("cut", deployment_id="t0/a"), TimeoutError(), RuntimeError("bug")])
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_close_that_fails_or_hangs_leaves_nothing_open(failure: Exception, closing: Exception | None) -> None:
     """The books and the breaker's permit come before the closing, whatever the closing does."""
     house = House("ok", upstream=Stuck(failure, closing))

@@ -20,8 +20,9 @@ collect_ignore_glob = [] if _PYTHON else ["test_*.py"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Engines take half a minute each to start, within the time of the test that needs them first."""
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.timeout(600))
 
 

@@ -299,6 +299,48 @@ async def test_the_books_agree_after_posting(engine: AsyncEngine) -> None:
     assert int(spent or 0) >= 310_000_000
 
 
+async def test_who_is_compared_with_itself_saves_nothing_by_its_bill(engine: AsyncEngine) -> None:
+    """Whatever the provider's books say, a target's cost and its baseline at its own price stay equal."""
+    store = LedgerStore(engine)
+    own = {"provider": "OpenAI", "target_id": "gpt-4o", "at_us": DAY_US + 5, "baseline_price": "gpt-4o@v1"}
+    await store.insert(
+        [
+            settle("r1", **own, cost_nanousd=3_000_000, baseline_nanousd=3_000_000, input_nanousd=3_000_000),
+            settle("r2", **own, cost_nanousd=1_000_000, baseline_nanousd=1_000_000, input_nanousd=1_000_000, tag="x"),
+            # Compared with another one: its baseline is not its cost.
+            settle(
+                "r3",
+                **(own | {"baseline_price": "gpt-5@v1", "target_id": "gpt-4o-mini"}),
+                baseline_nanousd=7_000_000,
+            ),
+        ]
+    )
+    costs = openai_cost("gpt-4o-2024-08-06, input", 0.0036)
+    statement = read_openai(
+        [
+            file_of([page(openai_bucket(openai_usage("gpt-4o-2024-08-06", 200, 20)))]),
+            file_of([page(openai_bucket(costs))]),
+        ]
+    )
+    async with posting_alone(engine) as connection:
+        rows = await booked(
+            connection, first_day_us=DAY_US, last_day_us=DAY_US, providers=["openai"], organisation_id=None
+        )
+        found = compare(statement, rows, UNMAPPED)
+        entries = entries_of(found, posting_id(statement, UNMAPPED, found), LATER_US)
+        await store.insert_within(connection, entries)
+    query = (
+        "SELECT SUM(cost_nanousd), SUM(baseline_nanousd), SUM(baseline_rows) FROM rollup_day WHERE target_id = 'gpt-4o'"
+    )
+    async with engine.connect() as connection:
+        cost, baseline, compared = (await connection.execute(text(query))).one()
+        other = await connection.scalar(
+            text("SELECT SUM(baseline_nanousd) FROM rollup_day WHERE target_id = 'gpt-4o-mini'")
+        )
+    assert (int(cost), int(baseline), int(compared)) == (3_600_000, 3_600_000, 2)
+    assert int(other) == 7_000_000
+
+
 async def test_only_one_organisation_can_be_read(engine: AsyncEngine) -> None:
     """The scope is in the question to the database."""
     usual = {"provider": "openai", "target_id": "gpt-4o", "at_us": DAY_US}

@@ -25,7 +25,7 @@ from gateway.demo.prompts import PROMPTS
 from gateway.demo.run import DemoFailed, persistently
 from gateway.demo.stage import choose_stage, write_config
 
-_TIMEOUT_S = 110.0
+_TIMEOUT_S = 240.0
 _FEWER = """
 from gateway.cli import app
 from gateway.demo import run

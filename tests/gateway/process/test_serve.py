@@ -73,6 +73,10 @@ class _Server:
         _until(all_seen)
         return seen
 
+    def until_under_way(self) -> None:
+        """Wait until a worker is at a slow or an endless request."""
+        _until(lambda: self.get()[3] != "0")
+
     def end(self, signum: int = signal.SIGTERM) -> int:
         self.process.send_signal(signum)
         return self.process.wait(_TIMEOUT_S)
@@ -152,7 +156,7 @@ def test_workers_share_the_port_live_and_end_together() -> None:
         reloaded: set[int] = set()
 
         def all_reloaded() -> bool:
-            pid, reloads, _ = server.get()
+            pid, reloads, *_ = server.get()
             if int(reloads) == 1:
                 reloaded.add(int(pid))
             return reloaded == second
@@ -185,7 +189,7 @@ def test_a_request_under_way_is_finished_before_the_end() -> None:
         answers: list[list[str]] = []
         caller = threading.Thread(target=lambda: answers.append(server.get("/slow")))
         caller.start()
-        time.sleep(0.2)
+        server.until_under_way()
         assert server.end() == 0
         caller.join()
         assert answers[0][2] == "True"
@@ -285,7 +289,7 @@ def test_what_outlasts_the_drain_is_cut_off_by_the_app() -> None:
         answers: list[list[str]] = []
         caller = threading.Thread(target=lambda: answers.append(server.get("/endless")))
         caller.start()
-        time.sleep(0.2)
+        server.until_under_way()
         assert server.end() == 0
         caller.join()
         assert answers[0][2] == "True"
@@ -297,7 +301,7 @@ def test_a_second_signal_is_obeyed_at_once() -> None:
         server.get()
         caller = threading.Thread(target=lambda: server.get("/endless"))
         caller.start()
-        time.sleep(0.2)
+        server.until_under_way()
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         assert server.end() == 1
@@ -332,7 +336,7 @@ def test_the_control_plane_ends_last(tmp_path: Path) -> None:
         _until(lambda: _told(log)[-1][1] == "reloaded")
         slow = threading.Thread(target=lambda: server.get("/slow"))
         slow.start()
-        time.sleep(0.1)
+        server.until_under_way()
         assert server.end() == 0
         slow.join()
     pid, event, *living = _told(log)[-1]

@@ -16,7 +16,7 @@ from proxy.http.server import HttpServer
 
 
 class Tiny:
-    """Answers every request with `pid reloads draining`; `/slow` takes its time, `/endless` all time there is.
+    """Answers every request with `pid reloads draining under-way`; `/slow` takes its time, `/endless` all time there is.
 
     `/kept` leaves its connection open.
     """
@@ -24,6 +24,8 @@ class Tiny:
     def __init__(self) -> None:
         self.reloads = 0
         self.draining = False
+        self.under_way = 0
+        """Slow and endless ones."""
         self.over = asyncio.Event()
 
     def reload(self) -> None:
@@ -36,11 +38,11 @@ class Tiny:
         self.over.set()
 
     async def answer(self, exchange: Exchange) -> None:
-        if exchange.path == "/slow":
-            await asyncio.sleep(0.5)
-        if exchange.path == "/endless":
-            await self.over.wait()
-        body = f"{os.getpid()} {self.reloads} {self.draining}".encode()
+        if exchange.path in {"/slow", "/endless"}:
+            self.under_way += 1
+            await (asyncio.sleep(0.5) if exchange.path == "/slow" else self.over.wait())
+            self.under_way -= 1
+        body = f"{os.getpid()} {self.reloads} {self.draining} {self.under_way}".encode()
         exchange.respond(200, [] if exchange.path == "/kept" else [(b"connection", b"close")], body)
 
 

@@ -53,6 +53,7 @@ def piece(content: str, finish: str | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_read_that_is_under_way_when_the_time_is_up_is_not_lost(breaks: bool) -> None:
     """Its events come in order, and its failure too."""
     late = Late([piece("a"), piece("b"), piece("c", "length")], breaks=breaks)
@@ -69,6 +70,7 @@ async def test_a_read_that_is_under_way_when_the_time_is_up_is_not_lost(breaks: 
     assert [entry.entry for entry in house.books.entries] == ["reserve", "settle"]
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_a_caller_that_leaves_after_the_time_was_up_ends_the_read() -> None:
     """The read that was left to finish is cut with everything else."""
     late = Late([piece("a"), piece("b"), piece("c")], breaks=False)
@@ -80,6 +82,7 @@ async def test_a_caller_that_leaves_after_the_time_was_up_ends_the_read() -> Non
     assert house.line.in_flight == 0
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_who_is_cancelled_again_and_again_leaves_nothing_open() -> None:
     """The process has to stop, and does not wait for the end of what it has cut off."""
     late = Late([piece("a"), piece("b"), piece("c")], breaks=False)

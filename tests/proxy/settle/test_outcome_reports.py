@@ -79,6 +79,7 @@ async def test_the_more_are_under_way_the_more_are_told_of_together() -> None:
     assert told.requests[3:] == ["d", "e", "f", "g"]
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_none_is_told_of_before_its_time_because_of_others() -> None:
     """The time counts from its own end, not from that of those before, which have been told of."""
     told, loop = Told(), asyncio.get_running_loop()
@@ -94,6 +95,7 @@ async def test_none_is_told_of_before_its_time_because_of_others() -> None:
     assert told.late_s == pytest.approx(0.02, abs=0.005)
 
 
+@pytest.mark.usefixtures("leaping_time")
 async def test_one_alone_is_told_of_soon() -> None:
     """Also where none follows; and at once where somebody asks."""
     told = Told()

@@ -422,13 +422,13 @@ async def test_a_bad_wire_mixes_up_no_replies(empty_redis: RedisServer, spoil: s
 async def test_a_late_loop_is_not_a_slow_redis(empty_redis: RedisServer) -> None:
     """When this process itself did not run for a while, the replies that lie there are read and used."""
     watched = Watched()
-    section = RedisSection(timeout_s=0.2, slow_s=0.14)
+    section = RedisSection(timeout_s=0.6, slow_s=0.44)
     async with linked(empty_redis.url, section=section, watched=watched) as link:
-        for _ in range(6):
+        for _ in range(3):
             calls = [asyncio.create_task(link.call(ECHO, (), (number,))) for number in range(5)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            time.sleep(0.25)  # noqa: ASYNC251 - the loop must stand still
+            time.sleep(0.7)  # noqa: ASYNC251 - the loop must stand still
             await asyncio.gather(*calls)
         assert link.holder == "boot:1"
         assert not watched.failures["late"]
