@@ -1,11 +1,9 @@
 """The control plane's process: `python -m gateway.process.control --config FILE --runtime FOLDER`."""
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from api.web.gateway import Gateway
@@ -16,7 +14,6 @@ from gateway.process.allocator import give_back_freed_memory
 from gateway.process.control_plane import ControlPlane
 from gateway.process.life import Signals, ignore_early_signals, live
 from gateway.process.parent_pipe import follow_parent
-from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process.start_report import StartReport
 from gateway.sqlite_driver import count_no_memory
@@ -43,18 +40,12 @@ def _run(given: argparse.Namespace, report: StartReport) -> int:
     environment = read_environment()
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
-    @contextlib.asynccontextmanager
-    async def opening() -> AsyncIterator[Gateway]:
-        await prepare_database(environment)
-        async with control.serving() as gateway:
-            yield gateway
-
     async def serve(_gateway: Gateway, signals: Signals) -> None:
         report.serves()
         await signals.stopped.wait()
         control.begin_drain()
 
-    return live(opening(), serve, reload=control.reload)
+    return live(control.serving(), serve, reload=control.reload)
 
 
 if __name__ == "__main__":

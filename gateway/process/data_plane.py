@@ -52,7 +52,7 @@ class DataPlane:
         *,
         is_first: bool = False,
     ) -> None:
-        """Whoever is of the first start waits for the control plane however long it takes: it prepares the database."""
+        """Whoever is of the first start waits for the control plane however long it takes: nothing was ever served."""
         self._is_first = is_first
         self._database: WriteCheck | None = None
         self._link: Link | None = None

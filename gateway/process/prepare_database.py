@@ -1,47 +1,40 @@
-"""The database at the start of the control plane: waited for while it is away, then brought to the newest schema."""
+"""The database at the start: what has to be done there is done as soon as it is there, and health is told while it is away."""
 
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from gateway.configuration.environment import Environment
-from gateway.database import make_engine, migrate
+from gateway.configuration.gateway_config import ServerConfig
 from gateway.expected_errors import expected, mends_itself
-from proxy.settle.observers.logs import configure_logging
-from settings.private import private_folder
+from gateway.process.start_gate import StartGate, connection_limits
+from proxy.admin.health import Starting
+from proxy.http.server import HttpServer, tls_context
 
 _log: Final = logging.getLogger("weighbridge.serve")
 _AGAIN_S: Final = 1.0
 _SAY_EVERY: Final = 30
 """Tries from one line of the log to the next."""
 
-
-async def prepare_database(environment: Environment) -> None:
-    """Bring the schema to its newest version. Raises what waiting does not mend."""
-    private_folder(environment.data_dir)
-    # What a migration does is told when it fails; its progress is noise in a server's log.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    with contextlib.closing(configure_logging()):
-        async with _engine(environment.database()) as engine:
-            await once_it_is_there(lambda: migrate(engine))
+Work = Callable[[], Awaitable[None]]
 
 
-@contextlib.asynccontextmanager
-async def _engine(url: str) -> AsyncIterator[AsyncEngine]:
-    engine = make_engine(url)
+async def prepare_database(listener: socket.socket, server: ServerConfig, work: Work) -> None:
+    """Do the work on the database. While that is away, whoever asks on the socket is told. Raises what waiting does not mend."""
     try:
-        yield engine
-    finally:
-        await engine.dispose()
+        await work()
+    except Exception as error:
+        if not mends_itself(error):
+            raise
+    else:
+        return
+    async with _telling(listener, server):
+        await once_it_is_there(work)
 
 
-async def once_it_is_there(
-    work: Callable[[], Awaitable[None]], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-) -> None:
+async def once_it_is_there(work: Work, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Do the work, again and again while the database is away, and say so now and then."""
     tries = 0
     while True:
@@ -56,3 +49,19 @@ async def once_it_is_there(
             return
         tries += 1
         await sleep(_AGAIN_S)
+
+
+@contextlib.asynccontextmanager
+async def _telling(listener: socket.socket, config: ServerConfig) -> AsyncIterator[None]:
+    async def look() -> Starting:
+        return Starting.of(database=False, control_plane=False)
+
+    gate = StartGate(look, hold_s=0.0)
+    server = HttpServer(gate.health, gate.hold, connection_limits(config), cors_origins=config.cors_origins)
+    tls = None if config.tls is None else tls_context(config.tls.certificate, config.tls.key)
+    try:
+        # The workers accept from the socket itself, after this.
+        await server.listen(listener.dup(), tls=tls)
+        yield
+    finally:
+        await server.aclose()

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import os
@@ -24,6 +25,7 @@ from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import CannotServe, Supervisor
 from proxy.http.server import tls_context
@@ -67,12 +69,11 @@ def serve_on(
     """
     # Until the supervisor listens for them, a reload must not end this process.
     ignore_early_signals()
-    # Nothing runs before the supervisor listens for these, so there is nothing to wait for.
+    # Nothing has been admitted before somebody else listens for these, so there is nothing to wait for.
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
     peppers(config, environment)
-    private_folder(environment.data_dir)
     destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if config.server.tls is not None:
         tls_context(config.server.tls.certificate, config.server.tls.key)
@@ -81,6 +82,7 @@ def serve_on(
             _log.warning("%s", warning)
         url = _url(listener, "http" if config.server.tls is None else "https")
         _log.info("starting at %s", url)
+        asyncio.run(prepare_database(listener, config.server, lambda: _migrate(environment)))
 
         def serving() -> None:
             _log.info("listening on %s", url)
@@ -91,12 +93,14 @@ def serve_on(
 
 def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
     # An exception would be lost where the interpreter ignores those, as in a callback of the garbage collector, and the
-    # process would go on to serve.
+    # process would go on to serve. A migration that is under way is rolled back with its connection.
     os._exit(0)
 
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
+    # What a migration does is told when it fails; its progress is noise in a server's log.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     with contextlib.closing(configure_logging()):
         yield
 
@@ -104,6 +108,17 @@ def _logging() -> Iterator[None]:
 def _url(listener: socket.socket, scheme: str) -> str:
     host, port, *_ = listener.getsockname()
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
+
+
+async def _migrate(environment: Environment) -> None:
+    from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
+
+    private_folder(environment.data_dir)
+    engine = make_engine(environment.database())
+    try:
+        await migrate(engine)
+    finally:
+        await engine.dispose()
 
 
 def _supervise(
