@@ -3,6 +3,7 @@
 import errno
 import socket
 import sqlite3
+import ssl
 import sys
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ _EXPECTED: Final = (
     ("gateway.demo.engine", "EngineMissing", ""),
     ("gateway.demo.run", "DemoFailed", ""),
     ("gateway.process.supervisor", "CannotServe", ""),
-    ("gateway.postgres", "UnknownDatabase", ""),
+    ("gateway.database_address", "UnknownDatabase", ""),
     ("accounts.openid.openid_errors", "SsoUnusable", ""),
     ("proxy.batch.batch_errors", "StoreUnusable", ""),
     ("proxy.settle.observers.telemetry", "TelemetryUnavailable", ""),
@@ -140,8 +141,7 @@ def _of_the_database(error: Exception) -> str | None:
     if _is("asyncpg.exceptions", "TargetServerAttributeNotMatched", error):
         return "none of the database's hosts takes writes now (DATABASE_URL)"
     if _is("sqlalchemy.exc", "SQLAlchemyError", error) or _sqlstate(error) is not None:
-        # The driver's own message repeats the statement and sometimes the address with its password.
-        return f"the database cannot be used ({type(error).__name__}); is its address right?"
+        return f"the database cannot be used ({_reason(error)}); is its address right?"
     return None
 
 
@@ -162,16 +162,34 @@ def _with_next_step(told: str, listed: str) -> str:
 
 
 def _is_of_the_network(error: OSError) -> bool:
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, ssl.SSLCertVerificationError)
     if isinstance(error, ConnectionError | socket.gaierror | TimeoutError):
         return True
     # asyncio's words for several addresses that all refused.
     return "Connect call failed" in str(error)
 
 
+def _reason(error: Exception) -> str:
+    """Return what the driver says of connecting, such as "password authentication failed"; else only the kind of error.
+
+    Of a statement, its message would repeat what is in it.
+    """
+    said = getattr(error, "orig", None)
+    if said is None or getattr(error, "statement", None) is not None:
+        return type(error).__name__
+    return str(said).partition("\n")[0][:300]
+
+
 def _of_the_system(error: OSError) -> str | None:
     if isinstance(error, BrokenPipeError):
         # Whoever read the output has enough, as `head` does; typer ends quietly.
         return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the database's server cannot be trusted ({error.strerror or error}); does `sslrootcert` of its address name the "
+            "authority that signed its certificate, and has that the name of the host?"
+        )
     if _is_of_the_network(error):
         return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
     if error.strerror is None:

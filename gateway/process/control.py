@@ -37,7 +37,7 @@ def run_control(arguments: list[str]) -> int:
 def _run(given: argparse.Namespace, report: StartReport) -> int:
     give_back_freed_memory()
     count_no_memory()
-    environment = read_environment()
+    environment = read_environment(given.config)
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
     async def serve(_gateway: Gateway, signals: Signals) -> None:

@@ -19,7 +19,8 @@ from api.webhooks.sender import destinations_of
 from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import peppers
+from gateway.configuration.peppers import first_peppers, pepper_to_make, peppers, unverified
+from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
@@ -31,7 +32,6 @@ from gateway.process.supervisor import CannotServe, Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
-from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -51,8 +51,27 @@ def serve(
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
     hung process ended it by force. `listening` is called with the address once all processes serve.
     """
+    check_places(config, environment)
     with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
         return serve_on(listener, config, environment, config_path, listening=listening)
+
+
+def check_places(config: GatewayConfig, environment: Environment) -> None:
+    """Make the folders of everything that is kept. Raises ConfigError, which names all to which this process cannot write."""
+    folders = {"cost.journal_dir": config.cost.journal_dir}
+    database = sqlite_path(environment.database())
+    if database is not None:
+        folders["the database"] = database.parent
+    if config.batch.enabled and config.batch.s3 is None:
+        folders["batch.folder"] = config.batch.folder or environment.places.kept(FILES)
+    if config.cost.report is not None and config.cost.report.folder is not None:
+        folders["cost.report.folder"] = config.cost.report.folder
+    pepper = pepper_to_make(config, environment)
+    if pepper is not None:
+        folders["accounts.pepper_file"] = pepper.parent
+    problems = unwritable(folders, () if database is None else (database,))
+    if problems:
+        raise ConfigError(problems)
 
 
 def serve_on(
@@ -73,7 +92,8 @@ def serve_on(
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
-    peppers(config, environment)
+    if pepper_to_make(config, environment) is None:
+        peppers(config, environment)
     destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if config.server.tls is not None:
         tls_context(config.server.tls.certificate, config.server.tls.key)
@@ -82,7 +102,7 @@ def serve_on(
             _log.warning("%s", warning)
         url = _url(listener, "http" if config.server.tls is None else "https")
         _log.info("starting at %s", url)
-        asyncio.run(prepare_database(listener, config.server, lambda: _migrate(environment)))
+        asyncio.run(prepare_database(listener, config.server, lambda: _prepare(config, environment)))
 
         def serving() -> None:
             _log.info("listening on %s", url)
@@ -113,12 +133,31 @@ def _url(listener: socket.socket, scheme: str) -> str:
 async def _migrate(environment: Environment) -> None:
     from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
 
-    private_folder(environment.data_dir)
     engine = make_engine(environment.database())
     try:
         await migrate(engine)
     finally:
         await engine.dispose()
+
+
+async def _prepare(config: GatewayConfig, environment: Environment) -> None:
+    await _migrate(environment)
+    await _verify_pepper(config, environment)
+
+
+async def _verify_pepper(config: GatewayConfig, environment: Environment) -> None:
+    """Make the pepper where there is none and no key either, and tell of keys that this gateway does not verify."""
+    from accounts.store import AccountStore  # noqa: PLC0415 - with the database's modules
+    from gateway.database import make_engine  # noqa: PLC0415
+
+    engine = make_engine(environment.database())
+    try:
+        keys = await AccountStore(engine).keys_by_pepper()
+    finally:
+        await engine.dispose()
+    told = unverified(keys, first_peppers(config, environment, keys))
+    if told is not None:
+        _log.error("%s", told)
 
 
 def _supervise(
@@ -156,9 +195,11 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, default=None, help="the configuration file")
     given = parser.parse_args(arguments)
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    environment = read_environment()
+    environment = read_environment(given.config)
+    config = load(given.config, environment)
+    check_places(config, environment)
     with socket.socket(fileno=given.fd) as listener:
-        return serve_on(listener, load(given.config, environment), environment, given.config)
+        return serve_on(listener, config, environment, given.config)
 
 
 if __name__ == "__main__":

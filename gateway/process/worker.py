@@ -48,7 +48,7 @@ def run_worker(arguments: list[str]) -> int:
 def _run(given: argparse.Namespace, report: StartReport) -> int:
     allow_many_sockets()
     give_back_large_blocks()
-    environment = read_environment()
+    environment = read_environment(given.config)
     config = load(given.config, environment)
     folder = RuntimeFolder(given.runtime)
     plane = DataPlane(config, environment, given.config, folder, is_first=given.start == "first")

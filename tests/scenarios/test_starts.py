@@ -60,21 +60,42 @@ async def test_listening_is_said_when_it_is_true(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_what_a_child_finds_ends_the_whole(tmp_path: Path, workers: str) -> None:
-    """A journal folder that cannot be made is one sentence, said once, and a status; "listening" is never said."""
+async def test_what_a_child_finds_ends_the_whole(tmp_path: Path, postgres: Postgres, workers: str) -> None:
+    """A file that is broken when the processes read it is one sentence, said once, and a status; "listening" is never said."""
+    head, _, database = (await postgres.database()).rpartition("/")
+    there = int(head.rpartition(":")[2])
+    async with toxic_proxy(there) as proxy:
+        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
+        site = await make_site(tmp_path, [model("only", [_NOBODY])], database_url=url)
+        proxy.lead_to(_unused_port())
+        async with _starting(site, "gateway", "--workers", workers) as server:
+            await until(lambda: "trying again until it is there" in server.log)
+            site.config_path.write_text("server: {prot: 1}\n" + site.config_path.read_text())
+            proxy.lead_to(there)
+            assert await server.ended() == 1
+    (said,) = [line for line in server.log.splitlines() if "server.prot" in line]
+    assert said.startswith(f"weighbridge: {site.config_path}:1: server.prot: is not a known key")
+    assert "listening on" not in server.log
+    assert "Traceback" not in server.log
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        return int(nobody.getsockname()[1])
+
+
+async def test_a_folder_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
+    """Before anything is started, with the folder in the sentence."""
     (tmp_path / "file").touch()
-    site = await make_site(
-        tmp_path, [model("only", [_NOBODY])], cost={"journal_dir": str(tmp_path / "file" / "journal")}
-    )
-    server = start(site, "gateway", "--workers", workers)
+    journal = {"journal_dir": str(tmp_path / "file" / "journal")}
+    site = await make_site(tmp_path, [model("only", [_NOBODY])], cost=journal)
+    server = start(site)
     try:
         assert await server.ended() == 1
     finally:
         server.kill()
-    (said,) = [line for line in server.log.splitlines() if str(tmp_path / "file") in line]
-    assert said == f"weighbridge: {tmp_path}/file/journal: Not a directory"
-    assert "listening on" not in server.log
-    assert "Traceback" not in server.log
+    (said,) = server.log.splitlines()
+    assert f"{tmp_path}/file/journal: Not a directory" in said
 
 
 async def test_a_file_that_is_no_database_ends_the_start(tmp_path: Path) -> None:
@@ -161,9 +182,7 @@ async def test_a_database_that_is_away_is_waited_for(tmp_path: Path, postgres: P
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
         with oracle(tmp_path) as upstream:
             site = await make_site(tmp_path, [model("only", [upstream.deployment("ok")])], database_url=url)
-            with socket.create_server(("127.0.0.1", 0)) as nobody:
-                away = nobody.getsockname()[1]
-            proxy.lead_to(away)
+            proxy.lead_to(_unused_port())
             async with _starting(site) as server, caller(server, site.key) as session:
                 await until(lambda: _told(server, "/healthz", 200, "ok"))
                 await until(lambda: _told(server, "/readyz", 503, "the database takes no writes"))
