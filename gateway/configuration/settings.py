@@ -17,6 +17,7 @@ from gateway.configuration.cross_checks import (
     shared_gpu_problems,
 )
 from gateway.configuration.environment import Environment
+from gateway.configuration.extras import extra_problems
 from gateway.configuration.file import ConfigError, Document, Problem, read_document
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import moved, placed
@@ -81,10 +82,16 @@ def load(
             if not secret.is_set
         ]
         problems += redis_problems(config, document, secrets_from)
+        problems += extra_problems(config, document)
     if config is None or problems:
         raise ConfigError(problems)
     server = config.server.model_copy(update=environment.server_overrides())
     return config.model_copy(update={"server": server})
+
+
+def not_installed(path: Path, config: GatewayConfig) -> list[Problem]:
+    """Return a problem for each optional package that the configuration of this file needs and that is not here."""
+    return list(extra_problems(config, read_document(path)))
 
 
 def without_effect(path: Path) -> list[Problem]:

@@ -26,8 +26,9 @@ from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import runtime_folder
-from gateway.process.supervisor import Supervisor
+from gateway.process.supervisor import CannotServe, Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
@@ -43,12 +44,12 @@ def serve(
     environment: Environment,
     config_path: Path,
     *,
-    listening: Callable[[str], None] = lambda url: _log.info("listening on %s", url),
+    listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """Serve until a signal, and return the exit status: 0 after a clean stop.
+    """Serve until a signal, and return the exit status: 0 after a clean stop. Raises CannotServe.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
-    hung process ended it by force. `listening` is called with the address once connections are at least queued.
+    hung process ended it by force. `listening` is called with the address once all processes serve.
     """
     check_places(config, environment)
     with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
@@ -99,10 +100,15 @@ def serve_on(
     with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
-        asyncio.run(_migrate(environment))
-        asyncio.run(_verify_pepper(config, environment))
-        listening(_url(listener, "http" if config.server.tls is None else "https"))
-        return _supervise(config, environment, config_path, listener)
+        url = _url(listener, "http" if config.server.tls is None else "https")
+        _log.info("starting at %s", url)
+        asyncio.run(prepare_database(listener, config.server, lambda: _prepare(config, environment)))
+
+        def serving() -> None:
+            _log.info("listening on %s", url)
+            listening(url)
+
+        return _supervise(config, environment, config_path, listener, serving)
 
 
 def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
@@ -134,6 +140,11 @@ async def _migrate(environment: Environment) -> None:
         await engine.dispose()
 
 
+async def _prepare(config: GatewayConfig, environment: Environment) -> None:
+    await _migrate(environment)
+    await _verify_pepper(config, environment)
+
+
 async def _verify_pepper(config: GatewayConfig, environment: Environment) -> None:
     """Make the pepper where there is none and no key either, and tell of keys that this gateway does not verify."""
     from accounts.store import AccountStore  # noqa: PLC0415 - with the database's modules
@@ -149,7 +160,13 @@ async def _verify_pepper(config: GatewayConfig, environment: Environment) -> Non
         _log.error("%s", told)
 
 
-def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:
+def _supervise(
+    config: GatewayConfig,
+    environment: Environment,
+    config_path: Path,
+    listener: socket.socket,
+    serving: Callable[[], None],
+) -> int:
     with runtime_folder() as folder:
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
@@ -165,6 +182,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             },
             drain_s=config.server.drain_s,
             gone=lambda pid: forget_worker(pid, str(folder.metrics)),
+            serving=serving,
         ).run()
 
 
@@ -187,5 +205,5 @@ def run(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
-    except ConfigError as refused:
+    except (ConfigError, CannotServe) as refused:
         sys.exit(str(refused))

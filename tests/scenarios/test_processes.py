@@ -400,11 +400,11 @@ async def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, postgres: 
         ),
         (
             lambda _: None,
-            {"WEIGHBRIDGE_DATABASE_URL": "postgresql://nobody:canary-password@127.0.0.1:9/none"},
-            r"^weighbridge: .*(database|[Cc]onnect)",
+            {"WEIGHBRIDGE_DATABASE_URL": "postgresql://nobody:canary-password@127.0.0.1:9/none?ssl_mode=require"},
+            r"^weighbridge: environment: DATABASE_URL: unknown parameter `ssl_mode` of the database's address",
         ),
     ],
-    ids=["no-pepper", "short-pepper", "unknown-key", "secret-not-set", "no-database"],
+    ids=["no-pepper", "short-pepper", "unknown-key", "secret-not-set", "no-such-parameter"],
 )
 async def test_a_start_that_cannot_work_is_refused_in_words(
     tmp_path: Path, change: Callable[[Any], None], variables: dict[str, str | None], told: str
@@ -421,6 +421,7 @@ async def test_a_start_that_cannot_work_is_refused_in_words(
     assert "Traceback" not in ended.stderr
     assert "canary" not in ended.stderr
     assert len(ended.stderr.splitlines()) <= 3
+    assert "listening on" not in ended.stdout + ended.stderr
 
 
 PROMPT = "the-otters-of-Quillhaven-never-invoice"
