@@ -7,10 +7,12 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.commands.audit import audit_app
+from gateway.commands.backup import backup, restore
 from gateway.commands.batch import batch_app
 from gateway.commands.budgets import budgets_app
 from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
+from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -101,6 +103,9 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "limits": limits_app,
     "prices": prices_app,
     "ledger": ledger_app,
+    "database": database_app,
+    "backup": backup,
+    "restore": restore,
     "audit": audit_app,
     "webhooks": webhooks_app,
     "focus": focus_app,

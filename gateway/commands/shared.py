@@ -115,9 +115,20 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 
 @asynccontextmanager
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
+    """Open the database, which has this version's schema: an empty one gets it. Raises SchemaRefused for any other."""
+    from gateway.schema import require_newest
+
+    async with open_database() as engine:
+        await require_newest(engine)
+        yield engine
+
+
+@asynccontextmanager
+async def open_database() -> "AsyncIterator[AsyncEngine]":
+    """Open the database, whatever its schema is."""
     from gateway.configuration.environment import read_environment
     from gateway.configuration.file import ConfigError
-    from gateway.database import make_engine, migrate
+    from gateway.database import make_engine
 
     environment = read_environment()
     lost = environment.moved_data()
@@ -125,10 +136,16 @@ async def open_engine() -> "AsyncIterator[AsyncEngine]":
         raise ConfigError(lost)
     engine = make_engine(environment.database())
     try:
-        await migrate(engine)
         yield engine
     finally:
         await engine.dispose()
+
+
+def journal_dir() -> Path | None:
+    """Return the folder of this host's journals; None without a configuration that names it."""
+    from gateway.configuration.environment import read_environment
+
+    return None if read_environment().config is None else read_config(None).cost.journal_dir
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class Environment(BaseSettings):
     host: str | None = Field(default=None, description="Instead of `server.host`.")
     port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
     workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
+    migrate: bool = Field(
+        default=False,
+        description="Whether `serve` may upgrade the schema of a PostgreSQL database; SQLite's it upgrades after a backup.",
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),

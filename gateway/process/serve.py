@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -131,11 +132,12 @@ def _url(listener: socket.socket, scheme: str) -> str:
 
 
 async def _migrate(environment: Environment) -> None:
-    from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
+    from gateway.database import make_engine  # noqa: PLC0415 - workers find the schema in place
+    from gateway.schema import prepare_for_serving  # noqa: PLC0415
 
     engine = make_engine(environment.database())
     try:
-        await migrate(engine)
+        await prepare_for_serving(engine, may_migrate=environment.migrate, say=functools.partial(_log.warning, "%s"))
     finally:
         await engine.dispose()
 
