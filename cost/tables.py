@@ -129,6 +129,7 @@ class LedgerEntry(SQLModel, table=True):
     considered: str = Field(sa_column=Column(Text, nullable=False, server_default=text("''")))
     version: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     batch_saved_nanousd: int = Field(sa_column=_amount())
+    disputed_nanousd: int = Field(sa_column=_amount())
     unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
     quantity_milli: int = Field(sa_column=_amount())
     end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
@@ -161,8 +162,11 @@ ROLLUP_SUMS = (
     "unpriced_attempts",
     "estimated_attempts",
     "batch_saved_nanousd",
+    "disputed_nanousd",
 )
-_ADDED: Final = {name: text("0") for name in ("quantity_milli", "batch_saved_nanousd", *LATER_COLUMNS)}
+_ADDED: Final = {
+    name: text("0") for name in ("quantity_milli", "batch_saved_nanousd", "disputed_nanousd", *LATER_COLUMNS)
+}
 """Defaults of later columns in sums that were there before."""
 
 

@@ -3,16 +3,27 @@
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and `output_tokens` contains
 reasoning tokens.
 
-What an upstream reports is untrusted. A figure that is negative, no whole number or larger than possible makes the
-whole report absurd; it is then replaced by our own estimate and flagged. An explicit zero is a figure like any other,
-and is not the same as a missing one.
+Tokens of sound and pictures have prices of their own. OpenAI counts those from the cache twice, in `audio_tokens` and in
+`cached_tokens`; here they are `cached_audio_input_tokens`, a part of the cached alone. Where nobody tells what was cached
+(`cached_tokens_details`), it was text as far as there is any, then pictures, then sound: from the cheapest up.
+
+One rule holds for what an upstream tells (`from_openai`):
+
+1. What is possible is booked as told: it is what the provider will bill, whatever was asked for. A part that is more than its
+   whole was counted beside it.
+2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
+   reconciliation. A limit that nobody knows is no reason to dispute.
+3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
+   was delivered are replaced by our estimate, with a flag.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
-from cost.meters import TokenCounts
+from cost.meters import FALLBACKS, METERS, TOKEN_COLUMNS, TokenCounts
 
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
@@ -32,12 +43,33 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
     """Unit of what else was used, as `cost.prices.UNIT` names it; empty for tokens alone."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
+    disputed_input: int = 0
+    """Prompt tokens that were told beyond the possible, and are not in `input_tokens`."""
+    disputed_output: int = 0
+    disputed_milli: int = 0
+    """Units that were told beyond the possible, in thousandths."""
+
+    @property
+    def is_disputed(self) -> bool:
+        """True if the upstream told more than is possible."""
+        return bool(self.disputed_input or self.disputed_output or self.disputed_milli)
 
 
 ABSURD: Final = "absurd_usage"
+"""Flag of a report that could not be read."""
+DISPUTED: Final = "usage_disputed"
+"""Flag of a report of more than is possible."""
 MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
+ZERO: Final = "usage_zero"
+"""Flag of a report of 0 tokens where there was text."""
 REASONING_ADDED: Final = "reasoning_added"
+CACHE_ADDED: Final = "cache_added"
+"""Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
+MEDIA_ADDED: Final = "media_added"
+"""Flag of one that counts sound or pictures beside the prompt or the answer."""
+CUT_AT_BOUND: Final = "cut_at_bound"
+"""Flag of a stream that was cut because it became longer than what a hard budget holds for it."""
 CONTINUED: Final = "continued"
 """Flag of an attempt that went on with an answer whose replica was lost."""
 UPSTREAM_STATUS: Final = "upstream_status_"
@@ -59,10 +91,34 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
     flags: tuple[str, ...] = ()
+    media: Mapping[str, int] = {}
+    """Tokens of sound, pictures and video, by field of a Usage."""
+
+    @property
+    def input_parts(self) -> int:
+        """Tokens of all parts of the prompt."""
+        return self.cached + self.written + sum(map(self.media.get, _FRESH, _ZEROS))
+
+    @property
+    def output_parts(self) -> int:
+        """Tokens of all parts of the answer."""
+        return self.reasoning + sum(map(self.media.get, _ANSWERED.values(), _ZEROS))
 
 
-class _AbsurdError(Exception):
-    """A figure that cannot be true."""
+_READ: Final = {
+    f"{each.medium}_tokens": (f"{each.uncached}_tokens", f"{each.name}_tokens") for each in METERS if each.uncached
+}
+"""Names in a report's details of the prompt, with the fields of a Usage for what is fresh and for what was cached."""
+_FRESH: Final = tuple(fresh for fresh, _ in _READ.values())
+_ANSWERED: Final = {
+    f"{each.medium}_tokens": f"{each.name}_tokens" for each in METERS if each.medium and each.within == "output"
+}
+"""Names in its details of the answer, with the fields of a Usage."""
+_ZEROS: Final = (0,) * len(_ANSWERED)
+
+
+class _UnreadableError(Exception):
+    """A figure that is no count."""
 
 
 def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] = ()) -> Usage:
@@ -73,23 +129,32 @@ def estimated(*, input_tokens: int, output_tokens: int, flags: tuple[str, ...] =
 
 
 def from_openai(
-    raw: Any, *, estimate: Usage, max_input_tokens: int, max_output_tokens: int, flags: tuple[str, ...] = ()
+    raw: Any,
+    *,
+    estimate: Usage,
+    max_input_tokens: int,
+    max_output_tokens: int,
+    flags: tuple[str, ...] = (),
+    zeros_are_told: bool = True,
 ) -> Usage:
-    """Read usage in OpenAI's dialect; what is absurd or missing comes from the estimate, with a flag.
+    """Return the usage that a report in OpenAI's dialect comes to, by the rule at the top of this module.
 
     `raw` is a mapping or an object with these names. Everything cached is a part of `prompt_tokens`. litellm adds
     `cache_read_input_tokens` and `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
+    `max_input_tokens` and `max_output_tokens` are the most that is possible. False for `zeros_are_told` takes a zero for
+    missing where the estimate is more.
     """
     try:
         counts = _openai_counts(raw)
-        _refuse_impossible(counts, max_input_tokens, max_output_tokens)
-    except _AbsurdError:
+    except _UnreadableError:
         return _as_estimate(estimate, (*flags, ABSURD))
+    if not zeros_are_told:
+        counts = _without_zeros(counts, estimate)
     if counts.input_tokens is None and counts.output_tokens is None:
-        return _as_estimate(estimate, (*flags, MISSING))
+        return _as_estimate(estimate, (*flags, *(counts.flags or (MISSING,))))
     if counts.input_tokens is None or counts.output_tokens is None:
-        return _estimate_missing(counts, estimate, flags)
-    return Usage(
+        return _possible(_with_estimate(counts, estimate, flags), max_input_tokens, max_output_tokens)
+    usage = Usage(
         input_tokens=counts.input_tokens,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
@@ -99,7 +164,9 @@ def from_openai(
         tool_calls=counts.tool_calls,
         source="upstream",
         flags=_union(flags, counts.flags),
+        **_more(counts.media),
     )
+    return _possible(usage, max_input_tokens, max_output_tokens)
 
 
 def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> Usage | None:
@@ -122,16 +189,18 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     cached = reasoning = 0
     details, told = raw.prompt_tokens_details, raw.completion_tokens_details
     if details is not None:
-        if type(details) is not dict or not _CACHE_WRITES.isdisjoint(details):
+        has_media = type(details) is not dict or details.get("audio_tokens") or details.get("image_tokens")
+        if has_media or not _CACHE_WRITES.isdisjoint(details):
             return None
         cached = details.get("cached_tokens", 0)
     if told is not None:
-        if type(told) is not dict:
+        has_media = type(told) is not dict or told.get("audio_tokens")
+        if has_media or "image_tokens" in told or "video_tokens" in told:
             return None
         reasoning = told.get("reasoning_tokens", 0)
     if type(cached) is not int or type(reasoning) is not int:
         return None
-    within = prompt <= max_input_tokens and completion <= max_output_tokens
+    within = 0 < prompt <= max_input_tokens and 0 < completion <= max_output_tokens
     if not (within and 0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
         return None
     return Usage(
@@ -146,41 +215,72 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
 _CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
 
 
+def _more(media: Mapping[str, int]) -> Mapping[str, Any]:
+    return media
+
+
 def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
 
 
-def _estimate_missing(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
-    """Keep the reported figures and estimate the missing one, never less than its own parts."""
-    told_input, told_output = counts.input_tokens, counts.output_tokens
-    inner = counts.cached + counts.written
-    return Usage(
-        input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
-        cached_input_tokens=counts.cached,
-        cache_write_tokens=counts.written,
-        cache_write_1h_tokens=counts.written_1h,
-        output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
-        reasoning_tokens=counts.reasoning,
-        tool_calls=counts.tool_calls,
-        source="estimated",
-        flags=_union(estimate.flags, (*flags, *counts.flags, PARTIAL)),
+def _without_zeros(counts: _Counts, estimate: Usage) -> _Counts:
+    """Return the counts without the zeros that our own count of what was read and written belies."""
+    no_input = counts.input_tokens == 0 and estimate.input_tokens > 0
+    no_output = counts.output_tokens == 0 and estimate.output_tokens > 0
+    if not (no_input or no_output):
+        return counts
+    return msgspec.structs.replace(
+        counts,
+        input_tokens=None if no_input else counts.input_tokens,
+        output_tokens=None if no_output else counts.output_tokens,
+        flags=(*counts.flags, ZERO),
     )
 
 
-def _refuse_impossible(counts: _Counts, max_input_tokens: int, max_output_tokens: int) -> None:
-    most_input = min(max_input_tokens, MOST_TOKENS) if counts.input_tokens is None else counts.input_tokens
-    most_output = min(max_output_tokens, MOST_TOKENS) if counts.output_tokens is None else counts.output_tokens
-    if most_input > min(max_input_tokens, MOST_TOKENS) or most_output > min(max_output_tokens, MOST_TOKENS):
-        raise _AbsurdError
-    if counts.cached + counts.written > most_input or counts.reasoning > most_output:
-        raise _AbsurdError
+def _with_estimate(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
+    """Keep the reported figure and estimate the missing one, never less than its own parts."""
+    told_input, told_output = counts.input_tokens, counts.output_tokens
+    why = counts.flags if ZERO in counts.flags else (*counts.flags, PARTIAL)
+    return Usage(
+        input_tokens=max(estimate.input_tokens, counts.input_parts) if told_input is None else told_input,
+        cached_input_tokens=counts.cached,
+        cache_write_tokens=counts.written,
+        cache_write_1h_tokens=counts.written_1h,
+        output_tokens=max(estimate.output_tokens, counts.output_parts) if told_output is None else told_output,
+        reasoning_tokens=counts.reasoning,
+        tool_calls=counts.tool_calls,
+        source="estimated",
+        flags=_union(estimate.flags, (*flags, *why)),
+        **_more(counts.media),
+    )
+
+
+def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Usage:
+    """Return the usage up to what is possible, with the rest as disputed."""
+    most_input, most_output = min(max_input_tokens, MOST_TOKENS), min(max_output_tokens, MOST_TOKENS)
+    if usage.input_tokens <= most_input and usage.output_tokens <= most_output:
+        return usage
+    read, written = min(usage.input_tokens, most_input), min(usage.output_tokens, most_output)
+    counts = {name: getattr(usage, name) for name in TOKEN_COLUMNS} | {"input_tokens": read, "output_tokens": written}
+    left = dict(counts)
+    for part, whole in FALLBACKS:
+        name, within = TOKEN_COLUMNS[part], TOKEN_COLUMNS[whole]
+        counts[name] = left[name] = min(counts[name], left[within])
+        left[within] -= counts[name]
+    return msgspec.structs.replace(
+        usage,
+        **counts,
+        disputed_input=usage.input_tokens - read,
+        disputed_output=usage.output_tokens - written,
+        flags=_union(usage.flags, (DISPUTED,)),
+    )
 
 
 def _openai_counts(raw: Any) -> _Counts:
-    prompt_details = _inner_object(raw, "prompt_tokens_details")
+    prompt_details, told = _inner_object(raw, "prompt_tokens_details"), _inner_object(raw, "completion_tokens_details")
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
-    reasoning = _count(_inner_object(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    reasoning = _count(told, "reasoning_tokens") or 0
     kept = _inner_object(prompt_details, "cache_creation_token_details") or _inner_object(raw, "cache_creation")
     written, written_1h = _cache_writes(
         kept,
@@ -189,20 +289,59 @@ def _openai_counts(raw: Any) -> _Counts:
         _count(raw, "cache_creation_input_tokens"),
     )
     completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
+    cached = _first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens"))
+    if prompt is not None and cached + written > prompt:
+        # A part is never more than its whole: this host counts it beside the prompt.
+        prompt, flags = prompt + cached + written, (*flags, CACHE_ADDED)
+    read, made = _input_media(prompt_details, prompt, cached, written), _output_media(told)
+    if prompt is not None and (fresh := sum(map(read.get, _FRESH, _ZEROS))) + cached + written > prompt:
+        prompt, flags = prompt + fresh, (*flags, MEDIA_ADDED)
+    if completion is not None and (media := sum(made.values())) + reasoning > completion:
+        completion, flags = completion + media, (*flags, MEDIA_ADDED)
+    if max(prompt or 0, completion or 0) > MOST_TOKENS:
+        raise _UnreadableError
     return _Counts(
         input_tokens=prompt,
         output_tokens=completion,
-        cached=_first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens")),
+        cached=cached,
         written=written,
         written_1h=written_1h,
         reasoning=reasoning,
         tool_calls=_tool_calls(_field(raw, "server_tool_use")),
         flags=flags,
+        media=read | made,
     )
 
 
+def _input_media(details: Any, prompt: int | None, cached: int, written: int) -> dict[str, int]:
+    """Return the prompt's tokens of sound and pictures by field of a Usage, those from the cache apart."""
+    told = {name: count for name in _READ if (count := _count(details, name))}
+    if not told:
+        return {}
+    kept_of = _inner_object(details, "cached_tokens_details")
+    found: dict[str, int] = {}
+    left = cached
+    for name, count in told.items():
+        fresh, kept = _READ[name]
+        found[kept] = min(_count(kept_of, name) or 0, count, left)
+        found[fresh] = count - found[kept]
+        left -= found[kept]
+    # What is counted twice was cached, though nobody says so: there is not enough text for all of the cached.
+    twice = 0 if prompt is None else sum(found.get(fresh, 0) for fresh in _FRESH) + cached + written - prompt
+    for name in reversed(told):
+        fresh, kept = _READ[name]
+        more = max(0, min(twice, found[fresh], left))
+        found[fresh], found[kept] = found[fresh] - more, found[kept] + more
+        twice, left = twice - more, left - more
+    return found
+
+
+def _output_media(details: Any) -> dict[str, int]:
+    return {field: count for name, field in _ANSWERED.items() if (count := _count(details, name))}
+
+
 def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:
-    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _AbsurdError."""
+    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _UnreadableError."""
     if told is None:
         return ()
     inner = told if isinstance(told, dict) else getattr(told, "__dict__", {})
@@ -220,13 +359,14 @@ def _openai_completion(
     prompt: int | None, completion: int | None, total: int | None, reasoning: int
 ) -> tuple[int | None, tuple[str, ...]]:
     """Return output tokens and flags: some hosts leave them out for embeddings, some leave reasoning out of them."""
-    if prompt is None or total is None:
-        return completion, ()
     if completion is None:
+        if prompt is None or total is None:
+            return None, ()
         if total < prompt:
-            raise _AbsurdError
-        return total - prompt, ()
-    if reasoning and total == prompt + completion + reasoning:
+            raise _UnreadableError
+        completion = total - prompt
+    is_beside = total is not None and total == (prompt or 0) + completion + reasoning
+    if reasoning and (is_beside or reasoning > completion):
         return completion + reasoning, (REASONING_ADDED,)
     return completion, ()
 
@@ -238,28 +378,36 @@ def _cache_writes(kept: Any, *totals: int | None) -> tuple[int, int]:
     """
     hour = _count(kept, "ephemeral_1h_input_tokens") or 0
     detailed = hour + (_count(kept, "ephemeral_5m_input_tokens") or 0)
-    written = _first(*totals, detailed)
-    if detailed > written:
-        raise _AbsurdError
-    return written, hour
+    return max(_first(*totals, detailed), detailed), hour
 
 
 def _inner_object(raw: Any, name: str) -> Any:
-    """Return an inner object, or None if absent. Raises _AbsurdError for anything else."""
+    """Return an inner object, or None if absent. Raises _UnreadableError for anything else."""
     value = _field(raw, name)
     if value is None or isinstance(value, dict) or hasattr(value, "__dict__") or isinstance(value, msgspec.Struct):
         return value
-    raise _AbsurdError
+    raise _UnreadableError
 
 
 def _count(raw: Any, name: str) -> int | None:
-    """Return a figure, or None if absent. Raises _AbsurdError for anything else; `True` is no figure."""
+    """Return a count, or None if absent. Raise _UnreadableError for anything else; `True` is no count.
+
+    Some hosts write counts as 12.0 or "12".
+    """
     value = _field(raw, name)
     if value is None:
         return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    elif type(value) is str and len(value) <= _MOST_DIGITS and _DIGITS.fullmatch(value):
+        value = int(value.partition(".")[0])
     if type(value) is not int or not 0 <= value <= MOST_TOKENS:
-        raise _AbsurdError
+        raise _UnreadableError
     return value
+
+
+_DIGITS: Final = re.compile(r"[0-9]+(\.0+)?", re.ASCII)
+_MOST_DIGITS: Final = 20
 
 
 def _field(raw: Any, name: str) -> Any:

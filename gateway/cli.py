@@ -1,6 +1,7 @@
 """The command line: registers all commands, and prints expected failures as a line or two on standard error."""
 
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -54,6 +55,7 @@ _EXPECTED: Final = (
     ("cost.budgets.budget_errors", "UnknownBudget", "budgets list` has them all, `weighbridge budgets set` makes one"),
     ("classifier.learning.store", "UnknownTuning", "classifier tunings` has them all"),
     ("gateway.configuration.file", "ConfigError", ""),
+    ("gateway.database_address", "UnknownDatabase", ""),
     ("providers.catalog", "SecretMissing", ""),
     ("gateway.process.listener", "PortTaken", ""),
     ("proxy.http.server", "TlsInvalid", ""),
@@ -115,8 +117,7 @@ def _expected(error: Exception) -> str | None:
         return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
     database = getattr(sys.modules.get("sqlalchemy.exc"), "SQLAlchemyError", None)
     if database is not None and isinstance(error, database):
-        # The driver's own message repeats the statement and sometimes the address with its password.
-        return f"the database cannot be used ({type(error).__name__}); is its address right?"
+        return f"the database cannot be used ({_reason(error)}); is its address right?"
     if isinstance(error, TimeoutError):
         return "no answer in time; is the database's address right?"
     return _of_the_system(error) if isinstance(error, OSError) else None
@@ -128,10 +129,26 @@ def _with_next_step(told: str, listed: str) -> str:
     return f"{told}{' ' if told.endswith('?') else '; '}`weighbridge {listed}"
 
 
+def _reason(error: Exception) -> str:
+    """Return what the driver says of connecting, such as "password authentication failed"; else only the kind of error.
+
+    Of a statement, its message would repeat what is in it.
+    """
+    said = getattr(error, "orig", None)
+    if said is None or getattr(error, "statement", None) is not None:
+        return type(error).__name__
+    return str(said).partition("\n")[0][:300]
+
+
 def _of_the_system(error: OSError) -> str | None:
     if isinstance(error, BrokenPipeError):
         # Whoever read the output has enough, as `head` does; typer ends quietly.
         return None
+    if isinstance(error, ssl.SSLError):
+        return (
+            f"the database's server cannot be trusted ({error.strerror or error}); does `sslrootcert` of its address name the "
+            "authority that signed its certificate, and has that the name of the host?"
+        )
     if isinstance(error, ConnectionError | socket.gaierror) or "Connect call failed" in str(error):
         return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
     if error.strerror is None:

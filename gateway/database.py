@@ -32,7 +32,8 @@ import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
 import selfhosted.tables
-from gateway.postgres import UnknownDatabase, make_postgres_engine
+from gateway.database_address import database_kind
+from gateway.postgres import make_postgres_engine
 from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
 
@@ -59,8 +60,6 @@ MODULES_WITH_TABLES: Final = (
 )
 """Importing them fills `metadata`."""
 
-_SQLITE: Final = frozenset({"sqlite", "sqlite+aiosqlite"})
-_POSTGRES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
 _ASK_EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.0
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -72,17 +71,14 @@ _MIGRATION_LOCK: Final = 7_236_451_920
 
 
 def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
-    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name` (`gateway.postgres`).
+    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name` (`gateway.database_address`).
 
     With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`. Raises
     UnknownDatabase.
     """
-    scheme, _, rest = url.partition("://")
-    if scheme in _POSTGRES:
+    if database_kind(url) == "postgresql":
         return make_postgres_engine(url)
-    if scheme not in _SQLITE:
-        raise UnknownDatabase(f"a database's address begins with sqlite:// or postgresql://, not {scheme[:32]}://")
-    return _sqlite_engine(make_url(f"sqlite+aiosqlite://{rest}"), power_safe=power_safe)
+    return _sqlite_engine(make_url(f"sqlite+aiosqlite://{url.partition('://')[2]}"), power_safe=power_safe)
 
 
 async def migrate(engine: AsyncEngine) -> None:

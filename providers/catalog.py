@@ -320,6 +320,7 @@ def _target(
         tokenizer_ppm=None if model.tokenizer_ratio is None else int(model.tokenizer_ratio * 1_000_000),
         deployments=tuple(_deployment(model, deployment, resolve_secret) for deployment in model.deployments),
         pool=pool,
+        template_tokens=model.template_tokens,
         hedged_tiers=hedged_tiers,
     )
     # What a wildcard's name stands for is known when somebody sends it.

@@ -151,6 +151,13 @@ class ModelConfig(Section):
         le=10_000_000,
         description="The longest answer; longer ones go elsewhere. Default: litellm's table.",
     )
+    template_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="The most tokens that its host adds to a prompt, such as a hidden system message. Hard budgets hold "
+        "them, and what is told beyond them is disputed. Default: nothing is held, and more than 2,000 are disputed.",
+    )
     capabilities: frozenset[Capability] | None = Field(
         default=None,
         description="What else it can do. Default: litellm's table, else everything.",

@@ -105,6 +105,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | None = None
     """The pool of our own engines that serves it. Its deployments are the pool's replicas, which come and go."""
     assumed: frozenset[Fact] = frozenset()
+    template_tokens: int | None = None
+    """The most tokens that its host adds to a prompt beside the chat template; None where nobody said."""
     answer_beside: bool = False
     """True when `max_context_tokens` is known as the longest prompt: whether the answer counts too is the upstream's to say.
     """

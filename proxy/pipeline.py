@@ -33,6 +33,7 @@ from proxy.parse.headers import read_headers
 from proxy.parse.parsed_request import ParsedRequest, RequestParser
 from proxy.parse.wires.wire import Kept, Memory, Wire
 from proxy.plan.agreement import AgreementRates
+from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router, with_names
@@ -78,14 +79,15 @@ class RequestPipeline:
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
+        overruns = Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, rates)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
         self.reports = Reports(observers, reported_at_once, self._under_way)
-        self._settlement = Settlement(affinity, latency, self.reports)
+        self._settlement = Settlement(affinity, latency, self.reports, overruns)
         self._tracing = tracing
         self._clock = clock
         self._habits = habits

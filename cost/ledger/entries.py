@@ -109,6 +109,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Quantity of it, in thousandths."""
     end_user: str = ""
     """The caller's own user, as the request names them, or a digest of a personal name; empty for none."""
+    disputed_nanousd: int = 0
+    """What would be owed beside the cost for what the upstream told beyond the possible (`cost.usage`). In no sum of costs."""
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    cached_audio_input_tokens: int = 0
+    cached_image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    video_output_tokens: int = 0
+    audio_input_nanousd: int = 0
+    image_input_nanousd: int = 0
+    cached_audio_input_nanousd: int = 0
+    cached_image_input_nanousd: int = 0
+    audio_output_nanousd: int = 0
+    image_output_nanousd: int = 0
+    video_output_nanousd: int = 0
 
 
 BOOKS: Final = "books"
@@ -120,6 +136,11 @@ TERMINAL: Final[frozenset[EntryKind]] = frozenset({"settle", "void", "expire"})
 
 NO_METERS: Final = dict.fromkeys(METER_COLUMNS, 0)
 _NO_TOKENS: Final = dict.fromkeys(TOKEN_COLUMNS, 0)
+
+
+def price_of(baseline: str) -> str:
+    """Return the column of the price that a baseline was computed at."""
+    return baseline.replace("_nanousd", "_price")
 
 
 def undivided(cost_nanousd: int | None) -> dict[str, int]:
@@ -162,16 +183,25 @@ def orphan_settlement(reserve: Entry) -> Entry:
     )
 
 
-_SIGNED: Final = (*TOKEN_COLUMNS, "quantity_milli", "priced_attempts", "batch_saved_nanousd", *METER_COLUMNS)
+_SIGNED: Final = (
+    *TOKEN_COLUMNS,
+    "quantity_milli",
+    "priced_attempts",
+    "batch_saved_nanousd",
+    "disputed_nanousd",
+    *METER_COLUMNS,
+)
+BASELINE_COLUMNS: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
+"""Amounts that an answer's work would have cost elsewhere; None where nothing is compared."""
 
 
 def reversal_of(entry: Entry) -> Entry:
     """Return the adjustment that cancels an entry: the same with every amount negated."""
-    cost = entry.cost_nanousd
+    amounts = {name: getattr(entry, name) for name in ("cost_nanousd", *BASELINE_COLUMNS)}
     return msgspec.structs.replace(
         entry,
         entry="adjust",
-        cost_nanousd=None if cost is None else -cost,
+        **{name: None if amount is None else -amount for name, amount in amounts.items()},
         **{name: -getattr(entry, name) for name in _SIGNED},
     )
 
@@ -190,7 +220,9 @@ def adjustment(
 
     `facts` are the dimensions of the group that it corrects, and tokens where it corrects those too.
     """
-    told: dict[str, Any] = _NO_TOKENS | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+    told: dict[str, Any] = (
+        {"baseline_nanousd": None} | _NO_TOKENS | dict(zip(METER_COLUMNS, meters_nanousd, strict=True)) | facts
+    )
     return Entry(
         **told,
         request_id=request_id,
@@ -201,7 +233,6 @@ def adjustment(
         alias="",
         deployment_id="",
         cost_nanousd=sum(meters_nanousd),
-        baseline_nanousd=None,
         usage_source="none",
         flags=(),
         status=0,

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, literal
 from sqlmodel import col
 
 from cost.dimensions import BUDGETED
-from cost.ledger.entries import TERMINAL, Entry
+from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
@@ -36,7 +36,6 @@ SPEND_KEY: Final = ("scope", "scope_id", "day_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
 _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
-_BASELINES: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")
 
 RollupKey = tuple[Any, ...]
 Sums = Sequence[int]
@@ -55,7 +54,13 @@ class RollupDeltas(msgspec.Struct, frozen=True):
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
 _kind: Final = attrgetter(*_DIMENSIONS, "entry", "attempt", "served", "usage_source", "flags")
 _amounts: Final = attrgetter(
-    "cost_nanousd", *_BASELINES, "priced_attempts", "batch_saved_nanousd", *_COUNTED, *METER_COLUMNS
+    "cost_nanousd",
+    *BASELINE_COLUMNS,
+    "priced_attempts",
+    "batch_saved_nanousd",
+    "disputed_nanousd",
+    *_COUNTED,
+    *METER_COLUMNS,
 )
 
 
@@ -109,7 +114,7 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
     closes = _closes(first)
     tried = 0 if first.entry == "void" else closes
     # Column by column: many entries of a batch are of one kind.
-    costs, baselines, cheapest, hosted, priced, saved, *plain = zip(*map(_amounts, alike), strict=True)
+    costs, baselines, cheapest, hosted, priced, saved, disputed, *plain = zip(*map(_amounts, alike), strict=True)
     sums = [sum(column) for column in plain]
     return (
         closes * count if first.attempt == 1 and first.origin == "caller" else 0,
@@ -118,18 +123,19 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
         *sums[: len(_COUNTED)],
         sum(filter(None, costs)),
         *sums[len(_COUNTED) :],
-        *_known(baselines),
-        *_known(cheapest),
-        *_known(hosted),
+        *_known(baselines, first),
+        *_known(cheapest, first),
+        *_known(hosted, first),
         tried * costs.count(None) - sum(priced),
         tried * count if first.usage_source == "estimated" else 0,
         sum(saved),
+        sum(disputed),
     )
 
 
-def _known(amounts: tuple[int | None, ...]) -> tuple[int, int]:
-    """Return the sum of those amounts that are known, and how many those are."""
-    return sum(filter(None, amounts)), len(amounts) - amounts.count(None)
+def _known(amounts: tuple[int | None, ...], first: Entry) -> tuple[int, int]:
+    """Return the sum of the known amounts, and their number; an adjustment changes the sum alone."""
+    return sum(filter(None, amounts)), 0 if first.entry == "adjust" else len(amounts) - amounts.count(None)
 
 
 def _closes(entry: Entry) -> int:
@@ -165,8 +171,9 @@ def _counts_sql() -> dict[str, ColumnElement[Any]]:
         - col(LedgerEntry.priced_attempts),
         "estimated_attempts": case((col(LedgerEntry.usage_source) == "estimated", _tried_sql), else_=0),
     }
-    for name in _BASELINES:
-        counts[name.replace("_nanousd", "_rows")] = case((getattr(LedgerEntry, name).is_not(None), 1), else_=0)
+    for name in BASELINE_COLUMNS:
+        is_told = and_(getattr(LedgerEntry, name).is_not(None), _entry != "adjust")
+        counts[name.replace("_nanousd", "_rows")] = case((is_told, 1), else_=0)
     return counts
 
 

@@ -3,7 +3,7 @@
 Every settled attempt of a target that was booked at the wrong version is recomputed, one by one, so the difference is
 exact. It is posted as one `adjust` entry for each group that the roll-ups tell apart, dated within the day it corrects.
 What was posted before for the same version counts as booked; so a correction can be corrected, and posting one again
-adds nothing. Baselines stay as they are: they are another target's prices.
+adds nothing. Baselines that were computed at the wrong version move likewise (`cost.price_book.baseline_correction`).
 """
 
 import hashlib
@@ -22,6 +22,11 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS, Meters
+from cost.price_book.baseline_correction import (
+    BaselineDifference,
+    baseline_posting,
+    find_baseline_differences,
+)
 from cost.price_book.store import PriceStore
 from cost.prices import SERVICE_TIERS, Price, to_json
 from cost.tables import LedgerEntry
@@ -75,6 +80,8 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that differ; groups that are right already are left out."""
     rows: int
     """Attempts that were recomputed."""
+    baselines: tuple[BaselineDifference, ...] = ()
+    """Changes of the baselines that were computed at this version, of this target's attempts and of all others'."""
     left_rows: int
     """Attempts left as they are, because their cost does not follow from their tokens, as after a crash."""
 
@@ -86,7 +93,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def posting_id(self) -> str:
         """Id that is the same for the same differences of the same correction, so that it is posted once."""
-        facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences)
+        facts = (self.target_id, self.version, to_json(self.price.named("")), self.differences, self.baselines)
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 
     @property
@@ -112,6 +119,11 @@ async def find_correction(
         async for row in _stream_rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
             found.add(row)
         posted = await _read_posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)
+        baselines = (
+            ()
+            if old is None
+            else await find_baseline_differences(connection, within, f"{target_id}@{version}", old, price)
+        )
     if not found.rows and not found.left_rows and version and old is None:
         raise UnknownPrice(f"nothing of {target_id} was booked at {version!r} in these days, nor is it a known version")
     return Correction(
@@ -121,6 +133,7 @@ async def find_correction(
         first_day=first_day,
         last_day=last_day,
         differences=tuple(_differences(found.groups, posted)),
+        baselines=baselines,
         rows=found.rows,
         left_rows=found.left_rows,
     )
@@ -140,9 +153,15 @@ async def post_correction(
 
 def postings(correction: Correction, version: str) -> list[Entry]:
     """Return the entries that post a correction; `version` is the name that its price is remembered under."""
-    return [
-        _posting(correction, each, version, f"{_ORIGIN}/{correction.posting_id}/{number}")
+    posting_id, count = f"{_ORIGIN}/{correction.posting_id}", len(correction.differences)
+    costs = [
+        _posting(correction, each, version, f"{posting_id}/{number}")
         for number, each in enumerate(correction.differences, 1)
+    ]
+    label = f"{correction.target_id}@{correction.version}"
+    return costs + [
+        baseline_posting(each, f"{posting_id}/{number}", label)
+        for number, each in enumerate(correction.baselines, count + 1)
     ]
 
 

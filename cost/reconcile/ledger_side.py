@@ -4,14 +4,16 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, func, select, text
+from msgspec import structs
+from sqlalchemy import ColumnElement, Row, case, func, literal_column, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.dimensions import POSTED_COLUMNS
+from cost.ledger.entries import BASELINE_COLUMNS, price_of
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
-from cost.reconcile.statement import COST_METERS, TOKEN_METERS
+from cost.reconcile.statement import COST_METERS, PARTS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US
 
@@ -66,7 +68,40 @@ async def booked(
     rows = [_our_row(row) for row in await connection.execute(query)]
     if len(rows) > MAX_ROWS:
         raise TooManyRows(f"more than {MAX_ROWS:,} groups in the books; give a shorter range")
-    return rows
+    own = await _own_baselines(connection, first_day_us, last_day_us, providers)
+    return [structs.replace(row, own_baselines=own.get(_key_of(row), row.own_baselines)) for row in rows]
+
+
+def _key_of(row: OurRow) -> tuple[Any, ...]:
+    return (row.day_us, *(getattr(row, name) for name in POSTED_COLUMNS))
+
+
+async def _own_baselines(
+    connection: AsyncConnection, first_day_us: int, last_day_us: int, providers: Collection[str]
+) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """Return the sums of baselines that were computed at the price of the very target that answered, by day and group."""
+    at_us, target = col(LedgerEntry.at_us), col(LedgerEntry.target_id)
+    # Written out: PostgreSQL does not see that two bound parameters are the same expression to group by.
+    day = (at_us - at_us % literal_column(str(DAY_US))).label("day_us")
+    group = (day, *(getattr(LedgerEntry, name) for name in POSTED_COLUMNS))
+    sums = [
+        func.sum(case((_begins_with(price, target), getattr(LedgerEntry, name)), else_=0))
+        for name, price in ((name, getattr(LedgerEntry, price_of(name))) for name in BASELINE_COLUMNS)
+    ]
+    query = select(*group, *sums).where(
+        at_us >= first_day_us,
+        at_us < last_day_us + DAY_US,
+        func.lower(col(LedgerEntry.provider)).in_(sorted(name.lower() for name in providers)),
+        col(LedgerEntry.entry) != "reserve",
+    )
+    rows = await connection.execute(query.group_by(*group))
+    # PostgreSQL sums integers to Decimals.
+    return {tuple(row[: len(group)]): tuple(int(each or 0) for each in row[len(group) :]) for row in rows}
+
+
+def _begins_with(price: Any, target: Any) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = func.substr(price, 1, func.length(target) + 1) == target + "@"
+    return found
 
 
 async def is_posted(connection: AsyncConnection, posting: str) -> bool:
@@ -75,7 +110,7 @@ async def is_posted(connection: AsyncConnection, posting: str) -> bool:
     return (await connection.execute(query)).first() is not None
 
 
-_SUMS: Final = ("attempts", "unpriced_attempts", *TOKEN_COLUMNS, "cost_nanousd", *METER_COLUMNS)
+_SUMS: Final = ("attempts", "unpriced_attempts", *TOKEN_COLUMNS, "cost_nanousd", "disputed_nanousd", *METER_COLUMNS)
 
 
 def _our_row(row: Row[Any]) -> OurRow:
@@ -90,11 +125,12 @@ def _our_row(row: Row[Any]) -> OurRow:
                 each[meter.within] += each[meter.name]
     return OurRow(
         day_us=int(names["start_us"]),
-        **{name: str(names[name]) for name in POSTED_COLUMNS},
+        **{name: str(names[name]) for name in POSTED_COLUMNS},  # type: ignore[arg-type]  # Each is a string.
         tokens=tuple(used[name] for name in TOKEN_METERS),
-        reasoning_tokens=sums["reasoning_tokens"],
+        parts=tuple(sums[f"{name}_tokens"] for name in PARTS),
         attempts=sums["attempts"],
         unpriced_attempts=sums["unpriced_attempts"],
         cost_nanousd=sums["cost_nanousd"],
+        disputed_nanousd=sums["disputed_nanousd"],
         meters=tuple(spent[name] for name in COST_METERS),
     )

@@ -16,7 +16,17 @@ import msgspec
 
 from cost.dimensions import PostedGroup
 from cost.prices import NANO_PER_USD
-from cost.reconcile.statement import COST_METERS, EXACT, NO_TOKENS, BadExport, CostLine, Statement, Tokens, UsageLine
+from cost.reconcile.statement import (
+    COST_METERS,
+    EXACT,
+    NO_PARTS,
+    NO_TOKENS,
+    BadExport,
+    CostLine,
+    Statement,
+    Tokens,
+    UsageLine,
+)
 from cost.times import DAY_US, day_of, start_of
 
 ALL: Final = "*"
@@ -39,12 +49,17 @@ class OurRow(PostedGroup, frozen=True, kw_only=True):
 
     day_us: int
     tokens: Tokens = NO_TOKENS
-    reasoning_tokens: int = 0
+    parts: tuple[int, ...] = NO_PARTS
+    """Tokens of each of `PARTS`; `tokens` contains them."""
     attempts: int = 0
     unpriced_attempts: int = 0
     cost_nanousd: int = 0
     meters: CostMeters = (0,) * len(COST_METERS)
     """Cost by meter; rows from before there were meters have a cost without."""
+    disputed_nanousd: int = 0
+    """Amount that the provider told beyond the possible, which is in no cost here."""
+    own_baselines: tuple[int, ...] = (0, 0, 0)
+    """Baselines of these attempts at their own target's price, in the order of `BASELINE_COLUMNS`: they are the cost itself."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,10 +97,21 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
         difference = self.theirs - self.ours
         sign = "+" if difference > 0 else ""
         shown = [self._format(each, places) for each in (self.theirs, self.ours, difference)]
-        return [*names, *shown[:2], sign + shown[2], f"only {self.line.only}" if self.line.only else ""]
+        return [*names, *shown[:2], sign + shown[2], self._note()]
+
+    def _note(self) -> str:
+        notes = [f"only {self.line.only}"] if self.line.only else []
+        if self.meter == COST and (disputed := disputed_of(self.line)):
+            notes.append(f"told beyond the possible: {usd(disputed):,.2f}")
+        return "; ".join(notes)
 
     def _format(self, amount: int, places: int) -> str:
         return f"{usd(amount):,.{places}f}" if self.meter == COST else f"{amount:,}"
+
+
+def disputed_of(line: Line) -> int:
+    """Return the nano-dollars that the provider told beyond the possible, and that we did not book."""
+    return sum(row.disputed_nanousd for row in line.rows)
 
 
 def _key(line: Line) -> str:
@@ -166,6 +177,7 @@ def _line_as_json(line: Line, tolerance: Tolerance | None) -> dict[str, Any]:
     if line.theirs_nanousd is not None:
         amounts = (line.theirs_nanousd, line.ours_nanousd, line.nanousd_difference)
         plain["cost_usd"] = _sides(f"{usd(amount):.9f}" for amount in amounts)
+        plain["disputed_usd"] = f"{usd(disputed_of(line)):.9f}"
     return plain
 
 

@@ -1,7 +1,7 @@
 """An alert: a measure over a time, and the threshold from which it is told. Pure."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, get_args
+from typing import Final, Literal, assert_never, get_args
 
 import msgspec
 
@@ -70,10 +70,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(measure: Measure, value: int) -> str:
     """Return a value of this measure for people."""
-    if measure == "spend":
-        return formats.money(value)
-    if measure == "errors":
-        return formats.share(value / MILLION)
-    if measure == "latency":
-        return formats.seconds(value / MILLION)
-    return formats.number(value)
+    match measure:
+        case "spend":
+            return formats.money(value)
+        case "errors":
+            return formats.share(value / MILLION)
+        case "latency":
+            return formats.seconds(value / MILLION)
+        case "refusals" | "no-room":
+            return formats.number(value)
+        case _:
+            assert_never(measure)

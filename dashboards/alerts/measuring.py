@@ -2,7 +2,7 @@
 cost.
 """
 
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -26,10 +26,25 @@ _HIGH: Final = 0.95
 
 async def measured(engine: AsyncEngine, alert: Alert, now_us: int) -> int | None:
     """Return the value now in the measure's unit, or None where too little happened to tell one."""
-    if alert.measure == "refusals":
+    measure = alert.measure
+    if measure == "refusals":
         return await _refusals(engine, alert, now_us)
     async with engine.connect() as connection:
-        return await _of_books(connection, alert, now_us)
+        if measure == "spend":
+            return await _spend(connection, alert, now_us)
+        rows = await _newest(connection, alert, now_us - alert.window_s * 1_000_000)
+    match measure:
+        case "no-room":
+            return len([row for row in rows if row.status == _NO_ROOM])
+        case "errors":
+            failed = [row for row in rows if is_failure(row.entry, row.status)]
+            return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
+        case "latency":
+            firsts = sorted(row.ttft_us for row in rows if row.stream and row.ttft_us is not None)
+            high = quantile(firsts, _HIGH) if len(firsts) >= ENOUGH else None
+            return None if high is None else int(high)
+        case _:
+            assert_never(measure)
 
 
 async def _refusals(engine: AsyncEngine, alert: Alert, now_us: int) -> int:
@@ -40,20 +55,6 @@ async def _refusals(engine: AsyncEngine, alert: Alert, now_us: int) -> int:
         since_us, organisation_id=alert.organisation_id, team_id=alert.team_id or None, most=_MOST_GROUPS
     )
     return sum(each.refusals for each in found)
-
-
-async def _of_books(connection: AsyncConnection, alert: Alert, now_us: int) -> int | None:
-    if alert.measure == "spend":
-        return await _spend(connection, alert, now_us)
-    rows = await _newest(connection, alert, now_us - alert.window_s * 1_000_000)
-    if alert.measure == "no-room":
-        return len([row for row in rows if row.status == _NO_ROOM])
-    if alert.measure == "errors":
-        failed = [row for row in rows if is_failure(row.entry, row.status)]
-        return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
-    firsts = sorted(row.ttft_us for row in rows if row.stream and row.ttft_us is not None)
-    high = quantile(firsts, _HIGH) if len(firsts) >= ENOUGH else None
-    return None if high is None else int(high)
 
 
 async def _spend(connection: AsyncConnection, alert: Alert, now_us: int) -> int:

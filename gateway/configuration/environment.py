@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,6 +11,7 @@ from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import DATABASE, Places, moved_data
+from gateway.database_address import UnknownDatabase, check_address, with_whole_files
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
@@ -76,7 +76,8 @@ class Environment(BaseSettings):
     def database(self) -> str:
         """Return the database's address. It may hold a password: never show it. Raises ConfigError."""
         if self.database_url is not None:
-            return self.places.database(self.database_url.get_secret_value())
+            url = self.places.database(self.database_url.get_secret_value())
+            return with_whole_files(url, self.places.given)
         return f"sqlite+aiosqlite:///{self.places.kept(DATABASE)}"
 
     def moved_data(self, *, has_files: bool = False) -> list[Problem]:
@@ -126,15 +127,19 @@ def read_environment(config: Path | None = None) -> Environment:
         )
     try:
         environment = Environment()
+        environment = environment if config is None else environment.model_copy(update={"config": config})
     except ValidationError as error:
         problems += [
             Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
             for detail in error.errors(include_input=False, include_url=False)
         ]
         raise ConfigError(problems) from error
-    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
-        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
-        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.database_url is not None:
+        try:
+            url = environment.database_url.get_secret_value()
+            check_address(with_whole_files(url, environment.places.given))
+        except UnknownDatabase as error:
+            problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
     if environment.redis_url is not None:
         wrong = address_problem(environment.redis_url.get_secret_value())
         problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
@@ -144,16 +149,7 @@ def read_environment(config: Path | None = None) -> Environment:
         problems.append(Problem("environment", 0, "HTTPS_PROXY", str(error)))
     if problems:
         raise ConfigError(problems)
-    return environment if config is None else environment.model_copy(update={"config": config})
-
-
-def _is_database(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        # Reading the port is what checks it.
-        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
-    except ValueError:
-        return False
+    return environment
 
 
 def _variable(location: tuple[int | str, ...]) -> str:
@@ -165,9 +161,6 @@ def _unknown_variable(name: str, allowed: list[str]) -> str:
     guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
     hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
     return f"is not known{hint} Allowed: {', '.join(allowed)}"
-
-
-_DATABASES = {"sqlite", "postgres", "postgresql"}
 
 
 def resolve_secret(reference: str) -> str:

@@ -1,13 +1,13 @@
-"""Generator of the lists of keys in docs/configuration.md: `python -m gateway.configuration.reference`.
+"""Generator of the lists of keys in docs/configuration.md: `python -m gateway.configuration.reference` writes them there.
 
-A test holds the page to what this prints, so no key goes undocumented.
+A test holds the page to them, so no key goes undocumented.
 """
 
 import enum
-import sys
 import typing
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -180,5 +180,15 @@ _WORTH_A_REFERENCE = 4
 """Keys that another group of the section tells already, from which on it is referred to."""
 
 
+def written(page: str) -> str:
+    """Return the page with the lists as they are now, below their mark."""
+    head, mark, _ = page.partition(_MARK)
+    return f"{head}{mark}{tables()}"
+
+
+_MARK = "<!-- Written by `python -m gateway.configuration.reference`. -->\n\n"
+_PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(tables())
+    _PAGE.write_text(written(_PAGE.read_text()))

@@ -19,7 +19,7 @@ from api.webhooks.sender import destinations_of
 from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import first_peppers, pepper_to_make, peppers, unverified
+from gateway.configuration.peppers import pepper_to_make, peppers
 from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
@@ -99,8 +99,7 @@ def serve_on(
     with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
-        asyncio.run(_migrate(environment))
-        asyncio.run(_verify_pepper(config, environment))
+        asyncio.run(_prepare(config, environment))
         listening(_url(listener, "http" if config.server.tls is None else "https"))
         return _supervise(config, environment, config_path, listener)
 
@@ -124,29 +123,16 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-async def _migrate(environment: Environment) -> None:
+async def _prepare(config: GatewayConfig, environment: Environment) -> None:
     from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
+    from gateway.process.prepare_pepper import prepare_pepper  # noqa: PLC0415 - with the database's modules
 
     engine = make_engine(environment.database())
     try:
         await migrate(engine)
+        await prepare_pepper(engine, config, environment)
     finally:
         await engine.dispose()
-
-
-async def _verify_pepper(config: GatewayConfig, environment: Environment) -> None:
-    """Make the pepper where there is none and no key either, and tell of keys that this gateway does not verify."""
-    from accounts.store import AccountStore  # noqa: PLC0415 - with the database's modules
-    from gateway.database import make_engine  # noqa: PLC0415
-
-    engine = make_engine(environment.database())
-    try:
-        keys = await AccountStore(engine).keys_by_pepper()
-    finally:
-        await engine.dispose()
-    told = unverified(keys, first_peppers(config, environment, keys))
-    if told is not None:
-        _log.error("%s", told)
 
 
 def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:

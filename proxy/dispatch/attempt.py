@@ -11,7 +11,7 @@ from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
 from cost.savings.comparators import NO_BASELINES
-from cost.usage import CONTINUED, UPSTREAM_STATUS, Usage
+from cost.usage import CONTINUED, CUT_AT_BOUND, UPSTREAM_STATUS, Usage
 from providers.breaker import Permit
 from providers.errors import (
     AnswerLate,
@@ -31,7 +31,16 @@ from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
 from providers.wire import Event, UsedUnits, WireUsage, untaken
 from proxy.admit.queues.queue_item import QueuePermit
-from proxy.dispatch.attempt_cost import NOTHING, Money, flagged, money_of, usage_of, whole_usage
+from proxy.dispatch.attempt_cost import (
+    NOTHING,
+    Money,
+    broken_bound,
+    flagged,
+    money_of,
+    outgrows_bound,
+    usage_of,
+    whole_usage,
+)
 from proxy.dispatch.load_balancer import LoadTracker
 from proxy.dispatch.outcome import AttemptOutcome, AttemptResult, Ending, Unused
 from proxy.dispatch.upstream_fields import dropped_fields
@@ -251,6 +260,21 @@ class Attempt:
         return [] if self.retained is None else self.retained.payloads()
 
     @property
+    def outgrew(self) -> bool:
+        """True once its stream is longer than what a hard budget holds for it."""
+        facts = self.routed.facts
+        return facts.bounded and outgrows_bound(self.candidate.target, facts, self.token_events, self.chars)
+
+    @property
+    def overrun(self) -> str:
+        """How a settled attempt used more than a hard budget held for it, in words; empty if it did not."""
+        if self.settled is None or not self.routed.facts.bounded:
+            return ""
+        if self.outgrew:
+            return "went on writing after the answer's limit"
+        return broken_bound(self.candidate.target, self.routed.facts, self.settled.usage)
+
+    @property
     def may_have_cost(self) -> bool:
         """True for an attempt that was sent and is still open, has no price, or cost more than 0."""
         return self.sent and (self.settled is None or self.settled.cost_nanousd != 0)
@@ -307,6 +331,7 @@ class Attempt:
             version="" if self.load_tracker is None else self.load_tracker.version,
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
+            disputed_nanousd=money.disputed_nanousd,
             continues=self.routed.before is not None,
         )
         self.settled = Settled(
@@ -338,6 +363,8 @@ class Attempt:
         baselines = NO_BASELINES if flags else money.baselines
         if self.routed.before is not None and self.token_events:
             flags = (*flags, CONTINUED)
+        if self.outgrew:
+            flags = (*flags, CUT_AT_BOUND)
         if not flags:
             return kind, money
         usage = flagged(money.usage, flags)
@@ -512,13 +539,14 @@ class Attempt:
             cost_nanousd=money.cost_nanousd,
             **dict(zip(_METERED, (*_counts(usage), *meters), strict=True)),
         )
-        if usage.unit or money.batch_saved_nanousd:
+        if usage.unit or money.batch_saved_nanousd or money.disputed_nanousd:
             # A reserve has none of these, and few answers do.
             entry = replace(
                 entry,
                 unit=usage.unit,
                 quantity_milli=usage.quantity_milli,
                 batch_saved_nanousd=money.batch_saved_nanousd,
+                disputed_nanousd=money.disputed_nanousd,
             )
         if tracker is None:
             return entry

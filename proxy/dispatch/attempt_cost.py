@@ -5,14 +5,14 @@ from typing import Final
 
 import msgspec
 
-from cost.meters import ZERO_METERS, Meters
+from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
-from cost.usage import MISSING, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
-from providers.target import NOT_CHAT, Target
+from cost.usage import MISSING, MOST_TOKENS, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
+from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, is_own, longest_answer
+from proxy.plan.route_plan import Facts, asks_for_media, is_own, longest_answer, longest_prompt
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -20,11 +20,17 @@ from proxy.plan.routed_request import RoutedRequest
 _CHARS_PER_TOKEN: Final = 4
 
 _MARKS: Final = 16
-_PLAUSIBLE: Final = 2
-"""The multiple of the target's configured context length above which an upstream's token count is not believed."""
+"""Tokens that some engines count beside each choice of an answer: its marks of beginning and end."""
+
+_FRAMING: Final = 256
+"""Tokens of a prompt's template that are taken for no overrun; OpenAI's open models add some 70, Llama's 25."""
+
+_ASSUMED_TEMPLATE: Final = 2_000
+"""Tokens that a host may add to a prompt where nobody said how many: Anthropic's words about tools are up to 800, and hidden
+system messages of some hosts about as many."""
 
 _ROUNDS: Final = 32
-"""The rounds of provider-run tools in one answer whose tokens are still believed."""
+"""Rounds of provider-run tools in one answer, each of which reads the prompt again."""
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -35,6 +41,8 @@ class Money(msgspec.Struct, frozen=True):
     cost_nanousd: int | None
     """The sum of `costs_nanousd`."""
     baselines: Baselines
+    disputed_nanousd: int = 0
+    """What would be owed beside the cost for what the upstream told beyond the possible."""
     batch_saved_nanousd: int = 0
     """The difference between the usual price and the cost, for the tier batch."""
 
@@ -63,15 +71,25 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     if routed.before is not None:
         # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
-    return Money(usage, costs, cost, _baselines(routed, target, whole, spent), saved)
+    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
+    return Money(usage, costs, cost, _baselines(routed, target, whole, spent), disputed, saved)
+
+
+def _disputed_nanousd(price: Price, usage: Usage, *, batch: bool) -> int:
+    told = msgspec.structs.replace(
+        usage,
+        input_tokens=usage.input_tokens + usage.disputed_input,
+        output_tokens=usage.output_tokens + usage.disputed_output,
+        quantity_milli=usage.quantity_milli + usage.disputed_milli,
+    )
+    return price.cost_nanousd(told, batch=batch) - price.cost_nanousd(usage, batch=batch)
 
 
 def whole_usage(first: Usage, rest: Usage) -> Usage:
     """Return the usage of an answer that was continued: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
-        output_tokens=first.output_tokens + rest.output_tokens,
-        reasoning_tokens=first.reasoning_tokens + rest.reasoning_tokens,
+        **{name: getattr(first, name) + getattr(rest, name) for name in OUTPUT_COLUMNS},
         source=rest.source if first.source == "upstream" else first.source,
         flags=rest.flags,
     )
@@ -87,16 +105,51 @@ def _with_tool_calls(price: Price, usage: Usage, costs: Meters) -> tuple[Usage, 
     return usage, (*costs[:-1], costs[-1] + called)
 
 
-def _most_output(target: Target, facts: Facts, plausible: int) -> int:
-    """Return the most answer tokens that a report is believed: the caller's limit, or else the target's, for each
-    choice. Some engines count a mark or two beside the answer; under a hard budget the held amount is the limit.
+def possible_tokens(target: Target, facts: Facts) -> tuple[int, int]:
+    """Return the most prompt tokens and the most answer tokens that the target can truly have used, whatever was asked for.
+
+    A prompt is bounded by `longest_prompt`, an answer by what the model can write. What nobody knows bounds nothing.
+    """
+    if facts.most_input_tokens:
+        most_input = longest_prompt(target, facts)
+        if target.template_tokens is None:
+            most_input += _ASSUMED_TEMPLATE
+    else:
+        most_input = MOST_TOKENS if facts.longest_tokens is not None else target.max_context_tokens
+    if facts.dialect is not None:
+        most_input *= _ROUNDS
+    is_known = "max_output_tokens" not in target.assumed
+    most_output = target.max_output_tokens if is_known else target.max_context_tokens
+    return min(most_input, MOST_TOKENS), min(most_output * facts.choices, MOST_TOKENS)
+
+
+def broken_bound(target: Target, facts: Facts, usage: Usage) -> str:
+    """Return how an answer under a hard budget used more than was held for it, in words; empty if it did not."""
+    if not facts.bounded:
+        return ""
+    told, held = usage.input_tokens + usage.disputed_input, longest_prompt(target, facts)
+    if told > held + _FRAMING:
+        return f"told {told:,} prompt tokens of at most {held:,} (`template_tokens` tells what its host adds)"
+    written, longest = usage.output_tokens + usage.disputed_output, longest_answer(target, facts)
+    if longest is not None and written > (longest + _MARKS) * facts.choices:
+        return f"wrote {written:,} tokens where {longest * facts.choices:,} were asked for"
+    if usage.disputed_milli:
+        return f"told {(usage.quantity_milli + usage.disputed_milli) / 1000:g} {usage.unit} of at most {usage.quantity_milli / 1000:g}"
+    return ""
+
+
+def outgrows_bound(target: Target, facts: Facts, token_events: int, chars: int) -> bool:
+    """Return whether a stream under a hard budget has surely become longer than what is held for it.
+
+    An event may be a part of a token or hold many, and a token may be one character or many blanks, so both counts must be over;
+    characters alone decide at sixteen a token, which no text reaches.
     """
     longest = longest_answer(target, facts)
-    if longest is None and "max_output_tokens" not in target.assumed:
-        longest = target.max_output_tokens
-    if longest is None or (not facts.bounded and not facts.needs.isdisjoint(NOT_CHAT)):
-        return plausible * facts.choices
-    return (longest + (0 if facts.bounded else _MARKS)) * facts.choices
+    if longest is None:
+        return False
+    held = (longest + _MARKS) * facts.choices
+    by_chars = chars // _CHARS_PER_TOKEN
+    return by_chars > held and (token_events > held or by_chars > _CHARS_PER_TOKEN * held)
 
 
 def _tier(asked: ServiceTier, target: Target, served: str | None) -> ServiceTier | None:
@@ -113,22 +166,15 @@ def usage_of(
     stale: bool,
     units: UsedUnits | None = None,
 ) -> Usage:
-    """Return the upstream's usage report where it is plausible, else an estimate from the streamed events. `chars`
-    and `token_events` count the answer so far; `units` are the upstream's units beside tokens. `stale` marks a report
-    that does not cover everything: more tokens followed, or it counts one choice of several.
+    """Return the usage that the upstream's report comes to (`cost.usage`), or without one an estimate from the streamed events.
+
+    `chars` and `token_events` count the answer so far; `units` are what the upstream told beside tokens. `stale` marks a report that does not cover everything: more
+    tokens followed, or it counts one choice of several.
     """
     facts = routed.facts
-    # Our own estimate let the request pass, so a report may lie above the configured limit and still be true.
-    most = _PLAUSIBLE * max(target.max_context_tokens, facts.input_tokens if facts.longest_tokens is not None else 0)
-    if facts.dialect is not None:
-        # Each round of a tool that the provider runs reads the prompt again.
-        most *= _ROUNDS
-    if "max_context_tokens" in target.assumed and facts.most_input_tokens:
-        # The context is not known, so the bound is the most that the body can come to.
-        most = _PLAUSIBLE * facts.most_input_tokens
-    most_output = _most_output(target, facts, most)
+    most, most_output = possible_tokens(target, facts)
     if routed.request.operation in METERED:
-        return metered_usage(routed, target.price, wire, units, most_input=most, most_output=most_output)
+        return metered_usage(routed, target, wire, units, most_input=most, most_output=most_output)
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None:
@@ -138,9 +184,13 @@ def usage_of(
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, facts.max_output_tokens * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
+    if "audio" in facts.media:
+        guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
+    if asks_for_media(facts):
+        guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
-    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most_output)
+    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most_output, zeros_are_told=False)
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
     return told

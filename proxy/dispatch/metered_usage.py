@@ -5,8 +5,10 @@ from typing import Final
 import msgspec
 
 from cost.prices import Price
-from cost.usage import ABSURD, MISSING, Usage, estimated, from_openai
+from cost.usage import DISPUTED, MISSING, Usage, estimated, from_openai
+from providers.target import Target
 from providers.wire import ChatRequest, Operation, UsedUnits, WireUsage
+from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import RoutedRequest
 
 _MISSING: Final = (MISSING,)
@@ -15,21 +17,22 @@ _WRITES_NOTHING: Final[frozenset[Operation]] = frozenset({"rerank", "moderations
 
 def metered_usage(
     routed: RoutedRequest,
-    price: Price | None,
+    target: Target,
     wire: WireUsage | None,
     units: UsedUnits | None,
     *,
     most_input: int,
     most_output: int,
 ) -> Usage:
-    """Return the usage of an attempt so far, by the upstream's report: its tokens, and its units beside them. A
-    report above plausible amounts, or above the request's, is not believed.
+    """Return what an attempt used so far, by what the upstream told: its tokens, and its units beside them.
+
+    `most_input` and `most_output` are the most tokens that are possible.
     """
-    request = routed.request
+    request, price = routed.request, target.price
     unit = _priced_name(price, request.unit)
-    tokens = _tokens(routed, wire, most_input, most_output)
+    tokens = _tokens(routed, target, wire, most_input, most_output)
     is_sold_by_unit = price is not None and price.priced_unit(unit) is not None
-    # A report that is not believed is still one of tokens where nothing else has a price.
+    # A report that cannot be read is still one of tokens where nothing else has a price.
     is_told = wire is not None and (tokens.source == "upstream" or not is_sold_by_unit)
     bills_tokens = price is None or price.has_tokens or not is_sold_by_unit
     if units is not None and (request.operation == "rerank" or not (is_told and bills_tokens)):
@@ -51,19 +54,28 @@ def _with_units(tokens: Usage, request: ChatRequest, unit: str, told: UsedUnits)
     booked = msgspec.structs.replace(tokens, unit=unit or told.unit, source="upstream", flags=tokens.flags)
     most = request.most_units_milli
     if most and told.milli > most:
-        return msgspec.structs.replace(booked, quantity_milli=most, source="estimated", flags=(ABSURD,))
+        rest = told.milli - most
+        return msgspec.structs.replace(
+            booked, quantity_milli=most, disputed_milli=rest, flags=tuple(dict.fromkeys((*tokens.flags, DISPUTED)))
+        )
     # Pictures are counted here.
     source: Final = "counted" if told.unit == "image" else "upstream"
     return msgspec.structs.replace(booked, quantity_milli=told.milli, source=source)
 
 
-def _tokens(routed: RoutedRequest, wire: WireUsage | None, most_input: int, most_output: int) -> Usage:
-    # Of an answer that says more than was held for it, all of that is booked.
-    is_held = wire is not None and routed.facts.bounded and routed.request.operation not in _WRITES_NOTHING
-    guess = estimated(input_tokens=routed.facts.input_tokens, output_tokens=most_output if is_held else 0)
+def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_input: int, most_output: int) -> Usage:
+    facts = routed.facts
+    # Of an answer whose report cannot be read, all that was held for it is booked.
+    is_held = wire is not None and facts.bounded and routed.request.operation not in _WRITES_NOTHING
+    longest = longest_answer(target, facts) if is_held else None
+    guess = estimated(input_tokens=facts.input_tokens, output_tokens=(longest or 0) * facts.choices)
     if wire is None:
         return msgspec.structs.replace(guess, flags=_MISSING)
-    return from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
+    told = from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
+    if routed.request.operation == "images" and wire.completion_tokens_details is None:
+        # Pictures are all that it makes, and most hosts do not say so.
+        return msgspec.structs.replace(told, image_output_tokens=told.output_tokens - told.reasoning_tokens)
+    return told
 
 
 def _priced_name(price: Price | None, unit: str) -> str:

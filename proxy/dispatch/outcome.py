@@ -70,6 +70,8 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from its beginning to its first token, of a stream."""
     tpot_s: float | None = None
     """Mean seconds an output token after the first; None with fewer than two, and for an answer in one piece."""
+    disputed_nanousd: int = 0
+    """What its upstream told beyond the possible, in nano-dollars."""
     continues: bool = False
     """True for an attempt that continued an answer which had broken off at another replica."""
 

@@ -16,6 +16,22 @@ _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "servi
 """The fields that are the same in every event of a stream."""
 
 
+def endings(first: bytes, choices: int, reason: str) -> list[Event]:
+    """Return the event that ends each choice of an answer, whose `first` payload gives the head."""
+    head = _head_of(first)
+    return [_ending(head, index, reason) for index in range(choices)]
+
+
+def _head_of(payload: bytes) -> Mapping[str, Any]:
+    fields = _decoded(payload)
+    return {name: fields[name] for name in _HEAD if name in fields}
+
+
+def _ending(head: Mapping[str, Any], index: int, reason: str, **more: str) -> Event:
+    choice = {"index": index, "delta": {}, "finish_reason": reason, **more}
+    return Event(msgspec.json.encode({**head, "choices": [choice]}), False, 1, 0, None, True)
+
+
 class Seam:
     """A rewriter of the events after a cut, so that they fit to those before it. They get the first events' head,
     begin no new message, and count the whole answer's tokens. Blanks that the caller has already are dropped, and a
@@ -26,8 +42,7 @@ class Seam:
         """`first` is the payload of one of the first engine's events, `said` the text that the caller has, and
         `overlap` the blanks at its end that the second engine was not sent. `before` is the usage up to the cut.
         """
-        fields = _decoded(first)
-        self._head: Mapping[str, Any] = {name: fields[name] for name in _HEAD if name in fields}
+        self._head = _head_of(first)
         self._overlap = overlap
         self._before = before
         self._open_stops = {
@@ -84,9 +99,7 @@ class Seam:
         return [] if self._open_stops and text and not event.finished else self.rest()
 
     def _stopped(self, stop: str) -> Event:
-        choice = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": stop}
-        payload = msgspec.json.encode({**self._head, "choices": [choice]})
-        return Event(payload, False, 1, 0, None, True)
+        return _ending(self._head, 0, "stop", stop_reason=stop)
 
     def _written(self, event: Event, fields: dict[str, Any], came: str, text: str) -> Event:
         """Return the event with this head, and with `text` in place of its own text."""

@@ -10,6 +10,7 @@ import msgspec
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
+from cost.meters import MEDIA, NO_MEDIA, Media
 from cost.prices import SERVICE_TIERS, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
@@ -87,6 +88,8 @@ MOST_IMAGE_TOKENS = 50_000
 # Vendors explain tools to the model in words of their own; Anthropic's are the longest with some 350 to 800 tokens.
 _MOST_TOOL_FRAMING_TOKENS = 1_000
 _UNBOUNDED_TOKENS = 1_000_000_000
+# OpenAI's edits take so many.
+_MOST_UPLOADED_PICTURES = 16
 # The tokens of a file or a recording depend on its content. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
@@ -644,7 +647,7 @@ def opening_tokens(request: ChatRequest, prompt: Prompt, tokens: int) -> int:
 def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> int:
     """Return an upper bound of the prompt's tokens: each token of text or sound takes at least one byte of the body.
     The estimate is added for the chat template's framing. A picture's tokens follow from its size in pixels, so a
-    maximum is taken. For a file or unknown content only the target's context is a bound.
+    maximum is taken, also of an upload that may be one. For a file or unknown content only the target's context is a bound.
     """
     if request.as_written is not None:
         # Results of a provider's tools are part of the prompt, too.
@@ -652,8 +655,39 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     for message in request.messages:
         if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
             return _UNBOUNDED_TOKENS
+        if message.audio and _names_audio(message):
+            return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
-    return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * request.images + tools
+    pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
+    return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
+
+
+def media_of(request: ChatRequest) -> Media:
+    """Return the kinds of media that the prompt may have tokens of; all of them for content that is not known."""
+    if request.operation != "chat":
+        return _HEARD if SERVED_BY[request.operation] == "transcription" else NO_MEDIA
+    if request.as_written is not None:
+        return MEDIA
+    found = NO_MEDIA
+    for message in request.messages:
+        if isinstance(message.content, list):
+            for part in message.content:
+                found |= _MEDIA_OF_PART.get(part.type, MEDIA)
+        if message.audio and _names_audio(message):
+            found |= _HEARD
+    return found
+
+
+_HEARD: Final[Media] = frozenset({"audio"})
+_SEEN: Final[Media] = frozenset({"image"})
+_MEDIA_OF_PART: Final[Mapping[str, Media]] = (
+    dict.fromkeys(_MEASURABLE_PARTS, NO_MEDIA) | dict.fromkeys(_IMAGE_PARTS, _SEEN) | {"input_audio": _HEARD}
+)
+
+
+def _names_audio(message: Message) -> bool:
+    """Return True for an answer of before that was spoken: its sound is named, and is not in the body."""
+    return bytes(message.audio) not in {b"", _NULL}
 
 
 def _beside_text(message: Message) -> int:

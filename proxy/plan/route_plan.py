@@ -19,6 +19,7 @@ import msgspec
 from accounts.caller import Escalation
 from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
+from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.breaker import Absence
@@ -80,6 +81,8 @@ Reason = Literal[
     "struggle",
 ]
 _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
+_SPOKEN: Final = frozenset({"modalities", "audio"})
+"""Parameters that ask for an answer beside text."""
 _TOLD_BY_UNIT: Final[frozenset[Capability]] = frozenset({"speech", "transcription"})
 """Answers that may tell no tokens, though their model is sold by tokens."""
 _AGAIN_S: Final = 5.0
@@ -182,6 +185,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     most_input_tokens: int = 0
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
+    media: Media = NO_MEDIA
+    """The kinds of media that the prompt may have tokens of."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     willing_nanousd: float = NO_LIMIT_NANOUSD
@@ -207,7 +212,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     spares: bool = False
     """True where a spent budget lets the gateway choose: the cheapest comes first among the unknown."""
     bounded: bool = False
-    """True under a hard budget: the amount held for the answer then bounds its tokens at the upstream."""
+    """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
+    overruns: Mapping[str, str] = {}
+    """Under a hard budget, the targets that broke such a bound, and how (`proxy.plan.overruns`)."""
     dialect: Dialect | None = None
     """The dialect that the target must be asked in; None where chat does."""
     provider_tools: Mapping[str, str] = {}
@@ -498,8 +505,8 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "capability-missing", missing
     if facts.dialect is not None and (missing := _not_run(target, facts)):
         return "provider-tool", missing
-    if facts.bounded and (missing := _unbounded(target, facts)):
-        return "unbounded", f"a hard budget cannot hold what its answer may cost; set the model's {missing}"
+    if facts.bounded and (why := _unbounded(target, facts)):
+        return "unbounded", why
     if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
         return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
     if at_once * _ESTIMATE_SLACK // 1 + (answer or 1) > target.max_context_tokens:
@@ -1066,14 +1073,22 @@ def _expected(
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """Return the maximum cost of one attempt by the estimates, in nano-dollars: nothing cached, everything written to
-    the cache, the longest output.
+    the cache, the longest output. Where media are read or asked for, all tokens may be of the dearest of them.
     """
     most, price = _most_output_tokens(target, facts), _price(target, facts)
     if price is None:
         return None
+    if facts.media or asks_for_media(facts):
+        bound = price.most_nanousd(facts.input_tokens, most, facts.media)
+        return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
+
+
+def asks_for_media(facts: Facts) -> bool:
+    """Return True where the answer may be more than text because the caller asks for it."""
+    return not facts.decisive.isdisjoint(_SPOKEN)
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -1083,12 +1098,18 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     price = _price(target, facts)
     if price is None:
         return None
-    # The target refuses prompts longer than its context.
-    tokens = facts.most_input_tokens
-    if facts.longest_tokens is None:
-        tokens = min(tokens, max(target.max_context_tokens, facts.input_tokens))
-    most = price.most_nanousd(tokens, _most_output_tokens(target, facts))
+    most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def longest_prompt(target: Target, facts: Facts) -> int:
+    """Return the most tokens that the prompt can come to at the target: those of the body's bytes and of the target's template, or
+    its context, since what is longer is refused there.
+    """
+    tokens = facts.most_input_tokens + (target.template_tokens or 0)
+    if facts.longest_tokens is not None:
+        return tokens
+    return min(tokens, max(target.max_context_tokens, facts.input_tokens))
 
 
 def has_price(target: Target, facts: Facts) -> bool:
@@ -1100,7 +1121,15 @@ def has_price(target: Target, facts: Facts) -> bool:
 
 
 def _unbounded(target: Target, facts: Facts) -> str:
-    """Return the setting that is missing to bound the cost of a metered answer; empty for none."""
+    """Return why the most that an answer may cost is not known; empty where it is."""
+    if (found := facts.overruns.get(target.target_id)) is not None:
+        return f"is set aside for hard budgets for a day, because it {found}"
+    missing = _missing_bound(target, facts)
+    return f"a hard budget cannot hold what its answer may cost; set the model's {missing}" if missing else ""
+
+
+def _missing_bound(target: Target, facts: Facts) -> str:
+    """Return what has to be set for the most that a metered answer may cost to be known; empty for nothing."""
     price = target.price
     if price is None or not facts.unit or price.priced_unit(facts.unit) is not None:
         return ""

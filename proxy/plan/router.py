@@ -1,6 +1,7 @@
 """Routing stage: looks up this process's memory of conversations and breakers, and plans the request with it."""
 
 import math
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from proxy.parse.chat_request import (
     conversation_key,
     decisive_parameters,
     is_replaceable,
+    media_of,
     most_input_tokens,
     needs,
     opening_tokens,
@@ -28,6 +30,7 @@ from proxy.plan.agreement import AgreementRates
 from proxy.plan.cache_control import ReuseShares
 from proxy.plan.escalation_rules import hold_of, kept_bytes, pair_of
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
+from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.route_plan import (
@@ -47,10 +50,15 @@ from proxy.plan.tool_loop import NO_LOOP, read_loop
 
 
 def facts_of(
-    parsed: ParsedRequest, caller: Caller, config: PipelineConfig, *, downgraded: bool, bounded: bool = False
+    parsed: ParsedRequest,
+    caller: Caller,
+    config: PipelineConfig,
+    *,
+    downgraded: bool,
+    overruns: Mapping[str, str] | None = None,
 ) -> Facts:
     """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
-    `bounded` is True under a hard budget.
+    `overruns` are given under a hard budget.
     """
     request, policy = parsed.request, config.policy
     floor, allowed = caller.settings.quality_floor, caller.allowed_models
@@ -74,12 +82,15 @@ def facts_of(
         allowed_models=allowed,
         service_tier=request.service_tier,
         decisive=decisive_parameters(request),
-        bounded=bounded,
+        bounded=overruns is not None,
+        overruns=overruns or {},
         willing_nanousd=willing.by_average,
         willing_with_room_nanousd=willing.with_room,
         most_lost=willing.most_lost,
         loop=loop,
     )
+    if media := media_of(request):
+        facts = replace(facts, media=media)
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
@@ -130,11 +141,17 @@ class Router:
     """The process's state that routing needs; the planning itself is pure."""
 
     def __init__(
-        self, affinity: Affinity, breakers: Breakers, capacity: TargetCapacity, rates: AgreementRates | None = None
+        self,
+        affinity: Affinity,
+        breakers: Breakers,
+        capacity: TargetCapacity,
+        overruns: Overruns,
+        rates: AgreementRates | None = None,
     ) -> None:
         self._affinity = affinity
         self._breakers = breakers
         self._capacity = capacity
+        self._overruns = overruns
         self._shares = ReuseShares()
         self._rates = rates or AgreementRates()
 
@@ -162,7 +179,9 @@ class Router:
         Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
         """
         request = parsed.request
-        facts = facts_of(parsed, caller, config, downgraded=downgraded, bounded=bounded)
+        facts = facts_of(
+            parsed, caller, config, downgraded=downgraded, overruns=self._overruns.current() if bounded else None
+        )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.

@@ -14,14 +14,14 @@ import msgspec
 
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.usage import Usage
-from providers.errors import AnswerLost, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.errors import AnswerLost, MalformedReply, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from providers.upstream import Impatient, UpstreamStream
 from providers.wire import EVENTS_TYPE, Event
 from proxy.context import RequestContext
 from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE
-from proxy.dispatch.stream_resumption import Seam
+from proxy.dispatch.stream_resumption import Seam, endings
 from proxy.errors import DeadlineExceeded, Refused, error_reply
 from proxy.parse.wires.completions_of_chat import completion_of
 from proxy.parse.wires.own_fields import dollars
@@ -123,6 +123,9 @@ class RelayedAnswer:
         if batch is None:
             return None if seam is None else seam.rest() or None
         self.attempt.observe(batch)
+        if self.attempt.outgrew:
+            # Its upstream ignores the answer's limit, of which the caller has all.
+            batch = self._cut_at_limit(batch)
         if seam is not None:
             batch = seam.sewn(batch)
             if seam.ended:
@@ -130,6 +133,19 @@ class RelayedAnswer:
         if self._said is not None:
             self._said.hear(batch)
         return batch
+
+    def _cut_at_limit(self, batch: list[Event]) -> list[Event]:
+        """Return the last events of a stream that is longer than what a hard budget holds for it, and read no more.
+
+        Raises MalformedReply for one that passes in the dialect of its provider, whose ending is not ours to write.
+        """
+        if self.events[0].native:
+            raise MalformedReply(
+                "The model went on writing after the answer's limit, which a hard budget holds.",
+                deployment_id=self.attempt.deployment.deployment_id,
+            )
+        self.stream = EndedStream()
+        return [*batch, *endings(self.events[0].payload, self.attempt.routed.request.n, "length")]
 
     def observe_unread(self) -> None:
         """Count the events that arrived and are not read any more: they were made, and cost."""

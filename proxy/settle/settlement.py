@@ -5,6 +5,7 @@ reported.
 from proxy.context import RequestContext
 from proxy.dispatch.outcome import ShadowSampler
 from proxy.parse.chat_request import is_replaceable
+from proxy.plan.overruns import Overruns
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import Affinity
 from proxy.settle.outcome_reports import Reports, answered_by, error_code_of, observe_latency
@@ -14,8 +15,11 @@ from proxy.shared.target_latency import LatencyTracker
 class Settlement:
     """The receivers of finished requests, served in order of need."""
 
-    def __init__(self, affinity: Affinity, latency: LatencyTracker | None, reports: Reports) -> None:
+    def __init__(
+        self, affinity: Affinity, latency: LatencyTracker | None, reports: Reports, overruns: Overruns
+    ) -> None:
         self._affinity = affinity
+        self._overruns = overruns
         self._latency = latency
         self._reports = reports
 
@@ -28,6 +32,10 @@ class Settlement:
                 if attempt.settled is not None:
                     used_tokens += attempt.settled.usage.input_tokens + attempt.settled.usage.output_tokens
             context.admission.settle(used_tokens)
+        if context.bounded:
+            for attempt in context.attempts:
+                if found := attempt.overrun:
+                    self._overruns.record(attempt.candidate.target.target_id, found)
         if self._latency is not None:
             observe_latency(self._latency, context.attempts)
         # A failed answer may not be cached at its target, and for vectors nothing is gained by staying there.

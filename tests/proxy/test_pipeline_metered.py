@@ -102,10 +102,10 @@ async def test_what_cannot_be_held_is_refused() -> None:
     assert (await ask(known, IMAGES, picture()))[0] == 200
     assert known.books.holds == [3 * 500]  # type: ignore[attr-defined]
     assert (settled(known).output_tokens, settled(known).cost_nanousd) == (300, 300)
-    # More than was held is not believed.
+    # More than its model can write is disputed.
     tight = house_of(Replies("images", drawn), "images", 100 * _CENT, max_output_tokens=99)
     assert (await ask(tight, IMAGES, picture()))[0] == 200
-    assert (settled(tight).usage_source, settled(tight).flags) == ("estimated", ("absurd_usage",))
+    assert (settled(tight).output_tokens, settled(tight).flags) == (3 * 99, ("usage_disputed",))
     # Speech tells no tokens, so their price alone holds nothing.
     speaker = house_of(Replies("speech", {}), "speech", 100 * _CENT, max_output_tokens=99)
     status, told = await ask(speaker, SPEECH, json.dumps({"model": "t0", "input": "Hello."}).encode())
@@ -135,14 +135,14 @@ async def test_tokens_are_booked_beside_searches(told: dict[str, Any], tokens: i
     assert entry.flags == flags
 
 
-async def test_a_report_above_what_is_held_is_not_believed() -> None:
+async def test_a_report_above_what_is_possible_is_disputed() -> None:
     """Of searches, and of seconds, which a recording's bytes bound."""
     ranked = {"results": [], "meta": {"billed_units": {"search_units": 1_000}}}
     house = house_of(Replies("rerank", ranked), "rerank", 100 * _CENT, "search")
     asked = json.dumps({"model": "t0", "query": "truck", "documents": ["truck"]}).encode()
     assert (await ask(house, RERANK, asked))[0] == 200
     assert (settled(house).quantity_milli, settled(house).cost_nanousd) == (1_000, _CENT)
-    assert settled(house).flags == ("absurd_usage",)
+    assert settled(house).flags == ("usage_disputed",)
     form = (
         b'--x\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
         + bytes(1_000)

@@ -2,6 +2,7 @@
 upstream was sent at the other.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -357,14 +358,24 @@ async def boasting(_request: web.Request, body: dict[str, Any]) -> web.StreamRes
 
 
 @pytest.mark.parametrize("hard", [True, False])
-async def test_a_claim_beyond_what_was_asked_for_is_not_believed(tmp_path: Path, *, hard: bool) -> None:
-    """It is booked by what came, and flagged; a hard budget of five cents is not broken by it."""
+async def test_a_claim_beyond_what_was_asked_for_is_booked(tmp_path: Path, *, hard: bool) -> None:
+    """As far as the model can write so much: its provider will bill it. A hard budget asks the model no more."""
     async with provider(boasting) as served:
         entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES, max_context_tokens=200_000)
         async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
             if hard:
-                await budget(gateway.engine, "0.05")
+                await budget(gateway.engine, "100.00")
             await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
-            (row,) = await gateway.rows("entry = 'settle'")
-    assert row["flags"] == '["absurd_usage"]'
-    assert 0 < row["output_tokens"] <= 10
+            row = (await gateway.rows("entry = 'settle'"))[0]
+            if hard:
+                # The process learns of the budget after its first reservation; the answer after that is the one that is noticed.
+                async with asyncio.timeout(60):
+                    refused = ""
+                    while not refused:
+                        try:
+                            await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
+                        except openai.BadRequestError as error:
+                            refused = str(error)
+                assert "wrote 250,000 tokens where 10 were asked for" in refused
+    assert (row["flags"], row["usage_source"]) == ('["usage_disputed"]', "upstream")
+    assert row["output_tokens"] == 200_000

@@ -189,6 +189,9 @@ class Metrics:
         self._cost = self._counter(
             "weighbridge_cost_usd", "What answers cost. The ledger is the truth.", ("team", "target")
         )
+        self._disputed = self._counter(
+            "weighbridge_disputed_usd", "What providers told beyond the possible, and was not booked.", ("target",)
+        )
         self._baseline = self._counter(
             "weighbridge_baseline_usd",
             "What the same answers would have cost on the baseline target.",
@@ -313,6 +316,8 @@ class Metrics:
             tally.amount += 1
             if attempt.pool:
                 self._observe_speed(attempt, outcome.tier)
+            if attempt.disputed_nanousd:
+                self._disputed.labels(self._target(attempt.target_id)).inc(attempt.disputed_nanousd / NANO_PER_USD)
             if attempt.continues:
                 self._continued.labels(self._target(attempt.target_id), attempt.result).inc()
             if previous is not None and previous != attempt.target_id:

@@ -15,7 +15,7 @@ from cost.errors import PriceRefused, UnknownPrice
 from cost.ledger.entries import Entry
 from cost.ledger.postings import reverse
 from cost.ledger.store import LedgerStore
-from cost.meters import METER_COLUMNS, ZERO_METERS
+from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
 from cost.price_book.correction import (
     MOST_DAYS,
     Correction,
@@ -53,7 +53,7 @@ async def prices(engine: AsyncEngine) -> PriceStore:
 def booked(request_id: str, usage: Usage, price: Price | None = WRONG, **changes: Any) -> Entry:
     """A settled attempt of target `m`, booked as the gateway does."""
     meters = ZERO_METERS if price is None else price.costs_nanousd(usage)
-    tokens = {name: getattr(usage, name) for name in Usage.__struct_fields__ if name.endswith("_tokens")}
+    tokens = {name: getattr(usage, name) for name in TOKEN_COLUMNS}
     facts = {
         "target_id": "m",
         "price_version": "" if price is None else price.version,

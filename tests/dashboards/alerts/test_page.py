@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cost.times import wall_us
+from dashboards.alerts.alert import MEASURE_WORDS, MEASURES
 from dashboards.alerts.store import all_alerts
 from tests.api.webhooks.receiver import SECRET
 from tests.dashboards.pages.teams import asked, keep, running_teams
@@ -52,6 +53,13 @@ async def test_an_alert_is_set_shown_with_its_value_and_removed(running: Running
     assert (alert.organisation_id, alert.team_id, alert.threshold) == ("default", "team_a", 2_500_000_000)
     assert (await tess.post(f"{TEAM}/remove", {"alert_id": alert.alert_id})).location == TEAM
     assert await all_alerts(running.engine) == []
+
+
+async def test_every_measure_can_be_set(running: Running, tess: Browser) -> None:
+    """None lacks its unit or its words."""
+    for measure in MEASURES:
+        assert (await tess.post(TEAM, {**FORM, "name": measure, "measure": measure})).location == TEAM
+    assert {row["name"]: row["measure"] for row in await rows(tess, TEAM)} == MEASURE_WORDS
 
 
 async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Running, tess: Browser) -> None:

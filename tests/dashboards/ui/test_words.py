@@ -8,7 +8,7 @@ from cost.ledger.entries import Entry
 from cost.ledger.orphan_reaper import expiry_of
 from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
-from cost.usage import ABSURD, MISSING, PARTIAL, REASONING_ADDED
+from cost.usage import ABSURD, CACHE_ADDED, CUT_AT_BOUND, DISPUTED, MISSING, PARTIAL, REASONING_ADDED, ZERO
 from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
 from proxy.dispatch.outcome import Unused
 from proxy.plan.route_plan import Reason
@@ -41,7 +41,23 @@ def test_every_reason_of_the_policy_has_words(reason: str) -> None:
     assert "{" not in told
 
 
-@pytest.mark.parametrize("flag", sorted({*CAUSES, *get_args(Unused), ABSURD, MISSING, PARTIAL, REASONING_ADDED}))
+@pytest.mark.parametrize(
+    "flag",
+    sorted(
+        {
+            *CAUSES,
+            *get_args(Unused),
+            ABSURD,
+            CACHE_ADDED,
+            CUT_AT_BOUND,
+            DISPUTED,
+            MISSING,
+            PARTIAL,
+            REASONING_ADDED,
+            ZERO,
+        }
+    ),
+)
 def test_every_flag_of_the_books_has_words(flag: str) -> None:
     """None is shown as it is written in the ledger."""
     assert flag_words(flag) != flag.replace("_", " ")

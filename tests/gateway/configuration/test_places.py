@@ -138,6 +138,22 @@ def test_addresses_of_sqlite(written: str, whole: str) -> None:
     assert Places(None, Path("/data")).database(written) == whole
 
 
+def test_files_of_a_postgresql_address(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates that the database's address names are beside the configuration; `system` is no file, and whole paths stay."""
+    (site / "own ca.pem").write_text("x")
+    address = "postgresql://a:b@db/x?sslmode=verify-full&sslrootcert=%s"
+    for written, whole in (
+        ("own%20ca.pem", f"{site}/own%20ca.pem"),
+        ("system", "system"),
+        (f"{site}/own%20ca.pem",) * 2,
+    ):
+        monkeypatch.setenv("DATABASE_URL", address % written)
+        assert read_environment(site / "gateway.yaml").database() == address % whole
+    monkeypatch.setenv("DATABASE_URL", address % "none.pem")
+    with pytest.raises(ConfigError, match=f"names is not there: {site}/none.pem"):
+        read_environment(site / "gateway.yaml")
+
+
 def test_without_a_configuration_nothing_is_taken_from_the_working_directory(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

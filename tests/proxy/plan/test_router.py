@@ -13,6 +13,7 @@ from providers.config import BreakerConfig
 from proxy.dispatch.load_balancer import TargetRoom
 from proxy.errors import TargetsUnavailable
 from proxy.parse.parsed_request import ParsedRequest
+from proxy.plan.overruns import Overruns
 from proxy.plan.route_plan import OwnPool, Policy
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router
@@ -63,7 +64,7 @@ async def routed(
 ) -> tuple[RoutedRequest, _Capacity]:
     dispatcher = _Capacity(found)
     given: Any = dispatcher
-    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
+    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given, Overruns(lambda: 0.0))
     policy = Policy(pooled=frozenset({"own"}), pools=(pool,))
     context = a_context(catalog=Catalog(targets={each.target_id: each for each in (_OWN, MINI)}), policy=policy)
     caller = msgspec.structs.replace(ALICE, settings=TeamSettings(spill_over=spill_over))
@@ -111,7 +112,7 @@ async def test_who_finds_a_pool_empty_is_told_when_it_may_be_there() -> None:
     """Not to come again in a moment while engines take minutes to start."""
     given: Any = _Capacity(None)
     empty = msgspec.structs.replace(_OWN, deployments=())
-    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given)
+    router = Router(Affinity(lambda: 0.0), Breakers(BreakerConfig(), lambda: 0.0), given, Overruns(lambda: 0.0))
     context = a_context(
         catalog=Catalog(targets={"own": empty}), policy=Policy(pooled=frozenset({"own"}), pools=(_POOL,))
     )

@@ -1,0 +1,216 @@
+"""What upstreams say that they used, true or not: the `openai` client at one end, the ledger at the other."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from tests.providers.wires import LITELLM_WARNINGS, provider
+from tests.running_gateway import DEAR_PRICES, Running, running_gateway
+from tests.scenarios.test_model_facts import ASK, PICTURE, answer, bare, budget, client
+
+pytestmark = LITELLM_WARNINGS
+
+_CHUNKS = 3_000
+_LEARNT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the configuration refers to."""
+    monkeypatch.setenv("MADE_UP_KEY", "made-up")
+
+
+def telling(usage: dict[str, Any]) -> Callable[..., Any]:
+    """Return an upstream that answers with one word and tells this usage."""
+
+    async def reply(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response(answer(body) | {"usage": usage})
+
+    return reply
+
+
+async def endless(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Streams 3,000 words, whatever was asked for, and tells them at the end."""
+    if not body.get("stream"):
+        return web.json_response(answer(body) | {"usage": {"prompt_tokens": 10, "completion_tokens": 1}})
+    reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await reply.prepare(request)
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+    for number in range(_CHUNKS):
+        choice = {"index": 0, "delta": {"role": "assistant", "content": f"word{number} "}, "finish_reason": None}
+        await reply.write(b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n")
+    usage = {"prompt_tokens": 10, "completion_tokens": _CHUNKS, "total_tokens": 10 + _CHUNKS}
+    last = {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}
+    await reply.write(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n")
+    return reply
+
+
+async def booked(gateway: Running) -> dict[str, Any]:
+    """Return the last settled row."""
+    return dict((await gateway.rows("entry = 'settle'"))[-1])
+
+
+@pytest.mark.parametrize(
+    ("messages", "usage", "found"),
+    [
+        (PICTURE, {"prompt_tokens": 33_000, "completion_tokens": 20, "total_tokens": 33_020}, (33_000, 20)),
+        (
+            ASK,
+            {
+                "prompt_tokens": 12,
+                "completion_tokens": 5_040,
+                "total_tokens": 5_052,
+                "completion_tokens_details": {"reasoning_tokens": 5_000},
+            },
+            (12, 5_040),
+        ),
+        (ASK, {"prompt_tokens": 12.0, "completion_tokens": 7.0, "total_tokens": 19.0}, (12, 7)),
+        (ASK, {"prompt_tokens": "12", "completion_tokens": "7", "total_tokens": "19"}, (12, 7)),
+        (ASK, {"prompt_tokens": 900, "completion_tokens": 7, "total_tokens": 907}, (900, 7)),
+    ],
+    ids=["a picture", "reasoning", "floats", "strings", "a hidden system message"],
+)
+async def test_what_is_possible_is_booked_as_told(
+    tmp_path: Path, messages: Any, usage: dict[str, Any], found: tuple[int, int]
+) -> None:
+    """Also where nobody knows the model's limits."""
+    async with provider(telling(usage)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="some-model", messages=messages)
+            row = await booked(gateway)
+    assert (row["input_tokens"], row["output_tokens"]) == found
+    assert (row["usage_source"], row["flags"]) == ("upstream", "[]")
+
+
+async def test_text_that_is_said_to_be_nothing_is_estimated(tmp_path: Path) -> None:
+    """A host that counts nothing still bills."""
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    async with provider(telling(nothing)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="some-model", messages=ASK)
+            row = await booked(gateway)
+    assert row["input_tokens"] > 0
+    assert row["output_tokens"] > 0
+    assert (row["usage_source"], row["flags"]) == ("estimated", '["usage_zero"]')
+
+
+async def test_a_prompt_has_no_more_tokens_than_bytes(tmp_path: Path) -> None:
+    """What is told beyond is disputed, and a hard budget asks the model no more."""
+    boast = {"prompt_tokens": 250_000, "completion_tokens": 2, "total_tokens": 250_002}
+    async with provider(telling(boast)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES, max_context_tokens=128_000)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            refused = ""
+            async with asyncio.timeout(_LEARNT_S):
+                # The process learns of the budget after its first reservation.
+                while not refused:
+                    try:
+                        await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
+                    except openai.BadRequestError as error:
+                        refused = str(error)
+                    await asyncio.sleep(0.05)
+            rows = await gateway.rows("entry = 'settle'")
+    assert "told 250,000 prompt tokens of at most" in refused
+    assert {row["flags"] for row in rows} == {'["usage_disputed"]'}
+    assert all(row["input_tokens"] < 2_500 and row["disputed_nanousd"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+async def test_a_stream_beyond_its_limit_is_cut_where_a_hard_budget_holds_it(tmp_path: Path, *, hard: bool) -> None:
+    """The caller has what was asked for, ended as by the limit; without a hard budget it has all, and all is booked."""
+    async with provider(endless) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            if hard:
+                await budget(gateway.engine, "100.00")
+            async with asyncio.timeout(_LEARNT_S):
+                while True:
+                    stream = await ask.chat.completions.create(
+                        model="some-model", messages=ASK, max_tokens=10, stream=True
+                    )
+                    events = [each async for each in stream]
+                    row = await booked(gateway)
+                    reason = [each.choices[0].finish_reason for each in events if each.choices][-1]
+                    # The process learns of the budget after its first reservation.
+                    if not hard or reason == "length":
+                        break
+    words = sum(bool(each.choices and each.choices[0].delta.content) for each in events)
+    if hard:
+        assert reason == "length"
+        assert words < _CHUNKS
+        assert row["flags"] == '["cut_at_bound","usage_missing"]'
+    else:
+        assert (reason, words) == ("stop", _CHUNKS)
+        assert (row["output_tokens"], row["flags"]) == (_CHUNKS, "[]")
+
+
+_SPEECH: Any = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+_HEARD: Any = [
+    {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "UklG" * 1_000, "format": "wav"}}]}
+]
+_SPOKEN = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 500,
+    "total_tokens": 1_500,
+    "prompt_tokens_details": {"audio_tokens": 1_000, "cached_tokens": 0, "text_tokens": 0},
+    "completion_tokens_details": {"audio_tokens": 500, "reasoning_tokens": 0},
+}
+_OF_GPT_AUDIO = {"source": "litellm", "name": "gpt-audio"}
+
+
+async def test_sound_is_booked_at_the_price_of_sound(tmp_path: Path) -> None:
+    """A thousand tokens heard and 500 spoken by gpt-audio are $0.064, which as text would be $0.0075."""
+    async with provider(telling(_SPOKEN)) as served:
+        entry = bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="some-model", messages=_HEARD, **_SPEECH)
+            row = await booked(gateway)
+    assert row["cost_nanousd"] == 64_000_000
+    assert (row["audio_input_tokens"], row["audio_output_tokens"]) == (1_000, 500)
+    assert (row["audio_input_nanousd"], row["audio_output_nanousd"]) == (32_000_000, 32_000_000)
+    assert (row["usage_source"], row["flags"]) == ("upstream", "[]")
+
+
+async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
+    """Eighty calls, eight at once, of six cents each under half a dollar: what was booked, which is what is billed, is within it."""
+    statuses: Counter[int] = Counter()
+    async with provider(telling(_SPOKEN)) as served:
+        entries = [
+            bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO),
+            bare("unpriced", served, provider="elsewhere"),
+        ]
+        running = running_gateway(tmp_path, entries, cost={"unpriced": "book"})
+        async with running as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "0.50")
+            async with asyncio.timeout(_LEARNT_S):
+                # Once the process knows of the budget, it refuses what has no price.
+                with contextlib.suppress(openai.APIStatusError):
+                    while True:
+                        await ask.chat.completions.create(model="unpriced", messages=ASK)
+
+            async def call() -> None:
+                for _ in range(10):
+                    try:
+                        await ask.chat.completions.create(
+                            model="some-model", messages=_HEARD, max_tokens=500, **_SPEECH
+                        )
+                        statuses[200] += 1
+                    except openai.APIStatusError as error:
+                        statuses[error.status_code] += 1
+
+            await asyncio.gather(*(call() for _ in range(8)))
+            rows = await gateway.rows("entry = 'settle' AND target_id = 'some-model'")
+    assert statuses == {200: len(rows), 402: 80 - len(rows)}
+    assert {row["cost_nanousd"] for row in rows} == {64_000_000}
+    assert 0 < len(rows) * 64_000_000 <= 500_000_000
