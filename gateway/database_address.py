@@ -4,12 +4,11 @@ PostgreSQL's is libpq's: `postgresql://USER:PASSWORD@HOST1:5432,HOST2:5432/NAME?
 parameters are those of `PARAMETERS`; others are refused by name.
 """
 
-import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -81,8 +80,8 @@ PARAMETERS: Final[Mapping[str, _Use]] = {
 
 _LIBPQ_SSL: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _SSL_WORDS: Final = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
-_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
-_FILE: Final = re.compile(rf"([?&](?:{'|'.join(_FILES)})=)([^&#]*)")
+FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+"""Parameters that name files."""
 _HOME_ROOT: Final = Path("~/.postgresql/root.crt")
 _WRITABLE: Final = "read-write"
 
@@ -108,7 +107,7 @@ def check_address(url: str) -> None:
         return
     address = read_address(url)
     given = dict(parse_qsl(urlsplit(address.dsn).query))
-    files = {name: given[name] for name in _FILES if name in given}
+    files = {name: given[name] for name in FILES if name in given}
     mode = given.get("sslmode", "")
     if mode.startswith("verify-") and "sslrootcert" not in files and not _HOME_ROOT.expanduser().exists():
         raise UnknownDatabase(
@@ -117,18 +116,6 @@ def check_address(url: str) -> None:
     for name, file in files.items():
         if not Path(file).is_file():
             raise UnknownDatabase(f"the file that `{name}` of the database's address names is not there: {file}")
-
-
-def with_whole_files(url: str, place: Callable[[Path], Path]) -> str:
-    """Return a PostgreSQL address in which `place` made the files whole that it names; any other as it is."""
-    if url.startswith("sqlite"):
-        return url
-
-    def whole(found: re.Match[str]) -> str:
-        written = unquote(found[2])
-        return found[0] if written in {"", "system"} else f"{found[1]}{quote(str(place(Path(written))), safe='/')}"
-
-    return _FILE.sub(whole, url)
 
 
 def database_kind(url: str) -> DatabaseKind:

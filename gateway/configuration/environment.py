@@ -11,10 +11,11 @@ from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import DATABASE, Places, moved_data
-from gateway.database_address import UnknownDatabase, check_address, with_whole_files
+from gateway.database_address import FILES, UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
+from proxy.shared.redis.redis_config import FILES as REDIS_FILES
 from proxy.shared.redis.redis_config import RedisSection, address_problem
 from settings.words import closest, in_words
 
@@ -77,7 +78,7 @@ class Environment(BaseSettings):
         """Return the database's address. It may hold a password: never show it. Raises ConfigError."""
         if self.database_url is not None:
             url = self.places.database(self.database_url.get_secret_value())
-            return with_whole_files(url, self.places.given)
+            return self.places.files_in(url, FILES)
         return f"sqlite+aiosqlite:///{self.places.kept(DATABASE)}"
 
     def moved_data(self, *, has_files: bool = False) -> list[Problem]:
@@ -88,8 +89,8 @@ class Environment(BaseSettings):
     def redis(self, section: RedisSection) -> str | None:
         """Return the shared Redis's address, or None. It may hold a password: never show it."""
         if self.redis_url is not None:
-            return self.redis_url.get_secret_value()
-        return None if section.url is None else resolve_secret(section.url)
+            return self.places.files_in(self.redis_url.get_secret_value(), REDIS_FILES)
+        return None if section.url is None else self.places.files_in(resolve_secret(section.url), REDIS_FILES)
 
     def server_overrides(self) -> dict[str, Any]:
         """Return the keys of the `server` section that the environment overrides."""
@@ -137,7 +138,7 @@ def read_environment(config: Path | None = None) -> Environment:
     if environment.database_url is not None:
         try:
             url = environment.database_url.get_secret_value()
-            check_address(with_whole_files(url, environment.places.given))
+            check_address(environment.places.files_in(url, FILES))
         except UnknownDatabase as error:
             problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
     if environment.redis_url is not None:
