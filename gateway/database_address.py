@@ -80,7 +80,8 @@ PARAMETERS: Final[Mapping[str, _Use]] = {
 
 _LIBPQ_SSL: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _SSL_WORDS: Final = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
-_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+"""Parameters that name files."""
 _HOME_ROOT: Final = Path("~/.postgresql/root.crt")
 _WRITABLE: Final = "read-write"
 
@@ -106,7 +107,7 @@ def check_address(url: str) -> None:
         return
     address = read_address(url)
     given = dict(parse_qsl(urlsplit(address.dsn).query))
-    files = {name: given[name] for name in _FILES if name in given}
+    files = {name: given[name] for name in FILES if name in given}
     mode = given.get("sslmode", "")
     if mode.startswith("verify-") and "sslrootcert" not in files and not _HOME_ROOT.expanduser().exists():
         raise UnknownDatabase(
@@ -114,7 +115,7 @@ def check_address(url: str) -> None:
         )
     for name, file in files.items():
         if not Path(file).is_file():
-            raise UnknownDatabase(f"the file that `{name}` of the database's address names is not there")
+            raise UnknownDatabase(f"the file that `{name}` of the database's address names is not there: {file}")
 
 
 def database_kind(url: str) -> DatabaseKind:

@@ -36,8 +36,8 @@ def check_config(
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
 
-    environment = read_environment()
-    file = file or config or environment.config
+    environment = read_environment(file or config)
+    file = environment.config
     settings = load(file, environment, secrets_from=None)
     assert file is not None  # noqa: S101 - `load` refuses to go on without a file
     for warning in without_effect(file):

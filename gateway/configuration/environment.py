@@ -11,10 +11,11 @@ from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import DATABASE, Places, moved_data
-from gateway.database_address import UnknownDatabase, check_address
+from gateway.database_address import FILES, UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
+from proxy.shared.redis.redis_config import FILES as REDIS_FILES
 from proxy.shared.redis.redis_config import RedisSection, address_problem
 from settings.words import closest, in_words
 
@@ -80,7 +81,8 @@ class Environment(BaseSettings):
     def database(self) -> str:
         """Return the database's address. It may hold a password: never show it. Raises ConfigError."""
         if self.database_url is not None:
-            return self.places.database(self.database_url.get_secret_value())
+            url = self.places.database(self.database_url.get_secret_value())
+            return self.places.files_in(url, FILES)
         return f"sqlite+aiosqlite:///{self.places.kept(DATABASE)}"
 
     def moved_data(self, *, has_files: bool = False) -> list[Problem]:
@@ -91,8 +93,8 @@ class Environment(BaseSettings):
     def redis(self, section: RedisSection) -> str | None:
         """Return the shared Redis's address, or None. It may hold a password: never show it."""
         if self.redis_url is not None:
-            return self.redis_url.get_secret_value()
-        return None if section.url is None else resolve_secret(section.url)
+            return self.places.files_in(self.redis_url.get_secret_value(), REDIS_FILES)
+        return None if section.url is None else self.places.files_in(resolve_secret(section.url), REDIS_FILES)
 
     def server_overrides(self) -> dict[str, Any]:
         """Return the keys of the `server` section that the environment overrides."""
@@ -130,6 +132,7 @@ def read_environment(config: Path | None = None) -> Environment:
         )
     try:
         environment = Environment()
+        environment = environment if config is None else environment.model_copy(update={"config": config})
     except ValidationError as error:
         problems += [
             Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
@@ -138,7 +141,8 @@ def read_environment(config: Path | None = None) -> Environment:
         raise ConfigError(problems) from error
     if environment.database_url is not None:
         try:
-            check_address(environment.database_url.get_secret_value())
+            url = environment.database_url.get_secret_value()
+            check_address(environment.places.files_in(url, FILES))
         except UnknownDatabase as error:
             problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
     if environment.redis_url is not None:
@@ -150,7 +154,7 @@ def read_environment(config: Path | None = None) -> Environment:
         problems.append(Problem("environment", 0, "HTTPS_PROXY", str(error)))
     if problems:
         raise ConfigError(problems)
-    return environment if config is None else environment.model_copy(update={"config": config})
+    return environment
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -8,9 +8,10 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 from pydantic import BaseModel
@@ -34,6 +35,8 @@ _SQLITE: Final = re.compile(
     r"(?P<scheme>sqlite(?:\+\w+)?:///)(?P<path>(?!/|file:|:memory:)[^?]+)(?P<rest>\?.*)?\Z", re.DOTALL
 )
 _FILE: Final = "file:"
+_NO_FILE: Final = frozenset({"", "system"})
+"""libpq's word for the machine's own certificates stands where a file may."""
 _Config = TypeVar("_Config", bound=BaseModel)
 
 
@@ -64,6 +67,15 @@ class Places(msgspec.Struct, frozen=True):
         found = _SQLITE.match(address)
         assert found is not None  # noqa: S101 - it has a path
         return f"{found['scheme']}{self.kept(path)}{found['rest'] or ''}"
+
+    def files_in(self, address: str, parameters: Iterable[str]) -> str:
+        """Return an address in which these parameters, which name files, have whole paths. Raises ConfigError."""
+
+        def whole(found: re.Match[str]) -> str:
+            written = unquote(found[2])
+            return found[0] if written in _NO_FILE else found[1] + quote(str(self.given(Path(written))), safe="/")
+
+        return re.sub(rf"([?&](?:{'|'.join(parameters)})=)([^&#]*)", whole, address)
 
     def _beside(self, path: Path) -> Path:
         if path.is_absolute():

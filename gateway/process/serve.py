@@ -20,7 +20,7 @@ from api.webhooks.sender import destinations_of
 from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import first_peppers, pepper_to_make, peppers, unverified
+from gateway.configuration.peppers import pepper_to_make, peppers
 from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
@@ -131,35 +131,17 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-async def _migrate(environment: Environment) -> None:
+async def _prepare(config: GatewayConfig, environment: Environment) -> None:
     from gateway.database import make_engine  # noqa: PLC0415 - workers find the schema in place
+    from gateway.process.prepare_pepper import prepare_pepper  # noqa: PLC0415 - with the database's modules
     from gateway.schema import prepare_for_serving  # noqa: PLC0415
 
     engine = make_engine(environment.database())
     try:
         await prepare_for_serving(engine, may_migrate=environment.migrate, say=functools.partial(_log.warning, "%s"))
+        await prepare_pepper(engine, config, environment)
     finally:
         await engine.dispose()
-
-
-async def _prepare(config: GatewayConfig, environment: Environment) -> None:
-    await _migrate(environment)
-    await _verify_pepper(config, environment)
-
-
-async def _verify_pepper(config: GatewayConfig, environment: Environment) -> None:
-    """Make the pepper where there is none and no key either, and tell of keys that this gateway does not verify."""
-    from accounts.store import AccountStore  # noqa: PLC0415 - with the database's modules
-    from gateway.database import make_engine  # noqa: PLC0415
-
-    engine = make_engine(environment.database())
-    try:
-        keys = await AccountStore(engine).keys_by_pepper()
-    finally:
-        await engine.dispose()
-    told = unverified(keys, first_peppers(config, environment, keys))
-    if told is not None:
-        _log.error("%s", told)
 
 
 def _supervise(

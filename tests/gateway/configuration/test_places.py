@@ -15,6 +15,7 @@ from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import Places, unwritable
 from gateway.configuration.settings import load
 from gateway.process.serve import check_places
+from proxy.shared.redis.redis_config import RedisSection
 from settings.types import is_given, is_kept
 
 CONFIG = """\
@@ -136,6 +137,29 @@ def _inside(annotation: Any) -> list[Any]:
 def test_addresses_of_sqlite(written: str, whole: str) -> None:
     """A relative file in a SQLite address is kept as any other; no other address changes."""
     assert Places(None, Path("/data")).database(written) == whole
+
+
+def test_files_of_a_postgresql_address(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates that the database's address names are beside the configuration; `system` is no file, and whole paths stay."""
+    (site / "own ca.pem").write_text("x")
+    address = "postgresql://a:b@db/x?sslmode=verify-full&sslrootcert=%s"
+    for written, whole in (
+        ("own%20ca.pem", f"{site}/own%20ca.pem"),
+        ("system", "system"),
+        (f"{site}/own%20ca.pem",) * 2,
+    ):
+        monkeypatch.setenv("DATABASE_URL", address % written)
+        assert read_environment(site / "gateway.yaml").database() == address % whole
+    monkeypatch.setenv("DATABASE_URL", address % "none.pem")
+    with pytest.raises(ConfigError, match=f"names is not there: {site}/none.pem"):
+        read_environment(site / "gateway.yaml")
+
+
+def test_files_of_a_redis_address(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates that Redis's address names are beside the configuration, too."""
+    monkeypatch.setenv("REDIS_URL", "rediss://r:6379/0?ssl_ca_certs=ca.pem&ssl_keyfile=/k.pem")
+    whole = f"rediss://r:6379/0?ssl_ca_certs={site}/ca.pem&ssl_keyfile=/k.pem"
+    assert read_environment(site / "gateway.yaml").redis(RedisSection()) == whole
 
 
 def test_without_a_configuration_nothing_is_taken_from_the_working_directory(
