@@ -139,9 +139,12 @@ def _is_disconnect(error: Exception) -> bool:
 
 
 def _of_the_database(error: Exception) -> str | None:
-    told = _LASTING_IN_SQLITE.get(_sqlite_code(error) or 0) or _LASTING_IN_POSTGRES.get(_sqlstate(error) or "")
+    told = _LASTING_IN_SQLITE.get(_sqlite_code(error) or 0)
     if told is not None:
         return told
+    told = _LASTING_IN_POSTGRES.get(_sqlstate(error) or "")
+    if told is not None:
+        return f"{told}; the server says: {_reason(error)}"
     if _is("asyncpg.exceptions", "TargetServerAttributeNotMatched", error):
         return "none of the database's hosts takes writes now (DATABASE_URL)"
     if _is("sqlalchemy.exc", "SQLAlchemyError", error) or _sqlstate(error) is not None:
