@@ -224,8 +224,11 @@ class Attempt:
         # The entry has the likely maximum, which is booked when the process dies; budgets hold the upper bound.
         most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
-        await self._books.reserve(entry, most)
+        is_held = await self._books.reserve(entry, most)
         self._reserve = entry
+        if is_held and not self.routed.facts.bounded:
+            # This process did not know of the budget yet when it planned.
+            self.routed = replace(self.routed, facts=replace(self.routed.facts, bounded=True))
 
     def observe(self, events: list[Event]) -> None:
         """Count tokens, characters and usage from a batch of events."""
