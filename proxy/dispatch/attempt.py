@@ -265,8 +265,8 @@ class Attempt:
     @property
     def outgrew(self) -> bool:
         """True once its stream is longer than what a hard budget holds for it."""
-        facts = self.routed.facts
-        return facts.bounded and outgrows_bound(self.candidate.target, facts, self.token_events, self.chars)
+        routed = self.routed
+        return routed.facts.bounded and outgrows_bound(self.candidate.target, routed, self.token_events, self.chars)
 
     @property
     def overrun(self) -> str:
@@ -468,7 +468,8 @@ class Attempt:
                 self.wire_usage,
                 token_events=self.token_events,
                 chars=self.chars,
-                stale=self._stale,
+                # What was cut has no last report, whatever a running one told.
+                stale=self._stale or (not self.finished and self.outgrew),
                 units=self.units,
             )
             if self.cached_before is not None:
