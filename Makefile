@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-callers: $(VENV)/.dev  ## 10,000 callers with a stream each on two workers
 
 bench-overload: $(VENV)/.dev  ## up to three times what the target, or the gateway itself, can carry
 	@$(BIN)/python -m benchmarks.overload
+
+bench-overspend: $(VENV)/.dev  ## 7,500 calls at upstreams of which one answer in ten ignores its bound or lies, against 250 hard budgets
+	@$(BIN)/python -m benchmarks.overspend
 
 bench-fairness: $(VENV)/.dev  ## one team at ten times its share, and the latency of the other nine
 	@$(BIN)/python -m benchmarks.fairness

@@ -14,7 +14,7 @@ One rule holds for what an upstream tells (`from_openai`):
 2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
    reconciliation. A limit that nobody knows is no reason to dispute.
 3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
-   was delivered are replaced by our estimate, with a flag.
+   was delivered, or fewer tokens than it can have, are replaced by our estimate, with a flag.
 """
 
 import re
@@ -62,7 +62,7 @@ DISPUTED: Final = "usage_disputed"
 MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 ZERO: Final = "usage_zero"
-"""Flag of a report of 0 tokens where there was text."""
+"""Flag of a report of 0 tokens, or of fewer than possible, where there was text."""
 REASONING_ADDED: Final = "reasoning_added"
 CACHE_ADDED: Final = "cache_added"
 """Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
@@ -135,13 +135,15 @@ def from_openai(
     max_input_tokens: int,
     max_output_tokens: int,
     flags: tuple[str, ...] = (),
+    least_output_tokens: int = 0,
     zeros_are_told: bool = True,
 ) -> Usage:
     """Return the usage that a report in OpenAI's dialect comes to, by the rule at the top of this module.
 
     `raw` is a mapping or an object with these names. Everything cached is a part of `prompt_tokens`. litellm adds
     `cache_read_input_tokens` and `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
-    `max_input_tokens` and `max_output_tokens` are the most that is possible. False for `zeros_are_told` takes a zero for
+    `max_input_tokens` and `max_output_tokens` are the most that is possible, and
+    `least_output_tokens` are the fewest. False for `zeros_are_told` takes a zero for
     missing where the estimate is more.
     """
     try:
@@ -149,7 +151,7 @@ def from_openai(
     except _UnreadableError:
         return _as_estimate(estimate, (*flags, ABSURD))
     if not zeros_are_told:
-        counts = _without_zeros(counts, estimate)
+        counts = _without_zeros(counts, estimate, least_output_tokens)
     if counts.input_tokens is None and counts.output_tokens is None:
         return _as_estimate(estimate, (*flags, *(counts.flags or (MISSING,))))
     if counts.input_tokens is None or counts.output_tokens is None:
@@ -223,10 +225,11 @@ def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
     return msgspec.structs.replace(estimate, source="estimated", flags=_union(estimate.flags, flags))
 
 
-def _without_zeros(counts: _Counts, estimate: Usage) -> _Counts:
-    """Return the counts without the zeros that our own count of what was read and written belies."""
+def _without_zeros(counts: _Counts, estimate: Usage, least_output: int) -> _Counts:
+    """Return the counts without the zeros, and what is no better, that our own count of what was read and written belies."""
     no_input = counts.input_tokens == 0 and estimate.input_tokens > 0
-    no_output = counts.output_tokens == 0 and estimate.output_tokens > 0
+    told = counts.output_tokens
+    no_output = told is not None and (told < least_output or (told == 0 and estimate.output_tokens > 0))
     if not (no_input or no_output):
         return counts
     return msgspec.structs.replace(

@@ -53,6 +53,7 @@ from proxy.learning.tunings import TuningWatch
 from proxy.parse.parsed_request import RequestParser
 from proxy.pipeline import RequestPipeline
 from proxy.plan.evidence import Evidence
+from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import learn_from_own_requests
 from proxy.plan.session_affinity import Affinity
@@ -101,6 +102,7 @@ class ProcessPipeline:
         self._served_as = config.selfhosted.upstream_models()
         """Both keep their values of the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
+        self.overruns = Overruns(time.monotonic)
         self.refusals = Refusals(wall_us)
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
@@ -170,6 +172,7 @@ class ProcessPipeline:
             ),
             classifier=self.classifier,
             affinity=Affinity(time.monotonic),
+            overruns=self.overruns,
             breakers=self.breakers,
             dispatcher=self.dispatcher,
             observers=(

@@ -463,15 +463,20 @@ def fields_of(payload: bytes) -> dict[str, msgspec.Raw]:
 
 def _parts_chars(content: Any) -> int:
     """Return characters of a list of content parts, which some upstreams send in place of text."""
-    parts = content if isinstance(content, list) else ()
-    return sum(len(text) for part in parts if isinstance(part, dict) and isinstance(text := part.get("text"), str))
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    # Mistral's reasoning is a part of its own, with parts of text in it.
+    inner = [each for part in parts if isinstance(told := part.get("thinking"), list) for each in told]
+    texts = [part.get("text") for part in (*parts, *inner) if isinstance(part, dict)]
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _non_content_chars(part: _Delta) -> int:
-    """Return characters generated beside the content: refusals, reasoning and tool calls."""
+    """Return characters generated beside the content: refusals, reasoning, tool calls and what is spoken."""
     texts = (part.refusal, part.reasoning_content or part.reasoning)
     chars = sum(len(text) for text in texts if isinstance(text, str))
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
+    if isinstance(part.audio, dict) and isinstance(spoken := part.audio.get("transcript"), str):
+        chars += len(spoken)
     return chars + _function_chars(part.function_call)
 
 

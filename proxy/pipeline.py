@@ -66,6 +66,7 @@ class RequestPipeline:
         tracing: Tracing | None = None,
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
+        overruns: Overruns | None = None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
@@ -79,7 +80,7 @@ class RequestPipeline:
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
-        overruns = Overruns(clock)
+        overruns = overruns or Overruns(clock)
         self._breakers = breakers
         self._router = Router(affinity, breakers, dispatcher.room, overruns, rates)
         self._dispatcher = dispatcher

@@ -233,6 +233,10 @@ class BudgetReservations:
         await self._wait_for_grant(key, hold)
         return True
 
+    def holds(self, entry: Entry) -> bool:
+        """Return True while a hard budget holds money for this attempt."""
+        return (entry.request_id, entry.attempt) in self._open
+
     def release(self, entry: Entry) -> None:
         """Drop the hold of an attempt that is not made."""
         self._drop_hold((entry.request_id, entry.attempt))

@@ -27,7 +27,7 @@ class BudgetedBooks:
         """True where there is any budget, as far as this process knows."""
         return not self._holds.none_needed
 
-    def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> Coroutine[Any, Any, None]:
+    def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> Coroutine[Any, Any, bool]:
         """Hold the money, then write the reserve. Raises what either raises; nothing is held then.
 
         `hold_nanousd` is the most that the attempt may cost; None takes the entry's own `cost_nanousd`.
@@ -36,7 +36,7 @@ class BudgetedBooks:
             return self._books.reserve(entry, hold_nanousd)
         return self._reserve_held(entry, hold_nanousd)
 
-    async def _reserve_held(self, entry: Entry, hold_nanousd: int | None) -> None:
+    async def _reserve_held(self, entry: Entry, hold_nanousd: int | None) -> bool:
         if await self._holds.hold(entry, hold_nanousd):
             # The hold may have waited past midnight, and counts in the period that the entry is dated in.
             entry = msgspec.structs.replace(entry, at_us=max(entry.at_us, self._holds.now_us()))
@@ -45,6 +45,7 @@ class BudgetedBooks:
         except BaseException:
             self._holds.release(entry)
             raise
+        return self._holds.holds(entry)
 
     def settle(self, entry: Entry) -> None:
         """Settle the hold and close the reserve. Never raises and never waits."""

@@ -32,8 +32,8 @@ class Books(Protocol):
         """True where some budget is kept, so that `reserve` has to be told what to hold."""
         ...
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
-        """Write a reserve; durable when it returns.
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
+        """Write a reserve; durable when it returns. Return True where a hard budget holds money for it.
 
         Raises LedgerUnavailable. `hold_nanousd` is the most that the attempt may cost.
         """
@@ -80,7 +80,7 @@ class Ledger:
         self._journal.open()
         self._looking = asyncio.create_task(self._look_on(), name="journal-look")
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:  # noqa: ARG002  No budgets here.
         """Book the most that an attempt may cost; durable when it returns. Raises LedgerUnavailable."""
         safe = self._journal.reserve(entry)
         try:
@@ -89,6 +89,7 @@ class Ledger:
             # The reserve is written or about to be, and the attempt will not be made.
             self.settle(void_of(entry))
             raise
+        return False
 
     def settle(self, entry: Entry) -> None:
         """Close a reserve. Safe in a cancelled task: it neither waits nor raises."""
@@ -148,11 +149,12 @@ class MemoryLedger:
     async def start(self) -> None:
         """Do nothing: there is nothing to open."""
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:  # noqa: ARG002  No budgets here.
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:  # noqa: ARG002  No budgets here.
         """Keep the entry. Raises LedgerUnavailable when `accepting` is False."""
         if not self.accepting:
             raise LedgerUnavailable("these books were told to refuse")
         self.entries.append(entry)
+        return False
 
     def settle(self, entry: Entry) -> None:
         """Keep the entry."""

@@ -11,6 +11,7 @@ from gateway.link.link import Hello, Synced
 from gateway.link.questions import QUESTIONS
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
+from proxy.plan.overruns import Overrun
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.traffic.counting import TrafficTold
 from selfhosted.health.host_messages import FROM_PROCESS, TO_FLEET
@@ -62,6 +63,12 @@ class ProcessesCounted(msgspec.Struct, frozen=True):
     live: int
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """Targets that hard budgets pass over: a worker's news of one, or the control plane's of all."""
+
+    overruns: dict[str, Overrun]
+
+
 VOCABULARY: Final = Vocabulary(
     (
         Hello,
@@ -75,6 +82,7 @@ VOCABULARY: Final = Vocabulary(
         CountsTold,
         ResponseQueued,
         ProcessesCounted,
+        SetAside,
         *TO_FLEET,
         *FROM_PROCESS,
     )

@@ -42,6 +42,7 @@ from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.other_hosts import OtherHosts, open_other_hosts
+from gateway.wiring.overruns import share_overruns
 from gateway.wiring.people import open_people
 from gateway.wiring.prober import OpenProber, adopt_costs, open_prober
 from gateway.wiring.processes import count_workers
@@ -91,6 +92,7 @@ class ControlPlane:
         self._is_draining = False
         self._reports: tuple[WorkerReport, ...] | None = None
         self.hub = Hub(VOCABULARY)
+        share_overruns(self.hub, self.live.overruns)
         self._reloaded: list[Callable[[], None]] = []
         """Called after a reload."""
 

@@ -21,6 +21,7 @@ from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
+from gateway.wiring.overruns import exchange_overruns
 from gateway.wiring.processes import told_processes
 from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.health import Health, Starting
@@ -123,6 +124,7 @@ class DataPlane:
             boot_id = opened.ledger.boot_id
             fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
             _hear_of_fleet(link, fleet)
+            exchange_overruns(link, live.overruns)
             link.start(Hello(boot_id, os.getpid()))
             self._database = database = WriteCheck(engine)
             try:

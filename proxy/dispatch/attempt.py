@@ -224,8 +224,11 @@ class Attempt:
         # The entry has the likely maximum, which is booked when the process dies; budgets hold the upper bound.
         most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
-        await self._books.reserve(entry, most)
+        is_held = await self._books.reserve(entry, most)
         self._reserve = entry
+        if is_held and not self.routed.facts.bounded:
+            # This process did not know of the budget yet when it planned.
+            self.routed = replace(self.routed, facts=replace(self.routed.facts, bounded=True))
 
     def observe(self, events: list[Event]) -> None:
         """Count tokens, characters and usage from a batch of events."""
@@ -262,8 +265,8 @@ class Attempt:
     @property
     def outgrew(self) -> bool:
         """True once its stream is longer than what a hard budget holds for it."""
-        facts = self.routed.facts
-        return facts.bounded and outgrows_bound(self.candidate.target, facts, self.token_events, self.chars)
+        routed = self.routed
+        return routed.facts.bounded and outgrows_bound(self.candidate.target, routed, self.token_events, self.chars)
 
     @property
     def overrun(self) -> str:
@@ -465,7 +468,8 @@ class Attempt:
                 self.wire_usage,
                 token_events=self.token_events,
                 chars=self.chars,
-                stale=self._stale,
+                # What was cut has no last report, whatever a running one told.
+                stale=self._stale or (not self.finished and self.outgrew),
                 units=self.units,
             )
             if self.cached_before is not None:

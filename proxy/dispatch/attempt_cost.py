@@ -19,6 +19,14 @@ from proxy.plan.routed_request import RoutedRequest
 # upstream merged tokens into larger events; otherwise an event is a token.
 _CHARS_PER_TOKEN: Final = 4
 
+_CHARS_OF_NO_LETTER: Final = 2
+"""Characters an event, on average, from which on events are no single letters."""
+
+_LONGEST_TOKEN: Final = 128
+"""Characters of the longest token of the tokenizers in use: blanks of OpenAI's."""
+
+_ECHO: Final = "an echo"
+
 _MARKS: Final = 16
 """Tokens that some engines count beside each choice of an answer: its marks of beginning and end."""
 
@@ -138,18 +146,31 @@ def broken_bound(target: Target, facts: Facts, usage: Usage) -> str:
     return ""
 
 
-def outgrows_bound(target: Target, facts: Facts, token_events: int, chars: int) -> bool:
+def outgrows_bound(target: Target, routed: RoutedRequest, token_events: int, chars: int) -> bool:
     """Return whether a stream under a hard budget has surely become longer than what is held for it.
 
-    An event may be a part of a token or hold many, and a token may be one character or many blanks, so both counts must be over;
-    characters alone decide at sixteen a token, which no text reaches.
+    An echo has the prompt in it, so nothing is sure.
     """
+    facts = routed.facts
     longest = longest_answer(target, facts)
-    if longest is None:
-        return False
-    held = (longest + _MARKS) * facts.choices
+    return (
+        longest is not None
+        and _ECHO not in routed.request.text_needs
+        and _is_longer(longest, facts, token_events, chars)
+    )
+
+
+def _is_longer(longest: int, facts: Facts, token_events: int, chars: int) -> bool:
+    """Return whether an answer surely has more than so many tokens for each choice.
+
+    An event may be a part of a token or hold many, and a token may be one character or many blanks, so both counts must be over.
+    Events of single characters, as some proxies make them for show, say nothing; characters alone decide at sixteen a token,
+    which no text reaches.
+    """
+    most = (longest + _MARKS) * facts.choices
     by_chars = chars // _CHARS_PER_TOKEN
-    return by_chars > held and (token_events > held or by_chars > _CHARS_PER_TOKEN * held)
+    are_tokens = token_events > most and chars >= _CHARS_OF_NO_LETTER * token_events
+    return by_chars > most and (are_tokens or by_chars > _CHARS_PER_TOKEN * most)
 
 
 def _tier(asked: ServiceTier, target: Target, served: str | None) -> ServiceTier | None:
@@ -175,14 +196,18 @@ def usage_of(
     most, most_output = possible_tokens(target, facts)
     if routed.request.operation in METERED:
         return metered_usage(routed, target, wire, units, most_input=most, most_output=most_output)
+    # Text cannot be made of fewer tokens, but an echo has the prompt in it.
+    is_echo = _ECHO in routed.request.text_needs
+    least_output = 0 if is_echo else chars // _LONGEST_TOKEN
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
-        if plain is not None:
+        if plain is not None and plain.output_tokens >= least_output:
             return plain
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
-    if facts.max_output_tokens is not None:
+    asked = facts.max_output_tokens
+    if asked is not None and (is_echo or not _is_longer(asked, facts, token_events, chars)):
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
-        by_chars = min(by_chars, facts.max_output_tokens * facts.choices)
+        by_chars = min(by_chars, asked * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
     if "audio" in facts.media:
         guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
@@ -190,7 +215,14 @@ def usage_of(
         guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
-    told = from_openai(wire, estimate=guess, max_input_tokens=most, max_output_tokens=most_output, zeros_are_told=False)
+    told = from_openai(
+        wire,
+        estimate=guess,
+        max_input_tokens=most,
+        max_output_tokens=most_output,
+        least_output_tokens=least_output,
+        zeros_are_told=is_echo,
+    )
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
     return told

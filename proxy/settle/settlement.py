@@ -32,10 +32,9 @@ class Settlement:
                 if attempt.settled is not None:
                     used_tokens += attempt.settled.usage.input_tokens + attempt.settled.usage.output_tokens
             context.admission.settle(used_tokens)
-        if context.bounded:
-            for attempt in context.attempts:
-                if found := attempt.overrun:
-                    self._overruns.record(attempt.candidate.target.target_id, found)
+        for attempt in context.attempts:
+            if found := attempt.overrun:
+                self._overruns.record(attempt.candidate.target.target_id, found)
         if self._latency is not None:
             observe_latency(self._latency, context.attempts)
         # A failed answer may not be cached at its target, and for vectors nothing is gained by staying there.

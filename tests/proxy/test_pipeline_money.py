@@ -45,11 +45,11 @@ class TightBooks(MemoryLedger):
         self.downgrade = downgrade
         self.holds: list[int | None] = []
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
         self.holds.append(hold_nanousd)
         if hold_nanousd is None or hold_nanousd > self.room_nanousd:
             raise exceeded(downgrade=self.downgrade)
-        await super().reserve(entry, hold_nanousd)
+        return await super().reserve(entry, hold_nanousd)
 
 
 def exceeded(*, downgrade: bool = False) -> BudgetExceeded:
@@ -276,3 +276,24 @@ async def test_a_choice_is_written_down_once() -> None:
     named = House("ok")
     await named.ask(stream=False, model="t0")
     assert settled(named).considered == ""
+
+
+class HeldBooks(MemoryLedger):
+    """Books of a budget that the process learns of only with its reservation."""
+
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
+        await super().reserve(entry, hold_nanousd)
+        return True
+
+
+async def test_what_a_reservation_holds_is_bounded_from_the_first_one_on() -> None:
+    """A stream that ignores its limit is cut although nobody knew of the budget when it was planned, and its target is set
+    aside.
+    """
+    gate = Gate(BudgetCheck())
+    house = House("tokens-900", budgets=gate, books=HeldBooks())
+    await house.ask(stream=True, max_tokens=10)
+    assert "cut_at_bound" in settled(house).flags
+    gate.answer = BudgetCheck(hard=True)
+    sent = await house.ask(stream=True, max_tokens=10)
+    assert (sent[0]["status"], b"set aside for hard budgets" in sent[1]["body"]) == (400, True)

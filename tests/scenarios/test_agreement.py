@@ -403,7 +403,7 @@ class Purse(MemoryLedger):
         super().__init__()
         self._affordable = affordable
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
         if entry.target_id not in self._affordable:
             raise BudgetExceeded(
                 scope="team",
@@ -412,7 +412,7 @@ class Purse(MemoryLedger):
                 limit_nanousd=1,
                 resets_at=datetime(2026, 12, 1, tzinfo=UTC),
             )
-        await super().reserve(entry, hold_nanousd)
+        return await super().reserve(entry, hold_nanousd)
 
 
 @pytest.mark.parametrize(

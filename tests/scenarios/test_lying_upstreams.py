@@ -214,3 +214,59 @@ async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
     assert statuses == {200: len(rows), 402: 80 - len(rows)}
     assert {row["cost_nanousd"] for row in rows} == {64_000_000}
     assert 0 < len(rows) * 64_000_000 <= 500_000_000
+@pytest.mark.parametrize(
+    "usage", [{"usage": {"prompt_tokens": 10, "completion_tokens": 1}}, {}], ids=["one", "silence"]
+)
+async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, Any]) -> None:
+    """A report of fewer tokens than a text can have is none, and the estimate does not stop at a limit that was ignored."""
+
+    async def novel(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        said = answer(body) | {"usage": None} | usage
+        said["choices"][0]["message"]["content"] = "word " * _CHUNKS
+        return web.json_response(said)
+
+    async with provider(novel) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
+            row = await booked(gateway)
+    assert (row["usage_source"], row["output_tokens"]) == ("estimated", _CHUNKS * len("word ") // 4)
+    assert row["flags"] == ('["usage_zero"]' if usage else '["usage_missing"]')
+
+
+@pytest.mark.parametrize(
+    ("events", "piece", "tells", "is_cut"),
+    [(400, "a", False, False), (400, "word ", True, True)],
+    ids=["letters for show", "a running count that stays at one"],
+)
+async def test_what_is_cut_is_surely_too_long(
+    tmp_path: Path, events: int, piece: str, *, tells: bool, is_cut: bool
+) -> None:
+    """An answer of a hundred tokens that comes letter by letter is within its limit; what is cut is booked as it was counted."""
+
+    async def pieces(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+        running = {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}} if tells else {}
+        for number in range(events + 1):
+            ended = "stop" if number == events else None
+            choice = {"index": 0, "delta": {} if ended else {"content": piece}, "finish_reason": ended}
+            await reply.write(b"data: " + json.dumps({**head, **running, "choices": [choice]}).encode() + b"\n\n")
+        await reply.write(b"data: [DONE]\n\n")
+        return reply
+
+    async with provider(pieces) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            assert gateway.data.holds is not None
+            await gateway.data.holds.poll()
+            limit = 10 if is_cut else 60
+            async for _ in await ask.chat.completions.create(
+                model="some-model", messages=ASK, max_tokens=limit, stream=True
+            ):
+                pass
+            row = await booked(gateway)
+    assert ("cut_at_bound" in row["flags"]) is is_cut
+    assert not is_cut or row["output_tokens"] > limit

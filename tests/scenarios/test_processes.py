@@ -523,7 +523,8 @@ def _written_in(folder: Path, *, besides: Path) -> list[bytes]:
 async def _talk_of_secrets(session: aiohttp.ClientSession, server: Server) -> list[str]:
     """Everything that a caller can say a secret in, with every way to fail."""
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": PROMPT}]
-    fields = {"messages": messages, "user": PROMPT, "metadata": {"note": PROMPT}, "stop": [PROMPT]}
+    # An end user is booked, so that is told apart.
+    fields = {"messages": messages, "user": "user-7", "metadata": {"note": PROMPT}, "stop": [PROMPT]}
     answers = []
     for stream in (False, True):
         for name in [*(f"m-{script}" for script in SCRIPTS), "auto", PROMPT]:

@@ -16,7 +16,7 @@ from cost.errors import BudgetExceeded
 from cost.ledger.drain import Drain, SingleHost
 from cost.ledger.entries import Entry
 from cost.ledger.journal import Journal
-from cost.ledger.ledger import Books, Ledger
+from cost.ledger.ledger import Books, Ledger, MemoryLedger
 from cost.ledger.store import LedgerStore
 from tests.cost.budgets.crowd import NOON_US, budget
 from tests.cost.entries import reserve, settle, until
@@ -91,8 +91,9 @@ async def test_a_reserve_that_is_cancelled_gives_its_hold_back() -> None:
         def __init__(self) -> None:
             self.settled = []
 
-        async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+        async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
             await asyncio.sleep(3_600)
+            return False
 
         def settle(self, entry: Entry) -> None:
             self.settled.append(entry)
@@ -117,3 +118,12 @@ async def test_who_is_recovered_has_no_grants_any_more(engine: AsyncEngine) -> N
     await presence.forget("dead")
     (standing,) = await grants.standings(NOON_US)
     assert (standing.held_nanousd, presence.may_be_given_up("living")) == (0, False)
+
+
+async def test_a_reserve_says_whether_a_hard_budget_holds_it() -> None:
+    """Also the first one of a process that had no chance yet to read the budgets."""
+    for kept, is_held in ((budget(100), True), (budget(100, kind="soft"), False)):
+        books = BudgetedBooks(
+            MemoryLedger("boot1"), BudgetReservations(MemoryGrants(kept), lambda: "boot1", now_us=lambda: NOON_US)
+        )
+        assert await books.reserve(reserve(cost_nanousd=10)) is is_held

@@ -451,7 +451,7 @@ async def test_so_many_a_minute() -> None:
 class SpentBooks(MemoryLedger):
     """Books whose team has spent its budget."""
 
-    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> None:
+    async def reserve(self, entry: Entry, hold_nanousd: int | None = None) -> bool:
         raise BudgetExceeded(
             scope="team",
             scope_id="team_a",
