@@ -22,13 +22,13 @@ hold for every upstream, for errors within a stream or a batch, and for an error
 
 | owner | what follows for the deployment | what the caller gets |
 |---|---|---|
-| request | nothing; it is healthy | the provider's words with 400, 413 or 422 and the code that clients act on; with *try others* other targets are asked first |
+| request | nothing; it is healthy | the provider's words with 400, 413 or 422 and the code that clients act on; with *→* other targets are asked first |
 | operator | it is down with that reason until a probe succeeds; with a *?* it only counts as a failure | another target's answer, else 502 `upstream_refused` (the words are in the log) |
 | pace | no calls for as long as it asks, at most `providers.breaker.max_ejection_s` | another target's answer, else 429 `upstream_rate_limited` or 503 `upstream_overloaded` with `retry-after` |
 | health | its circuit breaker counts it | another target's answer, else 502 |
 
 Operator's reasons: `key`, `credit` (an empty account), `quota` (a spending limit or plan), `permission` (also countries and firewalls),
-`model`, `address`. Rows with words are tried first, then codes, then a status alone. *Begins* must match the message's beginning, since
+`model`, `address`. A *length* is tried elsewhere and told as `context_length_exceeded`. Rows with words are tried first, then codes, then a status alone; between commas any one will do. *Begins* must match the message's beginning, since
 providers repeat requests behind their own words. Words that stand in the request itself count for nothing, so no request can take a
 deployment from other callers. `*` is one word. Sources were read on {day} unless a row says otherwise.
 """
@@ -69,10 +69,7 @@ def _lines() -> Iterator[str]:
         where = _where(each.seen, each.source, each.date, day)
         yield f"- {each.provider}: `{each.remaining}`, `{each.reset}` (`{each.example}`; {where})"
     yield from ("", "## How sure it is", "")
-    yield from (
-        f"- {words}: {_MEANS[seen]} ({sum(row.seen == seen for row in table.refusal)} rows)"
-        for seen, words in _SEEN.items()
-    )
+    yield from (f"- {words}: {_MEANS[seen]}" for seen, words in _SEEN.items())
 
 
 _MEANS: Final[dict[Seen, str]] = {
@@ -95,9 +92,9 @@ At most an hour is waited; a value that cannot be meant is ignored. The fields o
 def _reply(row: Row) -> str:
     """Return the statuses, codes and words that the row is known by."""
     kinds = [
-        " or ".join(f"`{code}`" for code in sorted(row.codes)),
-        row.begins and f"begins {' or '.join(map(_quoted, row.begins))}",
-        " or ".join(map(_quoted, row.words)),
+        ", ".join(f"`{code}`" for code in sorted(row.codes)),
+        row.begins and f"begins {', '.join(map(_quoted, row.begins))}",
+        ", ".join(map(_quoted, row.words)),
     ]
     said = [kind for kind in kinds if kind]
     both = (row.codes and (row.begins or row.words)) or (row.begins and row.words)
@@ -109,9 +106,11 @@ def _reply(row: Row) -> str:
 def _outcome(row: Row) -> str:
     """Return whose the refusal is, why, and what callers are told."""
     about = f" ({row.reason})" if row.reason else ""
-    elsewhere = ", try others" if row.elsewhere else ""
+    if row.reason == "length" and row.elsewhere and row.told_code == "context_length_exceeded":
+        return f"{_OWNERS[row.owner]}{about}"
+    elsewhere = "→" if row.elsewhere else ""
     told = f", `{row.told_code}`" if row.told_code else ""
-    return f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{about}{elsewhere}{told}"
+    return f"{_OWNERS[row.owner]}{'' if row.certain else '?'}{elsewhere}{about}{told}"
 
 
 def _quoted(words: str) -> str:

@@ -247,7 +247,7 @@ class BalanceTuning(Section):
         default=8.0,
         gt=0,
         le=3_600,
-        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds, whose errors would feed themselves.",
+        description="Seconds of waiting at the least busy replica from which on parts are weighed instead of seconds.",
     )
     # From llm-d's chart.
     saturated_prefix_weight: Finite = Field(
@@ -270,58 +270,58 @@ class BalanceTuning(Section):
         gt=0,
         le=100_000,
         description="Weight, in prefills, of the assumption that replicas are equally fast, so that one that merely looks faster does "
-        "not get all the work: thirty prefills differ from another thirty by a tenth without any reason.",
+        "not get all the work.",
     )
     rate_prior_tokens: Finite = Field(
         default=40_000.0,
         gt=0,
         le=1_000_000_000,
-        description="Weight of `prefill_tokens_per_s`, in tokens that were seen to be prefilled. By judgement.",
+        description="Weight of `prefill_tokens_per_s`, in tokens that were seen to be prefilled.",
     )
     min_learned_tokens: int = Field(
         default=512,
         ge=1,
         le=1_000_000,
-        description="Tokens below which a prefill teaches no rate, as fixed costs dominate its time. By judgement.",
+        description="Tokens below which a prefill teaches no rate, as fixed costs dominate its time.",
     )
     max_learned_factor: Finite = Field(
         default=8.0,
         ge=1,
         le=1_000,
-        description="The most that one prefill counts above or below its expected time, as a factor. By judgement.",
+        description="The most that one prefill counts above or below its expected time, as a factor.",
     )
     decode_interference: Finite = Field(
         default=0.5,
         ge=0,
         le=10,
-        description="The part by which a full KV cache slows prefill, which shares each step with decoding. By judgement.",
+        description="The part by which a full KV cache slows prefill, which shares each step with decoding.",
     )
     overdue_part: Finite = Field(
-        default=0.15, ge=0, le=1, description="Part of a prefill assumed to remain when it is overdue. By judgement."
+        default=0.15, ge=0, le=1, description="Part of a prefill assumed to remain when it is overdue."
     )
     generating_s: Finite = Field(
         default=0.05,
         ge=0,
         le=60,
-        description="Seconds added for each request that generates at a replica, as all share the steps. By judgement.",
+        description="Seconds added for each request that generates at a replica, as all share the steps.",
     )
     seated_part: Finite = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Part of the most requests that have run at once below which an engine has seats for those who wait. By judgement.",
+        description="Part of the most requests that have run at once below which an engine has seats for those who wait.",
     )
     full_kv_usage: Finite = Field(
         default=0.9,
         ge=0,
         le=1,
-        description="Part of the KV cache in use from which an engine has no seat either. By judgement.",
+        description="Part of the KV cache in use from which an engine has no seat either.",
     )
     reading_part: Finite = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Part of the prompt's beginning that a request must have had cached to count as not reading it itself. By judgement.",
+        description="Part of the prompt's beginning that a request must have had cached to count as not reading it itself.",
     )
     scrape_gap_s: Finite = Field(
         default=1.0,
@@ -333,7 +333,7 @@ class BalanceTuning(Section):
         default=5.0,
         gt=0,
         le=3_600,
-        description="Seconds that a request is taken to last until some have ended. By judgement.",
+        description="Seconds that a request is taken to last until some have ended.",
     )
     # Ties, and consistent hashing.
     # By judgement.
@@ -639,7 +639,7 @@ class PoolConfig(Section):
     upstream_model: str | None = Field(
         default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
     )
-    api_key: SecretRef | None = Field(default=None, description="Where the engines' key is found, if they ask for one.")
+    api_key: SecretRef | None = Field(default=None, description="Where the engines' key is found.")
     allow_media_links: bool = Field(
         default=False, description="Lets callers link to media, which the engines fetch from inside your network."
     )
@@ -676,9 +676,8 @@ class PoolConfig(Section):
         default=0,
         ge=0,
         le=8_192,
-        description="Chunk size in which prompts of batch work are prefilled, so that interactive prompts wait "
-        "for a chunk only; a multiple of the engine's block size. vLLM 0.32 or later with "
-        "`--enable-prefix-caching` and `--enable-prompt-tokens-details`; 0 is off.",
+        description="Chunk size in which prompts of batch work are prefilled (docs/fleet.md); a multiple of the "
+        "engine's block size; 0 is off.",
     )
     cache_isolation: CacheIsolation = Field(
         default="none",

@@ -129,15 +129,18 @@ def tables() -> str:
             # A section's own keys stand under its heading.
             heading = [] if paths == [f"`{name}`"] else [f"#### {', '.join(paths)}", ""]
             rows = table.split("\n")
-            like, known = max(
-                ((path, [row for row in rows if row in others]) for path, others in earlier),
+            like, known, others = max(
+                ((path, [row for row in rows if row in others], others) for path, others in earlier),
                 key=lambda found: len(found[1]),
-                default=("", []),
+                default=("", [], []),
             )
-            if len(known) >= _WORTH_A_REFERENCE:
-                names = ", ".join(row.split(" ", 2)[1] for row in known)
-                heading += [f"As in {like}: {names}.", ""]
+            if _words(known) - len(known) >= _WORTH_A_REFERENCE:
                 rows = [row for row in rows if row not in known]
+                own, there = _keys(rows), _keys(others)
+                missing = [key for key in there if key not in own and key not in _keys(known)]
+                named = missing if len(missing) < len(known) else _keys(known)
+                which = (", without " if named is missing else ": ") + ", ".join(named) if named else ""
+                heading += [f"As in {like}{which}.", ""]
             parts.append("\n".join([*heading, *rows]).rstrip())
             earlier.append((paths[0], table.split("\n")))
     variables = [
@@ -158,16 +161,19 @@ def _groups(model: type[BaseModel], path: str, *, reloadable: bool) -> Iterator[
             at_once = reloadable or is_reloadable(field)
             inner = list(_models(field.annotation))
             if not inner:
-                rows.append(f"- `{name}`{'' if at_once else '†'} ({_value(field)}): {field.description}")
+                value = _value(field)
+                rows.append(f"- `{name}`{'' if at_once else '†'}{f' ({value})' if value else ''}: {field.description}")
             waiting.extend((found, f"{path}.{name}{suffix}", at_once) for found, suffix in inner)
         if rows:
             yield path, rows
 
 
 def _value(field: FieldInfo) -> str:
-    """Return the default where it tells the type too; otherwise the type, and whether the key is required."""
+    """Return the default where it tells the type too; otherwise the type (of text none), and whether the key is required."""
     default = _default(field)
     kind = _unit(field) or _type(field.annotation)
+    if kind == "text":
+        return "" if default == "-" else default.strip()
     if default == "-":
         return kind
     if default == "required":
@@ -176,8 +182,16 @@ def _value(field: FieldInfo) -> str:
 
 
 _PLAIN: frozenset[str] = frozenset({"text", "integer", "number", "boolean", "path"})
-_WORTH_A_REFERENCE = 4
-"""Keys that another group of the section tells already, from which on it is referred to."""
+_WORTH_A_REFERENCE = 15
+"""Words that a reference to another group of the section saves, from which on it is made."""
+
+
+def _keys(rows: list[str]) -> list[str]:
+    return [row.split(" ", 2)[1].rstrip(":") for row in rows]
+
+
+def _words(rows: list[str]) -> int:
+    return sum(len(row.split()) for row in rows)
 
 
 def written(page: str) -> str:

@@ -68,7 +68,7 @@ class ModelLimits(Section):
         default=None,
         ge=0,
         le=MOST["requests_per_minute"],
-        description="Requests a minute for this model. Default: `limits.model`; 0: no limit.",
+        description="Requests a minute. Default: `limits.model`; 0: none.",
     )
     request_burst: int | None = Field(
         default=None,
@@ -80,7 +80,7 @@ class ModelLimits(Section):
         default=None,
         ge=0,
         le=MOST["tokens_per_minute"],
-        description="Tokens a minute for this model. Default: `limits.model`; 0: no limit.",
+        description="Tokens a minute. Default: `limits.model`; 0: none.",
     )
     token_burst: int | None = Field(
         default=None,
@@ -92,7 +92,7 @@ class ModelLimits(Section):
         default=None,
         ge=0,
         le=MOST["concurrency"],
-        description="Requests in flight for this model. Default: `limits.model`; 0: no limit.",
+        description="Requests in flight. Default: `limits.model`; 0: none.",
     )
 
     def limits(self) -> Limits:

@@ -76,8 +76,7 @@ class QueueConfig(Section):
         default=0.1,
         ge=0,
         le=0.9,
-        description="Capacity kept for teams below their fair share, so that they need not wait for a heavy "
-        "team. A team alone for a minute uses all of it.",
+        description="Capacity kept for teams below their fair share. A team alone for a minute uses all of it.",
     )
     interactive_share: Finite = Field(
         default=0.1,
