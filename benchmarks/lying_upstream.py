@@ -33,6 +33,8 @@ class Account:
     def __init__(self) -> None:
         self.true: Counter[str] = Counter()
         """Nano-dollars truly owed, by team."""
+        self.broke: Counter[str] = Counter()
+        """Whole answers beyond their limit, which nobody can cut, by team."""
         self.answers: Counter[str] = Counter()
         """Answers by what they did."""
 
@@ -110,13 +112,14 @@ def app() -> web.Application:
         account.answers[kind] += 1
         account.owe(team, read=read)
         if not body.get("stream"):
+            account.broke[team] += kind == "endless"
             return await _whole(account, body, team, kind, read, length)
         with contextlib.suppress(ConnectionError):
             return await _stream(account, request, body, team, kind, read, length)
         return web.Response()
 
     async def read_account(_request: web.Request) -> web.Response:
-        return web.json_response({"true": account.true, "answers": account.answers})
+        return web.json_response({"true": account.true, "broke": account.broke, "answers": account.answers})
 
     made = web.Application()
     made.router.add_post("/v1/chat/completions", chat)

@@ -157,7 +157,9 @@ async def test_a_stream_beyond_its_limit_is_cut_where_a_hard_budget_holds_it(tmp
     "usage", [{"usage": {"prompt_tokens": 10, "completion_tokens": 1}}, {}], ids=["one", "silence"]
 )
 async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, Any]) -> None:
-    """A report of fewer tokens than a text can have is none, and the estimate does not stop at a limit that was ignored."""
+    """A report of fewer tokens than a text can have is none, and the estimate does not stop at a limit that was ignored. What
+    came whole was not cut.
+    """
 
     async def novel(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         said = answer(body) | {"usage": None} | usage
@@ -167,6 +169,9 @@ async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, An
     async with provider(novel) as served:
         entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
         async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            assert gateway.data.holds is not None
+            await gateway.data.holds.poll()
             await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
             row = await booked(gateway)
     assert (row["usage_source"], row["output_tokens"]) == ("estimated", _CHUNKS * len("word ") // 4)
@@ -189,6 +194,9 @@ async def test_what_is_cut_is_surely_too_long(
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
         running = {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}} if tells else {}
         for number in range(events + 1):
+            if tells and number == events:
+                # Whoever is not cut waits.
+                await asyncio.sleep(_LEARNT_S)
             ended = "stop" if number == events else None
             choice = {"index": 0, "delta": {} if ended else {"content": piece}, "finish_reason": ended}
             await reply.write(b"data: " + json.dumps({**head, **running, "choices": [choice]}).encode() + b"\n\n")
