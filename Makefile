@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-overspend bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean
+.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,8 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 # Hundreds of processes are started: where this is set, each compiles anew all that it imports.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
-TYPES := nice $(BIN)/mypy --no-error-summary --num-workers 2 && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
+# In one process: mypy's workers give up where one needs more than three seconds to start, as on a busy machine, and no option changes that.
+TYPES := nice $(BIN)/mypy --no-error-summary && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
 
 test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## everything that a change must pass
 	@# Types and contracts beside the tests, which wait for timers and sockets at times.
@@ -49,6 +50,19 @@ test-vllm-more: $(VENV)/.dev build/tiny-llama/made $(VENV)-vllm-more/.ready  ## 
 
 test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases, and batches of 200 lines by three clients (three minutes)
 	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
+
+REDIS_TESTS := tests/test_redis_server.py tests/proxy/shared/redis tests/proxy/admit/limits tests/proxy/admit/queues/test_capacity.py \
+  tests/gateway/wiring/test_other_hosts.py tests/scenarios/test_shared_limits.py tests/scenarios/test_redis_faults.py
+
+test-redis: $(VENV)/.dev build/redis/.ready  ## limits, queues and their scripts on Redis 6.2, 7.0, 7.2 and 7.4 and Valkey 8.1, or on WB_REDIS_SERVERS="PROGRAM ..." (their packages have 130 MB)
+	@failed=; for server in $${WB_REDIS_SERVERS:-build/redis/*/redis-server}; do $$server --version | cut -d' ' -f1-3; \
+	  WB_REDIS_SERVER=$$server $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(REDIS_TESTS) || failed+=" $$server"; \
+	done; [ -z "$$failed" ] || { echo "failed with$$failed" >&2; exit 1; }
+
+build/redis/.ready: .ci/redis-servers $(wildcard requirements/redis/*.txt)
+	@echo "unpacking servers that speak Redis in $(@D) (a minute)"
+	@.ci/redis-servers $(BIN)/python
+	@touch $@
 
 AGENTS  := build/agents $(VENV)-aider
 CLIENTS := $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm build/clients

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from accounts.tables import ID_CHARS
-from settings.types import Section
+from settings.types import Kept, Section
 
 
 class PepperSection(Section):
@@ -32,8 +32,9 @@ class AccountsSection(Section):
         description="The organisation that runs the gateway: only its people and keys set prices and models' "
         "limits and see operations.",
     )
-    pepper_file: Path = Field(
-        default=Path("var/pepper"), description="Made at the first start and used when `peppers` is empty."
+    pepper_file: Kept[Path | None] = Field(
+        default=None,
+        description="Used when `peppers` is empty, such as `var/pepper`. Made where the database has no key yet.",
     )
     fresh_s: float = Field(
         default=2.0,

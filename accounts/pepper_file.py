@@ -17,10 +17,21 @@ def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = se
 
     Its id is derived from its content, so a replaced file is a different pepper. Raises UnusablePepper.
     """
-    if not path.exists():
+    found = read_pepper(path)
+    if found is None:
         _create(path, random_bytes)
+        found = read_pepper(path)
+    if found is None:
+        raise UnusablePepper(f"{path} was made and is not there")
+    return found
+
+
+def read_pepper(path: Path) -> Pepper | None:
+    """Return the pepper in `path`, or None where there is no such file. Raises UnusablePepper."""
     try:
         secret = bytes.fromhex(path.read_text("ascii").strip())
+    except FileNotFoundError:
+        return None
     except ValueError as failure:
         raise UnusablePepper(f"{path} holds no pepper: hexadecimal digits are expected") from failure
     return Pepper(id=pepper_id(secret), secret=secret)

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Row, bindparam, exists, insert, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
@@ -329,6 +329,14 @@ class AccountStore:
             query = query.where(col(ApiKey.team_id) == team_id)
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+
+    async def keys_by_pepper(self) -> dict[str, int]:
+        """Return how many keys that were not revoked and have not expired there are, by the id of their pepper."""
+        query = select(col(ApiKey.pepper_id), func.count()).group_by(col(ApiKey.pepper_id))
+        lasting = or_(col(ApiKey.expires_at).is_(None), col(ApiKey.expires_at) > self._clock())
+        query = query.where(col(ApiKey.revoked_at).is_(None), lasting)
+        async with self._engine.connect() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def keys_of(self, organisation_id: str, team_id: str) -> list[KeyRecord]:
         """Return the keys of an organisation's team, oldest first; none when the team is another organisation's."""

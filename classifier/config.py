@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from settings.types import Reloadable, Section
+from settings.types import Given, Reloadable, Section
 
 
 class LearningSection(Section):
@@ -42,7 +42,7 @@ class ClassifierSection(Section):
     """Classification of prompts, learning from traffic and shadow evaluation."""
 
     enabled: bool = Field(default=True, description="When false, the structural heuristic scores every prompt.")
-    artifact_dir: Path | None = Field(
+    artifact_dir: Given[Path | None] = Field(
         default=None, description="Folder that `classifier train` wrote; the packaged model when left out."
     )
     learning: LearningSection = Field(

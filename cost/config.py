@@ -10,7 +10,7 @@ from cost.budgets.budgets_config import BudgetsConfig
 from cost.fleet.pool_config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
 from cost.reports.report_config import ReportSection
-from settings.types import Finite, Reloadable, Section
+from settings.types import Finite, Kept, Reloadable, Section
 
 
 class CostSection(Section):
@@ -65,7 +65,7 @@ class CostSection(Section):
         default=None, description="A daily report for each team; none is delivered when not set."
     )
     budgets: BudgetsConfig = Field(default=BudgetsConfig(), description="How budgets are kept.")
-    journal_dir: Path = Field(
+    journal_dir: Kept[Path] = Field(
         default=Path("var/journal"), description="Where entries are kept until the database has them. One a machine."
     )
     journal_sync: Literal["process", "power"] = Field(

@@ -3,15 +3,32 @@
 Usage counts tokens in inclusive buckets: `input_tokens` contains what came from a cache. Meters do not overlap, and `split` is
 the one way from buckets to meters:
 
-    split([100, 60, 0, 0, 20, 5], 1)  ->  (40, 60, 0, 0, 15, 5, 1)
+    of 100 prompt tokens, 60 of them cached, and 20 of answer, 5 of them reasoning  ->  40, 60, 15, 5 and 1 request
+
+Tokens of sound, pictures and video are counted within what is not cached, and within what is: audio that came from the cache is
+`cached_audio_input`, and no part of `audio_input`. So no two meters of one whole overlap (`cost.usage` says how what providers
+tell is divided).
 
 The columns of the ledger, of its roll-ups and of prices are named `<meter>_tokens` and `<meter>_nanousd`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from itertools import combinations
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
+
+_T = TypeVar("_T")
+Medium = Literal["audio", "image", "video"]
+"""What tokens may be of beside text."""
+
+
+Media = frozenset[Medium]
+MEDIA: Final[Media] = frozenset(get_args(Medium))
+NO_MEDIA: Final[Media] = frozenset()
+SETS_OF_MEDIA: Final = tuple(
+    frozenset(each) for size in range(len(MEDIA) + 1) for each in combinations(get_args(Medium), size)
+)
 
 
 class Meter(NamedTuple):
@@ -41,6 +58,29 @@ class Meter(NamedTuple):
     """False if providers' own books do not tell it apart, but as a part of `within`."""
     later: bool = False
     """True if the roll-ups had rows before it, which have 0."""
+    medium: Medium | None = None
+    """What its tokens are of, so that a request without it cannot have any; None for all."""
+    uncached: str = ""
+    """Meter that it is the cached part of, and whose price it has where no cache has a price."""
+
+
+def _of_medium(medium: Medium, whole: str, words: str, *, uncached: str = "") -> Meter:
+    """Return the meter of a medium's tokens within another meter."""
+    words = f"{words}, {medium}"
+    return Meter(
+        f"cached_{medium}_input" if uncached else f"{medium}_{whole}",
+        whole,
+        words.replace("Input, cached", "Prompt, from a cache").replace("Input", "Prompt").replace("Output", "Answer"),
+        words,
+        words,
+        f"{'Cached ' if uncached else ''}{medium.title()} {'Output' if whole == 'output' else 'Input'} Tokens",
+        price_help=f"A million tokens of {medium}{'s' if medium == 'image' else ''}{' read from the cache' if uncached else ''}; what `{whole}` costs, if left out.",
+        follows=True,
+        in_statements=False,
+        later=True,
+        medium=medium,
+        uncached=uncached,
+    )
 
 
 METERS: Final = (
@@ -53,6 +93,8 @@ METERS: Final = (
         "Input Tokens",
         price_help="A million prompt tokens.",
     ),
+    _of_medium("audio", "input", "Input"),
+    _of_medium("image", "input", "Input"),
     Meter(
         "cached_input",
         "input",
@@ -62,6 +104,8 @@ METERS: Final = (
         "Cached Input Tokens",
         price_help="A million prompt tokens read from the provider's cache.",
     ),
+    _of_medium("audio", "cached_input", "Input, cached", uncached="audio_input"),
+    _of_medium("image", "cached_input", "Input, cached", uncached="image_input"),
     Meter(
         "cache_write",
         "input",
@@ -85,6 +129,9 @@ METERS: Final = (
         follows=True,
     ),
     Meter("output", "", "Answer", "Output", "Output", "Output Tokens", price_help="A million generated tokens."),
+    _of_medium("audio", "output", "Output"),
+    _of_medium("image", "output", "Output"),
+    _of_medium("video", "output", "Output"),
     Meter(
         "reasoning",
         "output",
@@ -108,8 +155,8 @@ METERS: Final = (
 )
 """All meters, tokens first.
 
-`input` is what neither came from nor went to a cache, `output` what is not reasoning, and `cache_write` what is kept for the
-usual five minutes. `request` is the request itself, and what it used of a unit.
+`input` is text that neither came from nor went to a cache, `output` text that is not reasoning, and `cache_write` what is kept
+for the usual five minutes. `request` is the request itself, and what it used of a unit.
 """
 
 Meters = tuple[int, ...]
@@ -121,6 +168,8 @@ METER_COLUMNS: Final = tuple(f"{name}_nanousd" for name in METER_NAMES)
 """Columns of the amount of each meter; they add up to the cost."""
 TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
 """Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
+OUTPUT_COLUMNS: Final = tuple(f"{each.name}_tokens" for each in METERS if "output" in {each.name, each.within})
+"""Those of the answer."""
 PRICED_PER_TOKEN: Final = tuple(sorted((each for each in METERS if each.in_tokens), key=lambda each: bool(each.within)))
 """Meters with a price for a million tokens, those first that every price has."""
 LATER_COLUMNS: Final = tuple(f"{each.name}_{end}" for each in METERS if each.later for end in ("tokens", "nanousd"))
@@ -129,6 +178,11 @@ FALLBACKS: Final = tuple((place, METER_NAMES.index(each.within)) for place, each
 """Places of the meters that are within others, and of those others, which come first."""
 FOLLOWERS: Final = tuple((part, whole) for part, whole in FALLBACKS if METERS[part].follows)
 """The same of the meters whose price may be left to that of another."""
+
+
+TOKENS_PER_PRICE: Final = 1_000_000
+"""Tokens that a price is for."""
+_HALF: Final = TOKENS_PER_PRICE // 2
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +195,13 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `cache_write_tokens` that is kept for an hour."""
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    cached_audio_input_tokens: int = 0
+    cached_image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    video_output_tokens: int = 0
 
 
 class MeterSums(TokenCounts, frozen=True, kw_only=True):
@@ -153,6 +214,13 @@ class MeterSums(TokenCounts, frozen=True, kw_only=True):
     output_nanousd: int = 0
     reasoning_nanousd: int = 0
     request_nanousd: int = 0
+    audio_input_nanousd: int = 0
+    image_input_nanousd: int = 0
+    cached_audio_input_nanousd: int = 0
+    cached_image_input_nanousd: int = 0
+    audio_output_nanousd: int = 0
+    image_output_nanousd: int = 0
+    video_output_nanousd: int = 0
 
 
 class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +234,13 @@ class PriceFigures(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h_nanousd: int | None = None
     reasoning_nanousd: int | None = None
     request_nanousd: int = 0
+    audio_input_nanousd: int | None = None
+    image_input_nanousd: int | None = None
+    cached_audio_input_nanousd: int | None = None
+    cached_image_input_nanousd: int | None = None
+    audio_output_nanousd: int | None = None
+    image_output_nanousd: int | None = None
+    video_output_nanousd: int | None = None
 
 
 def _compiled(parameters: str, expression: str) -> Callable[..., Any]:
@@ -174,33 +249,78 @@ def _compiled(parameters: str, expression: str) -> Callable[..., Any]:
     return found
 
 
-def _split_terms() -> str:
-    terms = [f"b[{place}]" for place in range(len(TOKEN_METERS))]
+def _split_terms(counts: Sequence[str]) -> list[str]:
+    terms = list(counts)
     for part, whole in FALLBACKS:
-        terms[whole] += f" - b[{part}]"
-    return ", ".join(terms)
+        terms[whole] += f" - {counts[part]}"
+    return terms
 
 
-split: Final[Callable[[Sequence[int], int], Meters]] = _compiled("b, requests", f"({_split_terms()}, requests)")
+def _figure_terms() -> list[str]:
+    terms = [f"price.{name}_nanousd" for name in METER_NAMES]
+    for whole in {whole for _, whole in FOLLOWERS}:
+        terms[whole] = f"(f{whole} := {terms[whole]})"
+    for part, whole in FOLLOWERS:
+        terms[part] = f"(f{whole} if (own := {terms[part]}) is None else own)"
+    return terms
+
+
+def _rounded_terms(amounts: Sequence[str]) -> list[str]:
+    """Return whole nano-dollars of amounts times a million: the running total is rounded, not each part."""
+    before = ""
+    terms: list[str] = []
+    for place, amount in enumerate(amounts):
+        running = f"total + {amount}" if before else amount
+        terms.append(f"(r{place} := ((total := {running}) + {_HALF}) // {TOKENS_PER_PRICE}){before}")
+        before = f" - r{place}"
+    return terms
+
+
+def _cost_terms() -> tuple[str, str, str]:
+    """Return the condition that any count is within another one, the costs by meter where one is, and where none is."""
+    parts = " or ".join(f"usage.{each.name}_tokens" for each in METERS if each.within)
+    amounts = [
+        f"({count}) * {figure}"
+        for count, figure in zip(
+            _split_terms([f"usage.{name}" for name in TOKEN_COLUMNS]), _figure_terms()[:-1], strict=True
+        )
+    ]
+    two = {name: f"usage.{name}_tokens * price.{name}_nanousd" for name in ("input", "output")}
+    rounded = iter(_rounded_terms(list(two.values())))
+    plain = [next(rounded) if name in two else "0" for name in TOKEN_METERS]
+    return parts, ", ".join(_rounded_terms(amounts)), ", ".join(plain)
+
+
+_PARTS, _COSTS, _COSTS_OF_TWO = _cost_terms()
+
+split: Final[Callable[[Sequence[int], int], Meters]] = _compiled(
+    "b, requests", f"({', '.join(_split_terms([f'b[{place}]' for place in range(len(TOKEN_METERS))]))}, requests)"
+)
 """Split inclusive counts, in the order of `TOKEN_COLUMNS`, into meters that do not overlap; requests are the last one."""
 
-has_parts: Final[Callable[[TokenCounts], int]] = _compiled(
-    "counts", " or ".join(f"counts.{each.name}_tokens" for each in METERS if each.within)
+own_figures: Final[Callable[[PriceFigures], Meters]] = _compiled("price", f"({', '.join(_figure_terms())})")
+"""Return a price's figure of each meter, its own or that of the meter it follows; that of requests is for one."""
+
+costs_of: Final[Callable[[TokenCounts, PriceFigures], Meters]] = _compiled(
+    "usage, price", f"({_COSTS}, price.request_nanousd) if {_PARTS} else ({_COSTS_OF_TWO}, price.request_nanousd)"
 )
-"""Return something other than 0 where any count is within another one."""
+"""Return the cost of a request by meter, in nano-dollars. They add up to its cost, rounded half up once."""
 
-of_two: Final[Callable[[int, int, int], Meters]] = _compiled(
-    "input, output, request",
-    f"({', '.join(name if name in {'input', 'output', 'request'} else '0' for name in METER_NAMES)})",
+cost_of: Final[Callable[[TokenCounts, PriceFigures], int]] = _compiled(
+    "usage, price",
+    f"sum(({_COSTS}, price.request_nanousd)) if {_PARTS} else (usage.input_tokens * price.input_nanousd "
+    f"+ usage.output_tokens * price.output_nanousd + {_HALF}) // {TOKENS_PER_PRICE} + price.request_nanousd",
 )
-"""Return meters of which the others are 0."""
+"""Return the sum of `costs_of`, in half its time."""
 
 
-def dearest_of(whole: str) -> Callable[[PriceFigures], int]:
-    """Return a function that gives the highest figure of a meter and of all that is within it."""
+def dearest_of(whole: str, media: Media) -> Callable[[PriceFigures], int]:
+    """Return a function that gives the highest figure of a meter and of all that is within it, as far as it is of text or of
+    these media.
+    """
     found = [whole]
     for each in METERS:
-        if each.within in found:
+        if each.within in found and (each.medium is None or each.medium in media):
             found.append(each.name)
     return _compiled("price", f"max({', '.join(f'price.{name}_nanousd or 0' for name in found)})")
 
@@ -208,6 +328,14 @@ def dearest_of(whole: str) -> Callable[[PriceFigures], int]:
 def split_row(row: Mapping[str, int], requests: int) -> Meters:
     """Split the token columns of a row, as `split` does."""
     return split([row[name] for name in TOKEN_COLUMNS], requests)
+
+
+def fill_uncached(figures: MutableMapping[str, _T]) -> None:
+    """Give the cached part of a medium, where no cache has a price, the price of what is not cached."""
+    if "cached_input" not in figures:
+        for each in METERS:
+            if each.uncached in figures and each.name not in figures:
+                figures[each.name] = figures[each.uncached]
 
 
 def with_fallbacks(figures: Mapping[str, int]) -> Meters:

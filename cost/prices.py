@@ -10,21 +10,24 @@ from typing import Any, Final, Literal, assert_never, get_args
 import msgspec
 
 from cost.meters import (
-    FOLLOWERS,
-    METER_COLUMNS,
+    MEDIA,
     METERS,
+    SETS_OF_MEDIA,
     TOKEN_COLUMNS,
+    TOKENS_PER_PRICE,
+    Media,
     Meters,
     PriceFigures,
+    cost_of,
+    costs_of,
     dearest_of,
-    has_parts,
-    of_two,
+    fill_uncached,
+    own_figures,
     split,
 )
 from cost.usage import Usage
 
 NANO_PER_USD = 1_000_000_000
-_TOKENS_PER_PRICE = 1_000_000
 MOST_USD_PER_MILLION = 1_000_000
 MOST_LONG_PROMPTS: Final = 16
 MOST_JSON_CHARACTERS: Final = 64 * 1024
@@ -32,13 +35,12 @@ MOST_VERSION_CHARACTERS: Final = 200
 _MOST_NANOUSD: Final = MOST_USD_PER_MILLION * NANO_PER_USD
 _MILLI: Final = 1_000
 MOST_UNIT_USD: Final = 1_000
-MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * _TOKENS_PER_PRICE * NANO_PER_USD
+MOST_UNIT_NANOUSD: Final = MOST_UNIT_USD * TOKENS_PER_PRICE * NANO_PER_USD
 """The most that a million of a unit may cost: it must fit 64 bits."""
 _DIGEST_DIGITS: Final = 6
 _buckets: Final = operator.attrgetter(*TOKEN_COLUMNS)
-_own_figures: Final = operator.attrgetter(*METER_COLUMNS)
-_dearest_input: Final = dearest_of("input")
-_dearest_output: Final = dearest_of("output")
+_DEAREST_INPUT: Final = {media: dearest_of("input", media) for media in SETS_OF_MEDIA}
+_dearest_output: Final = dearest_of("output", MEDIA)
 
 ServiceTier = Literal["flex", "priority"]
 """A provider's other ways to serve the same model: slower and cheaper, or quicker and dearer."""
@@ -80,7 +82,7 @@ class UnitPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def usd(self) -> Decimal:
         """Dollars for one."""
-        return usd(self.nanousd) / _TOKENS_PER_PRICE
+        return usd(self.nanousd) / TOKENS_PER_PRICE
 
 
 class LongPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,25 +166,21 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def cost_nanousd(self, usage: Usage, *, batch: bool = False) -> int:
         """Return the cost of `usage`, rounded half up to a whole nano-dollar once, at the end."""
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
-        if has_parts(usage):
-            total: int = sum(map(operator.mul, meters(usage), price.figures()))
-        else:
-            read, written = usage.input_tokens * price.input_nanousd, usage.output_tokens * price.output_nanousd
-            total = read + written + price.request_nanousd * _TOKENS_PER_PRICE
         if usage.unit:
-            total += price._units_total(usage)  # noqa: SLF001  Its own class.
-        return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+            total: int = sum(map(operator.mul, meters(usage), price.figures()))
+            return (total + price._units_total(usage) + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE  # noqa: SLF001  Its own class.
+        return cost_of(usage, price)
 
     def tokens_nanousd(self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0) -> int:
         """Return the cost of such a usage, of which `cached` came from a cache and `written` went to one."""
         price = self.applying(input_tokens, batch=False) if self.long_prompts else self
         total = input_tokens * price.input_nanousd + output_tokens * price.output_nanousd
         if price.request_nanousd:
-            total += price.request_nanousd * _TOKENS_PER_PRICE
+            total += price.request_nanousd * TOKENS_PER_PRICE
         if cached or written:
             total += cached * (price.cached_input_nanousd - price.input_nanousd)
             total += written * (price.cache_write_nanousd - price.input_nanousd)
-        return (total + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+        return (total + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
 
     def costs_nanousd(self, usage: Usage, *, batch: bool = False) -> Meters:
         """Return the cost by meter.
@@ -192,13 +190,7 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
         price = self.applying(usage.input_tokens, batch=batch) if batch or self.long_prompts else self
         if usage.unit:
             return price._costs_with_units(usage)  # noqa: SLF001  Its own class.
-        if not has_parts(usage):
-            read = usage.input_tokens * price.input_nanousd
-            both = read + usage.output_tokens * price.output_nanousd
-            first = (read + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            second = (both + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
-            return of_two(first, second - first, price.request_nanousd)
-        return _rounded(amount * figure for amount, figure in zip(meters(usage), price.figures(), strict=True))
+        return costs_of(usage, price)
 
     def calls_nanousd(self, calls: Sequence[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
         """Return the cost of so many calls of provider-run tools, and the names of those without a price."""
@@ -215,21 +207,24 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def units_nanousd(self, unit: str, quantity_milli: int) -> int | None:
         """Return the cost of a quantity of a unit, rounded up; None where its price is unknown."""
         priced = self.priced_unit(unit)
-        return None if priced is None else -(-priced.nanousd * quantity_milli // (_TOKENS_PER_PRICE * _MILLI))
+        return None if priced is None else -(-priced.nanousd * quantity_milli // (TOKENS_PER_PRICE * _MILLI))
 
-    def most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up."""
+    def most_nanousd(self, input_tokens: int, output_tokens: int, media: Media = MEDIA) -> int:
+        """Return the most that this many tokens can cost, whichever meters they fall under; rounded up.
+
+        Those of the prompt are of text and of `media`. What a model answers with is its own choice, so all may be of anything.
+        """
         if not self.long_prompts:
-            return self._most_nanousd(input_tokens, output_tokens)
+            return self._most_nanousd(input_tokens, output_tokens, media)
         most = 0
         for price in (self, *(each.price for each in self.long_prompts if input_tokens > each.above_tokens)):
-            most = max(most, price._most_nanousd(input_tokens, output_tokens))  # noqa: SLF001  Its own class.
+            most = max(most, price._most_nanousd(input_tokens, output_tokens, media))  # noqa: SLF001  Its own class.
         return most
 
-    def _most_nanousd(self, input_tokens: int, output_tokens: int) -> int:
-        read, written = _dearest_input(self), _dearest_output(self)
-        total = input_tokens * read + output_tokens * written + self.request_nanousd * _TOKENS_PER_PRICE
-        return -(-total // _TOKENS_PER_PRICE)
+    def _most_nanousd(self, input_tokens: int, output_tokens: int, media: Media) -> int:
+        read, written = _DEAREST_INPUT[media](self), _dearest_output(self)
+        total = input_tokens * read + output_tokens * written + self.request_nanousd * TOKENS_PER_PRICE
+        return -(-total // TOKENS_PER_PRICE)
 
     def applying(self, input_tokens: int, *, batch: bool) -> "Price":
         """Return the price that applies to a prompt of this length, for a batch if there is one."""
@@ -241,12 +236,8 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def figures(self) -> Meters:
         """Return nano-dollars per million of each meter, requests included."""
-        found: list[int] = [*_own_figures(self)]
-        for place, general in FOLLOWERS:
-            if found[place] is None:
-                found[place] = found[general]
-        found[-1] *= _TOKENS_PER_PRICE
-        return tuple(found)
+        *tokens, request = own_figures(self)
+        return (*tokens, request * TOKENS_PER_PRICE)
 
     def named(self, version: str) -> "Price":
         """Return the same figures under another version name."""
@@ -277,7 +268,7 @@ def _rounded(amounts: Iterable[int]) -> Meters:
     parts: list[int] = []
     for amount in amounts:
         running += amount
-        before, rounded = rounded, (running + _TOKENS_PER_PRICE // 2) // _TOKENS_PER_PRICE
+        before, rounded = rounded, (running + TOKENS_PER_PRICE // 2) // TOKENS_PER_PRICE
         parts.append(rounded - before)
     return tuple(parts)
 
@@ -346,7 +337,7 @@ def usd_per_million(text: Decimal | str | float) -> int:
 
 def unit_price(unit: str, usd_each: Decimal) -> UnitPrice:
     """Return the price of a unit from dollars for one. Raises ValueError for what is finer than a nano-dollar a million."""
-    return UnitPrice(unit=unit, nanousd=nanousd(usd_each * _TOKENS_PER_PRICE))
+    return UnitPrice(unit=unit, nanousd=nanousd(usd_each * TOKENS_PER_PRICE))
 
 
 def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None) -> Price:
@@ -360,6 +351,7 @@ def price_from_usd(*, version: str, **usd_of_meter: Decimal | str | float | None
         for name, amount in usd_of_meter.items()
         if amount is not None
     }
+    fill_uncached(told)
     for each in METERS:
         if each.within and not each.follows and each.name not in told and each.within in told:
             told[each.name] = told[each.within]

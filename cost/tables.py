@@ -219,6 +219,25 @@ class Boot(SQLModel, table=True):
     seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class JournalPlace(SQLModel, table=True):
+    """The place up to which this database has a process's journal.
+
+    It is written to the database itself, so a database that is restored from a backup says by itself what it lacks.
+    """
+
+    __tablename__: ClassVar[str] = "journal_place"
+
+    boot_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    segment: int = Field(sa_column=Column(BigInteger, nullable=False))
+    position: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Bytes of that segment."""
+    lines: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Lines of that segment in those bytes."""
+    total: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Lines of the whole journal up to the place."""
+    moved_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
 class LedgerCheck(SQLModel, table=True):
     """State of a verification of the roll-ups; a process claims the next one by changing `begun_us`."""
 

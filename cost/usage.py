@@ -3,9 +3,14 @@
 Buckets are inclusive: `input_tokens` contains the cached and the cache-written ones, and `output_tokens` contains
 reasoning tokens.
 
+Tokens of sound and pictures have prices of their own. OpenAI counts those from the cache twice, in `audio_tokens` and in
+`cached_tokens`; here they are `cached_audio_input_tokens`, a part of the cached alone. Where nobody tells what was cached
+(`cached_tokens_details`), it was text as far as there is any, then pictures, then sound: from the cheapest up.
+
 One rule holds for what an upstream tells (`from_openai`):
 
-1. What is possible is booked as told: it is what the provider will bill, whatever was asked for.
+1. What is possible is booked as told: it is what the provider will bill, whatever was asked for. A part that is more than its
+   whole was counted beside it.
 2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
    reconciliation. A limit that nobody knows is no reason to dispute.
 3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
@@ -13,11 +18,12 @@ One rule holds for what an upstream tells (`from_openai`):
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
-from cost.meters import TokenCounts
+from cost.meters import FALLBACKS, METERS, TOKEN_COLUMNS, TokenCounts
 
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
@@ -60,6 +66,8 @@ ZERO: Final = "usage_zero"
 REASONING_ADDED: Final = "reasoning_added"
 CACHE_ADDED: Final = "cache_added"
 """Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
+MEDIA_ADDED: Final = "media_added"
+"""Flag of one that counts sound or pictures beside the prompt or the answer."""
 CUT_AT_BOUND: Final = "cut_at_bound"
 """Flag of a stream that was cut because it became longer than what a hard budget holds for it."""
 CONTINUED: Final = "continued"
@@ -83,6 +91,30 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
     flags: tuple[str, ...] = ()
+    media: Mapping[str, int] = {}
+    """Tokens of sound, pictures and video, by field of a Usage."""
+
+    @property
+    def input_parts(self) -> int:
+        """Tokens of all parts of the prompt."""
+        return self.cached + self.written + sum(map(self.media.get, _FRESH, _ZEROS))
+
+    @property
+    def output_parts(self) -> int:
+        """Tokens of all parts of the answer."""
+        return self.reasoning + sum(map(self.media.get, _ANSWERED.values(), _ZEROS))
+
+
+_READ: Final = {
+    f"{each.medium}_tokens": (f"{each.uncached}_tokens", f"{each.name}_tokens") for each in METERS if each.uncached
+}
+"""Names in a report's details of the prompt, with the fields of a Usage for what is fresh and for what was cached."""
+_FRESH: Final = tuple(fresh for fresh, _ in _READ.values())
+_ANSWERED: Final = {
+    f"{each.medium}_tokens": f"{each.name}_tokens" for each in METERS if each.medium and each.within == "output"
+}
+"""Names in its details of the answer, with the fields of a Usage."""
+_ZEROS: Final = (0,) * len(_ANSWERED)
 
 
 class _UnreadableError(Exception):
@@ -134,6 +166,7 @@ def from_openai(
         tool_calls=counts.tool_calls,
         source="upstream",
         flags=_union(flags, counts.flags),
+        **_more(counts.media),
     )
     return _possible(usage, max_input_tokens, max_output_tokens)
 
@@ -158,11 +191,13 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     cached = reasoning = 0
     details, told = raw.prompt_tokens_details, raw.completion_tokens_details
     if details is not None:
-        if type(details) is not dict or not _CACHE_WRITES.isdisjoint(details):
+        has_media = type(details) is not dict or details.get("audio_tokens") or details.get("image_tokens")
+        if has_media or not _CACHE_WRITES.isdisjoint(details):
             return None
         cached = details.get("cached_tokens", 0)
     if told is not None:
-        if type(told) is not dict:
+        has_media = type(told) is not dict or told.get("audio_tokens")
+        if has_media or "image_tokens" in told or "video_tokens" in told:
             return None
         reasoning = told.get("reasoning_tokens", 0)
     if type(cached) is not int or type(reasoning) is not int:
@@ -180,6 +215,10 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
 
 
 _CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
+
+
+def _more(media: Mapping[str, int]) -> Mapping[str, Any]:
+    return media
 
 
 def _as_estimate(estimate: Usage, flags: tuple[str, ...]) -> Usage:
@@ -204,18 +243,18 @@ def _without_zeros(counts: _Counts, estimate: Usage, least_output: int) -> _Coun
 def _with_estimate(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> Usage:
     """Keep the reported figure and estimate the missing one, never less than its own parts."""
     told_input, told_output = counts.input_tokens, counts.output_tokens
-    inner = counts.cached + counts.written
     why = counts.flags if ZERO in counts.flags else (*counts.flags, PARTIAL)
     return Usage(
-        input_tokens=max(estimate.input_tokens, inner) if told_input is None else told_input,
+        input_tokens=max(estimate.input_tokens, counts.input_parts) if told_input is None else told_input,
         cached_input_tokens=counts.cached,
         cache_write_tokens=counts.written,
         cache_write_1h_tokens=counts.written_1h,
-        output_tokens=max(estimate.output_tokens, counts.reasoning) if told_output is None else told_output,
+        output_tokens=max(estimate.output_tokens, counts.output_parts) if told_output is None else told_output,
         reasoning_tokens=counts.reasoning,
         tool_calls=counts.tool_calls,
         source="estimated",
         flags=_union(estimate.flags, (*flags, *why)),
+        **_more(counts.media),
     )
 
 
@@ -225,16 +264,15 @@ def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Us
     if usage.input_tokens <= most_input and usage.output_tokens <= most_output:
         return usage
     read, written = min(usage.input_tokens, most_input), min(usage.output_tokens, most_output)
-    cached = min(usage.cached_input_tokens, read)
-    kept = min(usage.cache_write_tokens, read - cached)
+    counts = {name: getattr(usage, name) for name in TOKEN_COLUMNS} | {"input_tokens": read, "output_tokens": written}
+    left = dict(counts)
+    for part, whole in FALLBACKS:
+        name, within = TOKEN_COLUMNS[part], TOKEN_COLUMNS[whole]
+        counts[name] = left[name] = min(counts[name], left[within])
+        left[within] -= counts[name]
     return msgspec.structs.replace(
         usage,
-        input_tokens=read,
-        cached_input_tokens=cached,
-        cache_write_tokens=kept,
-        cache_write_1h_tokens=min(usage.cache_write_1h_tokens, kept),
-        output_tokens=written,
-        reasoning_tokens=min(usage.reasoning_tokens, written),
+        **counts,
         disputed_input=usage.input_tokens - read,
         disputed_output=usage.output_tokens - written,
         flags=_union(usage.flags, (DISPUTED,)),
@@ -242,10 +280,10 @@ def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Us
 
 
 def _openai_counts(raw: Any) -> _Counts:
-    prompt_details = _inner_object(raw, "prompt_tokens_details")
+    prompt_details, told = _inner_object(raw, "prompt_tokens_details"), _inner_object(raw, "completion_tokens_details")
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
-    reasoning = _count(_inner_object(raw, "completion_tokens_details"), "reasoning_tokens") or 0
+    reasoning = _count(told, "reasoning_tokens") or 0
     kept = _inner_object(prompt_details, "cache_creation_token_details") or _inner_object(raw, "cache_creation")
     written, written_1h = _cache_writes(
         kept,
@@ -258,7 +296,12 @@ def _openai_counts(raw: Any) -> _Counts:
     if prompt is not None and cached + written > prompt:
         # A part is never more than its whole: this host counts it beside the prompt.
         prompt, flags = prompt + cached + written, (*flags, CACHE_ADDED)
-    if prompt is not None and max(prompt, completion or 0) > MOST_TOKENS:
+    read, made = _input_media(prompt_details, prompt, cached, written), _output_media(told)
+    if prompt is not None and (fresh := sum(map(read.get, _FRESH, _ZEROS))) + cached + written > prompt:
+        prompt, flags = prompt + fresh, (*flags, MEDIA_ADDED)
+    if completion is not None and (media := sum(made.values())) + reasoning > completion:
+        completion, flags = completion + media, (*flags, MEDIA_ADDED)
+    if max(prompt or 0, completion or 0) > MOST_TOKENS:
         raise _UnreadableError
     return _Counts(
         input_tokens=prompt,
@@ -269,7 +312,35 @@ def _openai_counts(raw: Any) -> _Counts:
         reasoning=reasoning,
         tool_calls=_tool_calls(_field(raw, "server_tool_use")),
         flags=flags,
+        media=read | made,
     )
+
+
+def _input_media(details: Any, prompt: int | None, cached: int, written: int) -> dict[str, int]:
+    """Return the prompt's tokens of sound and pictures by field of a Usage, those from the cache apart."""
+    told = {name: count for name in _READ if (count := _count(details, name))}
+    if not told:
+        return {}
+    kept_of = _inner_object(details, "cached_tokens_details")
+    found: dict[str, int] = {}
+    left = cached
+    for name, count in told.items():
+        fresh, kept = _READ[name]
+        found[kept] = min(_count(kept_of, name) or 0, count, left)
+        found[fresh] = count - found[kept]
+        left -= found[kept]
+    # What is counted twice was cached, though nobody says so: there is not enough text for all of the cached.
+    twice = 0 if prompt is None else sum(found.get(fresh, 0) for fresh in _FRESH) + cached + written - prompt
+    for name in reversed(told):
+        fresh, kept = _READ[name]
+        more = max(0, min(twice, found[fresh], left))
+        found[fresh], found[kept] = found[fresh] - more, found[kept] + more
+        twice, left = twice - more, left - more
+    return found
+
+
+def _output_media(details: Any) -> dict[str, int]:
+    return {field: count for name, field in _ANSWERED.items() if (count := _count(details, name))}
 
 
 def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:

@@ -1,7 +1,5 @@
 """The command line: registers all commands, and prints expected failures as a line or two on standard error."""
 
-import socket
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -9,10 +7,12 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.commands.audit import audit_app
+from gateway.commands.backup import backup, restore
 from gateway.commands.batch import batch_app
 from gateway.commands.budgets import budgets_app
 from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
+from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -33,57 +33,11 @@ from gateway.commands.shared import FAILED, USAGE, fail, prepare
 from gateway.commands.teams import teams_app
 from gateway.commands.top import top
 from gateway.commands.webhooks import webhooks_app
+from gateway.expected_errors import expected
 
 _INTERRUPTED = 130
 # What these find has the status 1; that they could not look has another.
 _FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
-_EXPECTED: Final = (
-    # Subclasses that know a next step stand before the errors that they are kinds of.
-    (
-        "accounts.errors",
-        "UnknownOrganisation",
-        "organisations list` has them all, `weighbridge organisations create` makes one",
-    ),
-    ("accounts.errors", "UnknownTeam", "teams list` has them all, `weighbridge teams create` makes one"),
-    ("accounts.errors", "UnknownKeyId", "keys list` has them all, `weighbridge keys create` makes one"),
-    (
-        "accounts.people.people_errors",
-        "UnknownPerson",
-        "people list` has them all, `weighbridge people invite` adds one",
-    ),
-    ("cost.budgets.budget_errors", "UnknownBudget", "budgets list` has them all, `weighbridge budgets set` makes one"),
-    ("classifier.learning.store", "UnknownTuning", "classifier tunings` has them all"),
-    ("gateway.configuration.file", "ConfigError", ""),
-    ("providers.catalog", "SecretMissing", ""),
-    ("gateway.process.listener", "PortTaken", ""),
-    ("proxy.http.server", "TlsInvalid", ""),
-    ("gateway.demo.engine", "EngineMissing", ""),
-    ("gateway.demo.run", "DemoFailed", ""),
-    ("proxy.errors", "Refused", ""),
-    ("proxy.admit.limits.rules", "LimitError", ""),
-    ("api.webhooks.signature", "BadSecret", ""),
-    ("accounts.errors", "AccountsError", ""),
-    ("cost.errors", "PriceError", ""),
-    ("selfhosted.registry.store", "RegistryError", ""),
-    ("selfhosted.rollouts.versions", "RolloutError", ""),
-    ("selfhosted.config", "PoolUnfit", ""),
-    ("cost.ledger.postings", "PostingRefused", ""),
-    ("cost.budgets.budget_errors", "BudgetError", ""),
-    ("cost.fleet.fleet_errors", "FleetError", ""),
-    ("cost.reports.report_errors", "BadQuery", ""),
-    ("cost.reconcile.ledger_side", "TooManyRows", ""),
-    ("cost.reconcile.posting", "TooManyEntries", ""),
-    ("classifier.learning.recalibrate", "TooFewLabels", ""),
-    ("classifier.learning.store", "LearningError", ""),
-    ("proxy.learning.tunings", "TuningRefused", ""),
-    ("planner.plans.plan_errors", "PlanRefused", ""),
-    ("planner.simulate.simulation_errors", "SimulationRefused", ""),
-    ("classifier.manifest", "ArtifactError", ""),
-    ("classifier.training.data", "BadData", ""),
-    ("classifier.training.splits", "NotDisjoint", ""),
-    ("classifier.training.commands", "NothingToJudge", ""),
-)
-"""Errors that the user can correct, by module and name, each with the command that lists what there is, if any."""
 
 
 class _Weighbridge(TyperGroup):
@@ -95,48 +49,10 @@ class _Weighbridge(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
         except Exception as error:
-            told = _expected(error)
+            told = expected(error)
             if told is None:
                 raise
             fail(told, USAGE if ctx.invoked_subcommand in _FINDERS else FAILED)
-
-
-def _expected(error: Exception) -> str | None:
-    """Return the message of an error that the user can correct; None for an unexpected one.
-
-    Error classes are looked up in loaded modules only: a command that raised one has imported its module.
-    """
-    for module, name, listed in _EXPECTED:
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None and isinstance(error, kind):
-            return _with_next_step(str(error), listed)
-    refused = getattr(sys.modules.get("cost.errors"), "EntriesRefused", None)
-    if refused is not None and isinstance(error, refused):
-        return f"the database does not take these entries ({error}); are the amounts larger than anybody could owe?"
-    database = getattr(sys.modules.get("sqlalchemy.exc"), "SQLAlchemyError", None)
-    if database is not None and isinstance(error, database):
-        # The driver's own message repeats the statement and sometimes the address with its password.
-        return f"the database cannot be used ({type(error).__name__}); is its address right?"
-    if isinstance(error, TimeoutError):
-        return "no answer in time; is the database's address right?"
-    return _of_the_system(error) if isinstance(error, OSError) else None
-
-
-def _with_next_step(told: str, listed: str) -> str:
-    if not listed:
-        return told
-    return f"{told}{' ' if told.endswith('?') else '; '}`weighbridge {listed}"
-
-
-def _of_the_system(error: OSError) -> str | None:
-    if isinstance(error, BrokenPipeError):
-        # Whoever read the output has enough, as `head` does; typer ends quietly.
-        return None
-    if isinstance(error, ConnectionError | socket.gaierror) or "Connect call failed" in str(error):
-        return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
-    if error.strerror is None:
-        return None
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 app = typer.Typer(
@@ -187,6 +103,9 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "limits": limits_app,
     "prices": prices_app,
     "ledger": ledger_app,
+    "database": database_app,
+    "backup": backup,
+    "restore": restore,
     "audit": audit_app,
     "webhooks": webhooks_app,
     "focus": focus_app,

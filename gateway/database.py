@@ -32,7 +32,8 @@ import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
 import selfhosted.tables
-from gateway.postgres import UnknownDatabase, make_postgres_engine
+from gateway.database_address import database_kind
+from gateway.postgres import make_postgres_engine
 from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
 
@@ -59,8 +60,6 @@ MODULES_WITH_TABLES: Final = (
 )
 """Importing them fills `metadata`."""
 
-_SQLITE: Final = frozenset({"sqlite", "sqlite+aiosqlite"})
-_POSTGRES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
 _ASK_EVERY_S: Final = 1.0
 _ANSWER_S: Final = 1.0
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -69,36 +68,38 @@ _WAL_PAUSE_S: Final = 0.01
 _MIGRATION_TIMEOUT_S: Final = 60
 # Any number will do, as long as every version of this program uses the same one.
 _MIGRATION_LOCK: Final = 7_236_451_920
+LOCK_SCHEMA: Final = (text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+"""Statement and values that keep others from changing PostgreSQL's schema until the transaction's end."""
 
 
 def make_engine(url: str, *, power_safe: bool = False) -> AsyncEngine:
-    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name` (`gateway.postgres`).
+    """Create an engine for `sqlite:///file`, `sqlite://` (in memory) or `postgresql://user@host/name` (`gateway.database_address`).
 
     With `power_safe` SQLite flushes each commit to the disk; it belongs with `journal_sync: power`. Raises
     UnknownDatabase.
     """
-    scheme, _, rest = url.partition("://")
-    if scheme in _POSTGRES:
+    if database_kind(url) == "postgresql":
         return make_postgres_engine(url)
-    if scheme not in _SQLITE:
-        raise UnknownDatabase(f"a database's address begins with sqlite:// or postgresql://, not {scheme[:32]}://")
-    return _sqlite_engine(make_url(f"sqlite+aiosqlite://{rest}"), power_safe=power_safe)
+    return _sqlite_engine(make_url(f"sqlite+aiosqlite://{url.partition('://')[2]}"), power_safe=power_safe)
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Migrate the schema to the newest version. Of several processes that start at once, one does it and the others
-    wait.
-    """
+    """Migrate the schema to the newest version. When that may be done is `gateway.schema`'s to say."""
+    await migrate_with(engine, upgrade)
+
+
+async def migrate_with(engine: AsyncEngine, change: Callable[[Connection], None]) -> None:
+    """Change the schema, all or nothing. Of several processes that start at once, one does it and the others wait."""
     if engine.dialect.name == "sqlite":
-        await _migrate_sqlite(engine)
+        await _migrate_sqlite(engine, change)
     else:
         async with engine.begin() as connection:
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-            await connection.run_sync(upgrade)
+            await connection.execute(*LOCK_SCHEMA)
+            await connection.run_sync(change)
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Run the missing migrations on a connection whose transaction the caller owns."""
+def upgrade(connection: Connection, revision: str = "head", *, down: bool = False) -> None:
+    """Run the migrations up to a revision, or `down` to it, on a connection whose transaction the caller owns."""
     # Workers find the schema in place, so they need not load it.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -107,7 +108,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     # Alembic reads a % as the beginning of a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    (command.downgrade if down else command.upgrade)(config, revision)
 
 
 def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:
@@ -148,14 +149,14 @@ def _write_ahead(cursor: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
 
 
-async def _migrate_sqlite(engine: AsyncEngine) -> None:
+async def _migrate_sqlite(engine: AsyncEngine, change: Callable[[Connection], None]) -> None:
     async with engine.connect() as plain:
         # The driver begins no transaction before DDL by itself, so the transaction is ours from the start.
         connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
         await connection.exec_driver_sql(f"PRAGMA busy_timeout={_MIGRATION_TIMEOUT_S * 1000}")
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
-            await connection.run_sync(upgrade)
+            await connection.run_sync(change)
         except BaseException:
             await connection.exec_driver_sql("ROLLBACK")
             raise

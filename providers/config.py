@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -14,6 +15,8 @@ from settings.types import Finite, Reloadable, Section, Share
 _REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
 _ADDED_PATHS = (*(f"/{path}" for path in PATHS.values()), "/completions", "/responses", "/messages")
 """What is added to a base URL. The longer of two that end alike comes first."""
+_PLACEHOLDER = re.compile(r"[{}<>$]|//your[-_]|//[A-Z_]*(YOUR|RESOURCE|HOST)[A-Z_]*\b")
+"""What examples leave for the reader to fill in."""
 _SECRET_OPTION = re.compile(r"key|secret|token|password|credential", re.IGNORECASE)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 # Model ids of hubs contain slashes (`meta-llama/Llama-3-70b`).
@@ -113,6 +116,18 @@ class DeploymentConfig(Section):
 
 
 def _check_url(url: str) -> None:
+    if url != url.strip():
+        raise ValueError("base_url has blanks at its beginning or end: remove them")
+    if _PLACEHOLDER.search(url) is not None:
+        raise ValueError("base_url still has a placeholder (`{…}`, `<…>`, `$NAME`, `your-…`): write what belongs there")
+    if "://" not in url:
+        raise ValueError("base_url has no scheme: write http:// or https:// before it")
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("base_url has a port that there is not: 1 to 65535 can be written")
     if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) is None:
         raise ValueError("base_url must be http(s)://host[:port][/path], without a user, a query or a fragment")
     for path in _ADDED_PATHS:

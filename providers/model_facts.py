@@ -5,7 +5,7 @@ provider that it is about: the same weights cost something else elsewhere.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -109,12 +109,30 @@ def facts_of(model: ModelConfig, name: str | None = None) -> Known:
         table = bundled_table()
     except PriceTableMissing as missing:
         return Known(None, str(missing))
+    found = _find(table, names)
+    if found is not None:
+        return Known(_facts(*found, table))
+    tried = " or ".join(f"`{candidate}`" for candidate in dict.fromkeys(candidate for _, candidate in names))
+    return Known(None, f"the table of litellm {table.release} has no {tried}{table.lacks}")
+
+
+def listed_price(model: ModelConfig) -> tuple[str, Price] | None:
+    """Return the row of the table that a configured model is found under, whatever the file says itself, and its price; None without one."""
+    try:
+        table = bundled_table()
+    except PriceTableMissing:
+        return None
+    found = _find(table, _names(model, None))
+    price = None if found is None else table.price(found[0])
+    return None if found is None or price is None else (found[0], price)
+
+
+def _find(table: LitellmTable, names: Iterable[tuple[str, str]]) -> tuple[str, Row] | None:
     for provider, candidate in names:
         row = table.rows.get(candidate)
         if row is not None and row.get("mode") in _MODES and _is_of(row, provider):
-            return Known(_facts(candidate, row, table))
-    tried = " or ".join(f"`{candidate}`" for candidate in dict.fromkeys(candidate for _, candidate in names))
-    return Known(None, f"the table of litellm {table.release} has no {tried}{table.lacks}")
+            return candidate, row
+    return None
 
 
 def needs_facts(model: ModelConfig) -> bool:

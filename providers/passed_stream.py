@@ -115,7 +115,13 @@ def wire_usage(usage: dict[str, Any]) -> WireUsage | None:
     completion = _first(usage, "completion_tokens", "output_tokens")
     total = usage.get("total_tokens")
     return WireUsage(
-        prompt_tokens=prompt, completion_tokens=0 if completion is None else completion, total_tokens=total
+        prompt_tokens=prompt,
+        completion_tokens=0 if completion is None else completion,
+        total_tokens=total,
+        prompt_tokens_details=_first(usage, "prompt_tokens_details", "input_tokens_details", "input_token_details"),
+        completion_tokens_details=_first(
+            usage, "completion_tokens_details", "output_tokens_details", "output_token_details"
+        ),
     )
 
 

@@ -37,6 +37,7 @@ class Message(msgspec.Struct, frozen=True):
     tool_calls: msgspec.Raw = msgspec.Raw()
     function_call: msgspec.Raw = msgspec.Raw()
     tool_call_id: msgspec.Raw = msgspec.Raw()
+    audio: msgspec.Raw = msgspec.Raw()
 
 
 Operation = Literal["chat", "embeddings", "rerank", "moderations", "images", "speech", "transcriptions", "translations"]
@@ -398,7 +399,12 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     usage = reply.usage if isinstance(reply.usage, dict) else {}
     total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
-    told = WireUsage(prompt_tokens=total if prompt is None else prompt, completion_tokens=0, total_tokens=total)
+    told = WireUsage(
+        prompt_tokens=total if prompt is None else prompt,
+        completion_tokens=0,
+        total_tokens=total,
+        prompt_tokens_details=usage.get("prompt_tokens_details"),
+    )
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 

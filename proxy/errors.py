@@ -351,6 +351,10 @@ class Draining(Refused, status=503, code="draining"):
     """The process is stopping and takes no new work."""
 
 
+class NotStarted(Refused, status=503, code="starting"):
+    """No process serves yet; /readyz says what the start waits for."""
+
+
 class ControlPlaneAway(Refused, status=503, code="control_plane_away"):
     """The control plane, which serves pages and everything but the models, does not answer."""
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
 from selfhosted.model_swap.turns import Rules
-from settings.types import Finite, Seconds, Section, Share
+from settings.types import Finite, Given, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _SECRET_NAME: Final = re.compile(r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|CREDENTIALS)$", re.IGNORECASE)
@@ -102,7 +102,7 @@ class KubernetesConfig(Section):
     token: SecretRef | None = Field(
         default=None, description="The API's bearer token; default the pod's service account."
     )
-    ca_file: str | None = Field(
+    ca_file: Given[str | None] = Field(
         default=None,
         min_length=1,
         max_length=1_024,

@@ -23,6 +23,18 @@ Share = Annotated[Finite, Field(ge=0, le=1)]
 """A fraction in [0, 1]."""
 
 
+class _KeptMark:
+    """The mark of a path at which the gateway keeps something."""
+
+
+class _GivenMark:
+    """The mark of a path from which the gateway reads what it was given."""
+
+
+_KEPT: Final = _KeptMark()
+_GIVEN: Final = _GivenMark()
+
+
 class _ReloadMark:
     """The mark of a key that a reload changes at once, with all keys below it."""
 
@@ -34,6 +46,22 @@ Reloadable = Annotated[_T, _RELOADABLE]
 """The type of a key that SIGHUP changes at once, with all keys below it; any other keeps its value until a restart.
 Whatever consumes the key reads it anew each time, or is told by `ProcessPipeline.reload`.
 """
+
+Kept = Annotated[_T, _KEPT]
+"""The type of a path at which the gateway keeps something. Loading a configuration makes a relative one whole."""
+
+Given = Annotated[_T, _GIVEN]
+"""The type of a path (or its text) from which the gateway reads. Loading a configuration makes a relative one whole."""
+
+
+def is_kept(field: FieldInfo) -> bool:
+    """Return True for a path at which the gateway keeps something."""
+    return _KEPT in field.metadata
+
+
+def is_given(field: FieldInfo) -> bool:
+    """Return True for a path from which the gateway reads."""
+    return _GIVEN in field.metadata
 
 
 def is_reloadable(field: FieldInfo) -> bool:

@@ -199,8 +199,10 @@ def postgres_binaries() -> Path | None:
 
 
 @contextlib.contextmanager
-def running_postgres(binaries: Path) -> Iterator[Postgres]:
-    """A server in a folder of its own, on a port of the system's choice, gone with everything at the end."""
+def running_postgres(binaries: Path, certificate: tuple[bytes, bytes] | None = None) -> Iterator[Postgres]:
+    """A server in a folder of its own, on a port of the system's choice, gone with everything at the end. With a certificate
+    and its key, both PEM, it takes connections through TLS, too.
+    """
     user = _unprivileged_user()
     folder = Path(tempfile.mkdtemp(prefix="weighbridge-postgres-"))
     if user is not None:
@@ -211,7 +213,8 @@ def running_postgres(binaries: Path) -> Iterator[Postgres]:
         initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
         subprocess.run([*initdb, "--locale=C"], check=True, user=user, cwd=folder, capture_output=True)
         port = _free_port()
-        options = [word for name, value in _SETTINGS for word in ("-c", f"{name}={value}")]
+        settings = [*_SETTINGS, *(_with_tls(data, user, *certificate) if certificate else ())]
+        options = [word for name, value in settings for word in ("-c", f"{name}={value}")]
         server = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), *options]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(server, user=user, cwd=folder, stdout=log, stderr=log)
@@ -228,6 +231,17 @@ def running_postgres(binaries: Path) -> Iterator[Postgres]:
                 process.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_tls(data: Path, user: str | None, *certificate: bytes) -> Iterator[tuple[str, str]]:
+    yield "ssl", "on"
+    for name, content in zip(("ssl_cert_file", "ssl_key_file"), certificate, strict=True):
+        path = data / f"{name}.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        if user is not None:
+            shutil.chown(path, user)
+        yield name, str(path)
 
 
 def _unprivileged_user() -> str | None:

@@ -35,7 +35,7 @@ READY_WITHIN_S: Final = float(os.environ.get("WB_READY_S", "150"))
 """A start compiles nothing, but a busy machine may have eight gateways at it at once; long runs wait longer still."""
 _ONE_LOOK: Final = aiohttp.ClientTimeout(total=15)
 _POLL_S: Final = 0.01
-_LISTENING: Final = re.compile(rb"listening on (http://[^\s\"]+)")
+_STARTING: Final = re.compile(rb"starting at (http://[^\s\"]+)")
 # What the person who runs the tests has set must not reach the gateways under test.
 _FOREIGN: Final = re.compile(r"WEIGHBRIDGE_.*|DATABASE_URL|OTEL_.*|PROMETHEUS_.*|[A-Z]+_API_KEY|COV_.*")
 
@@ -148,7 +148,7 @@ class Server:
     async def listening(self) -> None:
         """Returns once connections are accepted, or at least queued."""
         while not self.url:
-            found = _LISTENING.search(self.log_path.read_bytes())
+            found = _STARTING.search(self.log_path.read_bytes())
             if found is not None:
                 self.url = found[1].decode()
                 return

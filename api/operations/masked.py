@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import BaseModel
@@ -115,19 +115,27 @@ def arguments(values: Iterable[str], name: str = "") -> list[str]:
 
 
 def address(url: str) -> str:
-    """Return an address without password, query values and secret path segments. Malformed ones are masked completely."""
+    """Return an address without password, query values and secret path segments. Malformed ones are masked completely. A
+    database's may have several hosts.
+    """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
     except ValueError:
         return MASK
-    place = f"[{host}]" if ":" in host else host
-    user = f"{MASK}@" if "@" in parts.netloc else ""
+    if "://" not in url:
+        return MASK
+    _, at, hosts = parts.netloc.rpartition("@")
+    # What follows the colon may be a password whose host was forgotten.
+    if not all(_HOST.match(host) for host in hosts.split(",")):
+        return MASK
+    user = f"{MASK}@" if at else ""
     path = "/".join(MASK if _is_secret_part(part) else part for part in parts.path.split("/"))
-    query = "&".join(f"{pair.partition('=')[0]}={MASK}" for pair in parts.query.split("&")) if parts.query else ""
-    return urlunsplit((parts.scheme, f"{user}{place}{f':{port}' if port else ''}", path, query, ""))
+    query = "?" + "&".join(f"{pair.partition('=')[0]}={MASK}" for pair in parts.query.split("&")) if parts.query else ""
+    # A SQLite file has no host, but as many slashes.
+    return f"{parts.scheme}://{user}{hosts.lower()}{path}{query}"
 
 
+_HOST: Final = re.compile(r"^(\[[0-9A-Fa-f:.%]+\]|[\w.%-]*)(:[0-9]{0,5})?$")
 _PART: Final = re.compile(r"^[A-Za-z0-9_-]{20,}$")
 
 

@@ -26,7 +26,7 @@ async def database(engine: AsyncEngine, clock: Callable[[], float] = time.monoto
     url = engine.url
     told: dict[str, Any] = {
         "kind": "PostgreSQL" if engine.dialect.name == "postgresql" else "SQLite",
-        "place": f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
+        "place": f"{url.host}/{url.database}"  # The hosts, each with the port that the address names.
         if url.host
         else url.database or "memory",
         "answers": False,

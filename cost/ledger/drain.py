@@ -25,15 +25,19 @@ import msgspec
 
 from cost.errors import EntriesRefused, StoreUnreachable
 from cost.ledger.entries import TERMINAL, AttemptKey, Entry, orphan_settlement
+from cost.ledger.journal_gaps import note_missing
 from cost.ledger.segments import (
     DeadJournal,
+    Drained,
     JournalReader,
     boots,
     encode_line,
     end_of,
     is_alive,
     journals,
+    missing_lines,
     read_drained,
+    write_drained,
 )
 from settings.private import private_folder
 
@@ -111,6 +115,37 @@ class ProcessPresence(Protocol):
         ...
 
 
+class Places(Protocol):
+    """How far the database has each journal, as it says itself; implemented by `cost.ledger.journal_places.JournalPlaces`."""
+
+    async def begin(self, boot_id: str, told: Drained | None) -> Drained:
+        """Return the place from which the database lacks the journal. `told` is what its file says."""
+        ...
+
+    async def move(self, boot_id: str, before: Drained, upto: Drained) -> bool:
+        """Write that the database has the journal up to a place; False where it has it to another one than `before`."""
+        ...
+
+    async def forget(self, boot_id: str) -> None:
+        """Forget a journal that the database has to its end."""
+        ...
+
+
+class PlacesInFiles:
+    """Places as the files tell them, for a store that keeps none."""
+
+    async def begin(self, boot_id: str, told: Drained | None) -> Drained:  # noqa: ARG002
+        """Return what the file says."""
+        return told or Drained()
+
+    async def move(self, boot_id: str, before: Drained, upto: Drained) -> bool:  # noqa: ARG002
+        """Agree: the file is written by the drain itself."""
+        return True
+
+    async def forget(self, boot_id: str) -> None:
+        """Do nothing: the file is deleted with the journal."""
+
+
 class SingleHost:
     """Presence of processes that share their database with no other host; does nothing."""
 
@@ -156,6 +191,7 @@ class Drain:
         recover_every_s: float = 1.0,
         store_timeout_s: float = 30.0,
         presence: ProcessPresence | None = None,
+        places: Places | None = None,
         spare: SpareTime | None = None,
     ) -> None:
         """`boot_id` is this process's own, if it has no journal and is to be shown all the same. `interval_s` passes between
@@ -170,6 +206,7 @@ class Drain:
         self._recover_every_s = recover_every_s
         self._store_timeout_s = store_timeout_s
         self._presence = presence or SingleHost()
+        self._places = places or PlacesInFiles()
         self._spare = spare
         self._waited_for = 0
         self._is_late = False
@@ -313,10 +350,12 @@ class Drain:
                 del self._readers[gone]
             left = {boot_id: end_of(self.directory, boot_id, numbers) for boot_id, numbers in found.items()}
             while True:
+                for boot_id in found:
+                    await self._reader(boot_id)
                 await self._heartbeat(found)
-                left = {boot_id: end for boot_id, end in left.items() if self._reader(boot_id).place.place < end}
+                left = {boot_id: end for boot_id, end in left.items() if self._readers[boot_id].place.place < end}
                 # By turns: one process's long journal does not hold up the others.
-                more = [await self._drain_batch(self._reader(boot_id), found[boot_id]) for boot_id in left]
+                more = [await self._drain_batch(self._readers[boot_id], found[boot_id]) for boot_id in left]
                 if not any(more):
                     break
                 lines += sum(more)
@@ -334,7 +373,7 @@ class Drain:
         now = self._clock()
         if now >= self._show_at or not self._shown.issuperset(found):
             living = [boot_id for boot_id in found if is_alive(self.directory, boot_id)]
-            drained = [boot_id for boot_id in living if self._reader(boot_id).place.place > (0, 0)]
+            drained = [boot_id for boot_id in living if self._readers[boot_id].place.place > (0, 0)]
             own = () if self._boot_id is None else (self._boot_id,)
             await self._query(self._presence.show([*living, *own], drained=drained))
             # Those that are dead too: they are recovered, and need not be looked at again and again.
@@ -345,11 +384,33 @@ class Drain:
             self._expire_at = now + _EXPIRE_EVERY_S
             await self._query(self._presence.expire(list(found)))
 
-    def _reader(self, boot_id: str) -> JournalReader:
+    async def _reader(self, boot_id: str) -> JournalReader:
+        """Return the journal's reader, which begins where the database itself says that its part ends."""
         reader = self._readers.get(boot_id)
         if reader is None:
-            reader = self._readers[boot_id] = JournalReader(self.directory, boot_id)
+            told = read_drained(self.directory, boot_id)
+            place = await self._query(self._places.begin(boot_id, told))
+            self._note_restored(boot_id, place, told)
+            reader = self._readers[boot_id] = JournalReader(self.directory, boot_id, place, told)
         return reader
+
+    def _note_restored(self, boot_id: str, place: Drained, told: Drained | None) -> None:
+        if told is None or told.place <= place.place:
+            return
+        missing = missing_lines(self.directory, boot_id, place, told)
+        _log.warning(
+            "the database is older than it was: it has the journal of %s to line %d, and had it to line %d; %d of these "
+            "lines are booked again from the files, and %d are in no file any more",
+            boot_id,
+            place.total,
+            told.total,
+            max(0, told.total - place.total - missing),
+            missing,
+        )
+        if missing:
+            note_missing(self.directory, boot_id, missing, self._clock())
+        # Written back at once, so that the same lines are not missed again at the next start.
+        write_drained(self.directory, boot_id, place)
 
     async def _drain_batch(self, reader: JournalReader, numbers: Sequence[int], *, ended: bool = False) -> int:
         """Bring the next entries of a journal into the database; return how many lines there were."""
@@ -365,7 +426,13 @@ class Drain:
         # A process that was dead when it was first seen may have been taken for lost with its host.
         careful = ended or reader.boot_id not in self._living or self._presence.may_be_given_up(reader.boot_id)
         refused = await self._insert_batch(piece.entries, careful=careful)
-        reader.took(piece, refused)
+        upto = piece.upto.with_refused(refused) if refused else piece.upto
+        if await self._query(self._places.move(reader.boot_id, reader.place, upto)):
+            reader.took(upto)
+        else:
+            # It is another database than before, such as one that was restored: what it lacks is read again.
+            del self._readers[reader.boot_id]
+            await self._reader(reader.boot_id)
         self._damaged += piece.damaged_lines
         return len(piece.entries) + piece.damaged_lines
 
@@ -388,16 +455,17 @@ class Drain:
                 dead.close(delete=booked)
 
     async def _recover_one(self, dead: DeadJournal) -> None:
-        reader = self._reader(dead.boot_id)
         damaged_before, found = self._damaged, 0
-        while lines := await self._drain_batch(reader, dead.numbers, ended=True):
+        while lines := await self._drain_batch(await self._reader(dead.boot_id), dead.numbers, ended=True):
             found += lines
         # The database has now all that this process ever wrote.
         orphans = await self._query(self._store.open_reserves([dead.boot_id]))
         for start in range(0, len(orphans), self._batch):
             batch = [orphan_settlement(each) for each in orphans[start : start + self._batch]]
             await self._insert_batch(batch, careful=True)
+        dead.delete_segments()
         await self._query(self._presence.forget(dead.boot_id))
+        await self._query(self._places.forget(dead.boot_id))
         self._orphans += len(orphans)
         if found or orphans:
             _log.info(

@@ -103,14 +103,28 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of a settlement in the tier batch: the cost of the same usage at the same target in the interactive tier, less
     its own. 0 where it cost the same.
     """
-    disputed_nanousd: int = 0
-    """What would be owed beside the cost for what the upstream told beyond the possible (`cost.usage`). In no sum of costs."""
     unit: str = ""
     """Unit of what was used beside tokens, as in `cost.usage.Usage`; its cost is in `request_nanousd`."""
     quantity_milli: int = 0
     """Quantity of it, in thousandths."""
     end_user: str = ""
     """The caller's own user, as the request names them, or a digest of a personal name; empty for none."""
+    disputed_nanousd: int = 0
+    """What would be owed beside the cost for what the upstream told beyond the possible (`cost.usage`). In no sum of costs."""
+    audio_input_tokens: int = 0
+    image_input_tokens: int = 0
+    cached_audio_input_tokens: int = 0
+    cached_image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    image_output_tokens: int = 0
+    video_output_tokens: int = 0
+    audio_input_nanousd: int = 0
+    image_input_nanousd: int = 0
+    cached_audio_input_nanousd: int = 0
+    cached_image_input_nanousd: int = 0
+    audio_output_nanousd: int = 0
+    image_output_nanousd: int = 0
+    video_output_nanousd: int = 0
 
 
 BOOKS: Final = "books"

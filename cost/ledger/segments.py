@@ -5,10 +5,11 @@ the lock with the process, however that ended; so whoever can take it knows that
 recovering it. `boot-<id>.drained` is what the drain tells the process: how far the database has its journal.
 """
 
+import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,8 @@ class Drained(msgspec.Struct, frozen=True):
     """Lines in those bytes."""
     refused: tuple[AttemptKey, ...] = ()
     """The newest attempts whose end the database refused for good: they are behind this place, and not booked."""
+    total: int = 0
+    """Lines of the whole journal up to this place: the sequence number of the last."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -192,12 +195,12 @@ class JournalReader:
     so.
     """
 
-    def __init__(self, directory: Path, boot_id: str) -> None:
-        """Begins where the database's part ends. Raises OSError."""
+    def __init__(self, directory: Path, boot_id: str, place: Drained, told: Drained | None) -> None:
+        """`place` is where the database's part ends, `told` what the process was told of it."""
         self.boot_id = boot_id
-        self.place = read_drained(directory, boot_id) or Drained()
+        self.place = place
         self._directory = directory
-        self._told = self.place
+        self._told = told
 
     def read(self, numbers: Sequence[int], most: int, *, ended: bool = False) -> Piece:
         """Read at most `most` lines of these segments, which were listed before.
@@ -210,7 +213,7 @@ class JournalReader:
             if number < place.segment:
                 continue
             if number > place.segment:
-                place = Drained(number, refused=place.refused)
+                place = Drained(number, refused=place.refused, total=place.total)
             more, place, unreadable = self._read_segment(place, most - len(entries) - damaged)
             entries += more
             damaged += unreadable
@@ -221,9 +224,9 @@ class JournalReader:
                 damaged += torn
         return Piece(entries, place, damaged)
 
-    def took(self, piece: Piece, refused: Sequence[AttemptKey] = ()) -> None:
-        """Note that the database has a piece, but for what it refused, and tell the process so. Raises OSError."""
-        self.place = piece.upto.with_refused(refused) if refused else piece.upto
+    def took(self, upto: Drained) -> None:
+        """Note that the database has a piece, and tell the process so. Raises OSError."""
+        self.place = upto
         self.tell()
 
     def tell(self) -> None:
@@ -252,7 +255,9 @@ class JournalReader:
                     # It is not written to its end yet.
                     break
                 offset += len(line)
-        return entries, Drained(place.segment, offset, place.lines + len(entries) + damaged, place.refused), damaged
+        read = len(entries) + damaged
+        place = Drained(place.segment, offset, place.lines + read, place.refused, place.total + read)
+        return entries, place, damaged
 
     def _past_torn(self, place: Drained) -> tuple[Drained, int]:
         """Return the place behind half a line that nobody will finish, and whether there was one."""
@@ -262,15 +267,39 @@ class JournalReader:
         return msgspec.structs.replace(place, offset=size), 1
 
 
-def waiting(directory: Path) -> list[Waiting]:
+def lines_between(directory: Path, boot_id: str, start: tuple[int, int], end: tuple[int, int]) -> int:
+    """Count the lines of a journal from one place up to another that are in its files."""
+    count = 0
+    for number in journals(directory).get(boot_id, ()):
+        if not start[0] <= number <= end[0]:
+            continue
+        left = end[1] if number == end[0] else _size(directory, boot_id, number)
+        offset = start[1] if number == start[0] else 0
+        with contextlib.suppress(FileNotFoundError), segment_path(directory, boot_id, number).open("rb") as file:
+            file.seek(offset)
+            while (size := min(_MAX_LINE_BYTES, left - offset)) > 0 and (chunk := file.read(size)):
+                count += chunk.count(b"\n")
+                offset += len(chunk)
+    return count
+
+
+def missing_lines(directory: Path, boot_id: str, place: Drained, told: Drained | None) -> int:
+    """Return the number of lines that some database had, up to `told`, that this one at `place` has not, and no file has."""
+    if told is None or told.place <= place.place:
+        return 0
+    return max(0, told.total - place.total - lines_between(directory, boot_id, place.place, told.place))
+
+
+def waiting(directory: Path, places: Mapping[str, Drained] | None = None) -> list[Waiting]:
     """Return the part of each journal in the directory, of a live or a dead process, that the database does not have
-    yet.
+    yet. `places` are the database's own, which tells of no more than its files; without them these are believed.
     """
-    return [_waiting_of(directory, boot_id, numbers) for boot_id, numbers in journals(directory).items()]
+    found = journals(directory)
+    return [_waiting_of(directory, boot_id, numbers, places) for boot_id, numbers in found.items()]
 
 
-def _waiting_of(directory: Path, boot_id: str, numbers: Sequence[int]) -> Waiting:
-    place = read_drained(directory, boot_id) or Drained()
+def _waiting_of(directory: Path, boot_id: str, numbers: Sequence[int], places: Mapping[str, Drained] | None) -> Waiting:
+    place = (read_drained(directory, boot_id) if places is None else places.get(boot_id)) or Drained()
     size = entries = 0
     oldest: Entry | None = None
     for number in numbers:
@@ -377,10 +406,15 @@ class DeadJournal:
         lock = BootLock.take(directory, boot_id)
         return None if lock is None else cls(directory, boot_id, lock)
 
+    def delete_segments(self) -> None:
+        """Delete the files, because the database has all of it; the lock's file stays, so that the rest is done for certain.
+
+        What was told of its place goes first: beside fewer segments it would speak of lines that are nowhere.
+        """
+        drained_path(self._directory, self.boot_id).unlink(missing_ok=True)
+        for number in self.numbers:
+            segment_path(self._directory, self.boot_id, number).unlink(missing_ok=True)
+
     def close(self, *, delete: bool) -> None:
-        """Release the journal; with `delete` remove its files, because the database has all of it."""
-        if delete:
-            for number in self.numbers:
-                segment_path(self._directory, self.boot_id, number).unlink(missing_ok=True)
-            drained_path(self._directory, self.boot_id).unlink(missing_ok=True)
+        """Release the journal; with `delete` nothing of it is left."""
         self._lock.release(delete=delete)

@@ -12,7 +12,8 @@ the others.
 Searches have a price where they cost the same whatever context they bring. What is billed by the second, character, image or rerank's
 search has its price by that unit; it needs none for tokens.
 
-Not read: what a Usage does not count (audio and images within chats), and images by the pixel.
+Audio, images and video within chats have the price of their tokens, else that of text. Not read: images by the pixel, and
+seconds of audio or video beside tokens.
 """
 
 import difflib
@@ -28,6 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from cost.errors import PriceTableMissing, UnknownPrice
+from cost.meters import METERS, fill_uncached
 from cost.price_book.shipped_table import PATH, read_shipped, reduced
 from cost.prices import MOST_UNIT_USD, MOST_USD_PER_MILLION, LongPrompt, Price, Unit, UnitPrice, nanousd, unit_price
 
@@ -49,6 +51,13 @@ _METERS: Final[dict[str, tuple[str, ...]]] = {
     "cache_write": ("cache_creation_input_token_cost",),
     "cache_write_1h": ("cache_creation_input_token_cost_above_1hr",),
     "reasoning": ("output_cost_per_reasoning_token",),
+    "audio_input": ("input_cost_per_audio_token",),
+    "image_input": ("input_cost_per_image_token",),
+    "cached_audio_input": ("cache_read_input_audio_token_cost",),
+    "cached_image_input": ("cache_read_input_image_token_cost",),
+    "audio_output": ("output_cost_per_audio_token",),
+    "image_output": ("output_cost_per_image_token",),
+    "video_output": ("output_cost_per_video_token",),
 }
 
 _UNITS: Final[Mapping[str, tuple[Unit, tuple[str, ...]]]] = {
@@ -63,7 +72,9 @@ _FEMTO: Final = Decimal("1E-15")
 _TERMS: Final[dict[str, str]] = {"batch": "_batches", "flex": "_flex", "priority": "_priority"}
 """Other prices of a model, with the ending that their figures' names have."""
 
-_OF_THE_OUTPUT: Final = frozenset({"output", "reasoning"})
+_OF_THE_OUTPUT: Final = frozenset(each.name for each in METERS if "output" in {each.name, each.within})
+_FOLLOWERS: Final = {each.name: each.within for each in METERS if each.follows and each.name != "cache_write_1h"}
+"""Meters whose figure is left out where it equals that of the meter they are within, so that they follow it for long prompts too."""
 
 Row = Mapping[str, Any]
 
@@ -274,7 +285,9 @@ def _flat_price(
     if usd_input is None or usd_output is None:
         return None
     cached, write, write_1h = found["cached_input"], found["cache_write"], found["cache_write_1h"]
-    reasoning = found["reasoning"]
+    own: dict[str, Any] = {
+        f"{name}_nanousd": _per_million(usd) for name, usd in _own(figures, found).items() if name in _FOLLOWERS
+    }
     return Price(
         version=version,
         input_nanousd=_per_million(usd_input),
@@ -282,14 +295,21 @@ def _flat_price(
         cached_input_nanousd=_per_million(usd_input if cached is None else cached),
         cache_write_nanousd=_per_million(usd_input if write is None else write),
         cache_write_1h_nanousd=None if write_1h is None else _per_million(write_1h),
-        # If it equals output's figure, leave it out, so that it follows output for long prompts too.
-        reasoning_nanousd=None if reasoning is None or _follows_output(figures) else _per_million(reasoning),
+        **own,
         request_nanousd=nanousd(request.quantize(_NANO, ROUND_HALF_UP)),
     )
 
 
-def _follows_output(figures: _Figures) -> bool:
-    return figures.find("reasoning", None) == figures.find("output", None)
+def _own(figures: _Figures, found: Mapping[str, Decimal | None]) -> dict[str, Decimal]:
+    """Return the figures that differ from those of the meters they are within."""
+    own = {
+        name: usd
+        for name, usd in found.items()
+        if usd is not None
+        and (name not in _FOLLOWERS or figures.find(name, None) != figures.find(_FOLLOWERS[name], None))
+    }
+    fill_uncached(own)
+    return own
 
 
 def _has_figures(row: Row, terms: str) -> bool:

@@ -44,8 +44,9 @@ _MODES: Final = frozenset(
 )
 _READ: Final = re.compile(
     r"mode|litellm_provider|max_(input_|output_)?tokens|supports_(vision|function_calling|response_schema)|"
-    r"input_cost_per_(request|second|character|image|query)|output_cost_per_image(_token)?|tiered_pricing|(input|output)_cost_per_token(_(above|batches|flex|priority|cache_hit).*)?|"
-    r"search_context_cost_per_query|output_cost_per_reasoning_token.*|cache_(read|creation)_input_token_cost.*"
+    r"input_cost_per_(request|second|character|image|query)|output_cost_per_image|tiered_pricing|(input|output)_cost_per_token(_(above|batches|flex|priority|cache_hit).*)?|"
+    r"search_context_cost_per_query|output_cost_per_reasoning_token.*|cache_(read|creation)_input_token_cost.*|"
+    r"(input_cost_per_(audio|image)|output_cost_per_(audio|image|video))_token.*|cache_read_input_(audio|image)_token_cost.*"
 )
 
 

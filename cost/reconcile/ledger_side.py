@@ -13,7 +13,7 @@ from cost.dimensions import POSTED_COLUMNS
 from cost.ledger.entries import BASELINE_COLUMNS, price_of
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
-from cost.reconcile.statement import COST_METERS, TOKEN_METERS
+from cost.reconcile.statement import COST_METERS, PARTS, TOKEN_METERS
 from cost.tables import LedgerEntry, rollup_day
 from cost.times import DAY_US
 
@@ -127,7 +127,7 @@ def _our_row(row: Row[Any]) -> OurRow:
         day_us=int(names["start_us"]),
         **{name: str(names[name]) for name in POSTED_COLUMNS},  # type: ignore[arg-type]  # Each is a string.
         tokens=tuple(used[name] for name in TOKEN_METERS),
-        reasoning_tokens=sums["reasoning_tokens"],
+        parts=tuple(sums[f"{name}_tokens"] for name in PARTS),
         attempts=sums["attempts"],
         unpriced_attempts=sums["unpriced_attempts"],
         cost_nanousd=sums["cost_nanousd"],

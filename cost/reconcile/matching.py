@@ -16,7 +16,17 @@ import msgspec
 
 from cost.dimensions import PostedGroup
 from cost.prices import NANO_PER_USD
-from cost.reconcile.statement import COST_METERS, EXACT, NO_TOKENS, BadExport, CostLine, Statement, Tokens, UsageLine
+from cost.reconcile.statement import (
+    COST_METERS,
+    EXACT,
+    NO_PARTS,
+    NO_TOKENS,
+    BadExport,
+    CostLine,
+    Statement,
+    Tokens,
+    UsageLine,
+)
 from cost.times import DAY_US, day_of, start_of
 
 ALL: Final = "*"
@@ -39,7 +49,8 @@ class OurRow(PostedGroup, frozen=True, kw_only=True):
 
     day_us: int
     tokens: Tokens = NO_TOKENS
-    reasoning_tokens: int = 0
+    parts: tuple[int, ...] = NO_PARTS
+    """Tokens of each of `PARTS`; `tokens` contains them."""
     attempts: int = 0
     unpriced_attempts: int = 0
     cost_nanousd: int = 0

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from cost.meters import MEDIA
 from cost.reconcile.statement import (
     Bucket,
     CostLine,
@@ -39,6 +40,9 @@ _METERS: Final = {
     "cache write": "cache_write",
     "cache writes": "cache_write",
     "output": "output",
+    **{f"{medium} {side}": side for medium in ("text", *sorted(MEDIA)) for side in ("input", "output")},
+    **{f"cached {medium} input": "cached_input" for medium in ("text", *sorted(MEDIA))},
+    **{f"{medium} cached input": "cached_input" for medium in ("text", *sorted(MEDIA))},
 }
 
 

@@ -15,12 +15,11 @@ from cost.dimensions import POSTED_COLUMNS
 from cost.ledger.entries import BASELINE_COLUMNS, Entry, adjustment, price_of
 from cost.meters import METER_COLUMNS
 from cost.reconcile.matching import CHARGE, CostMeters, Line, Matching, OurRow, Reconciliation
-from cost.reconcile.statement import COST_METERS, NO_TOKENS, TOKEN_METERS, BadExport, Statement, Tokens
+from cost.reconcile.statement import COST_METERS, NO_PARTS, NO_TOKENS, PARTS, BadExport, Statement, Tokens
 from cost.times import DAY_US, day_of
 
 MAX_ENTRIES: Final = 100_000
 _REQUEST: Final = COST_METERS.index("request")
-_OUTPUT: Final = TOKEN_METERS.index("output")
 _MOST_NANOUSD: Final = 10**18
 """Largest difference in one entry: far below what a column holds, so that sums of several fit too."""
 _NO_COSTS: Final[CostMeters] = (0, 0, 0, 0, 0, 0)
@@ -35,13 +34,13 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     row: OurRow
     tokens: Tokens = NO_TOKENS
-    reasoning_tokens: int = 0
+    parts: tuple[int, ...] = NO_PARTS
     meters: CostMeters = _NO_COSTS
 
     @property
     def is_nothing(self) -> bool:
         """True if every amount is 0, so that no entry is needed."""
-        return not (any(self.tokens) or any(self.meters) or self.reasoning_tokens)
+        return not (any(self.tokens) or any(self.meters) or any(self.parts))
 
 
 def posting_id(statement: Statement, matching: Matching, reconciliation: Reconciliation) -> str:
@@ -96,7 +95,7 @@ def shares(line: Line) -> list[Share]:
         share = Share(
             row=row,
             tokens=mine,
-            reasoning_tokens=_reasoning_change(row, mine),
+            parts=_parts_change(row, mine),
             meters=dollars.get(_key(row), _NO_COSTS),
         )
         if not share.is_nothing:
@@ -136,7 +135,7 @@ def _added(one: OurRow, other: OurRow) -> OurRow:
     return msgspec.structs.replace(
         one,
         tokens=cast("Tokens", tuple(map(sum, zip(one.tokens, other.tokens, strict=True)))),
-        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+        parts=tuple(map(sum, zip(one.parts, other.parts, strict=True))),
         cost_nanousd=one.cost_nanousd + other.cost_nanousd,
         disputed_nanousd=one.disputed_nanousd + other.disputed_nanousd,
         own_baselines=tuple(map(sum, zip(one.own_baselines, other.own_baselines, strict=True))),
@@ -183,12 +182,15 @@ def _cost_weights(rows: Sequence[OurRow]) -> list[int]:
     return costs if any(costs) else [max(0, sum(row.tokens)) for row in rows]
 
 
-def _reasoning_change(row: OurRow, tokens: Tokens) -> int:
-    """Return the change of reasoning tokens (at most 0) that keeps them within the group's output."""
-    if tokens[_OUTPUT] >= 0:
-        return 0
-    left = max(0, row.tokens[_OUTPUT] + tokens[_OUTPUT])
-    return min(0, left - row.reasoning_tokens)
+def _parts_change(row: OurRow, tokens: Tokens) -> tuple[int, ...]:
+    """Return the changes of the parts (at most 0) that keep those of each meter within what the group has left of it."""
+    left = [max(0, booked + change) for booked, change in zip(row.tokens, tokens, strict=True)]
+    changes: list[int] = []
+    for place, part in zip(PARTS.values(), row.parts, strict=True):
+        kept = part if tokens[place] >= 0 else min(part, left[place])
+        left[place] -= kept
+        changes.append(kept - part)
+    return tuple(changes)
 
 
 def _entry(share: Share, request_id: str) -> Entry:
@@ -207,7 +209,7 @@ def _entry(share: Share, request_id: str) -> Entry:
         cache_write_tokens=written + written_1h,
         cache_write_1h_tokens=written_1h,
         output_tokens=output,
-        reasoning_tokens=share.reasoning_tokens,
+        **{f"{name}_tokens": change for name, change in zip(PARTS, share.parts, strict=True)},
         **{name: getattr(row, name) for name in POSTED_COLUMNS},
         **_baselines(row, sum(share.meters)),
     )

@@ -35,6 +35,11 @@ EXACT: Final = Context(prec=120)
 TOKEN_METERS: Final = tuple(each.name for each in METERS if each.in_tokens and each.in_statements)
 """Token meters that both sides count; the others are contained in what they are within."""
 COST_METERS: Final = (*TOKEN_METERS, "request")
+PARTS: Final = {
+    each.name: TOKEN_METERS.index(each.within) for each in METERS if each.in_tokens and not each.in_statements
+}
+"""Meters that no statement tells, each with the place of the one of `TOKEN_METERS` that contains it."""
+NO_PARTS: Final = (0,) * len(PARTS)
 
 Tokens = tuple[int, ...]
 """One count for each of `TOKEN_METERS`; they do not overlap."""

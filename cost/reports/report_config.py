@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from settings.types import Section
+from settings.types import Kept, Section
 
 
 class ReportSection(Section):
@@ -16,7 +16,7 @@ class ReportSection(Section):
         pattern=r"^([01]\d|2[0-3]):[0-5]\d$",
         description="When the day before is reported, UTC; quote it.",
     )
-    folder: Path | None = Field(
+    folder: Kept[Path | None] = Field(
         default=None,
         description="Where reports are written, as `<day>/<team>.html` and `.csv`.",
     )

@@ -59,6 +59,8 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
     unpriced_attempts: int = 0
     estimated_attempts: int = 0
     batch_saved_nanousd: int = 0
+    disputed_nanousd: int = 0
+    """What upstreams told beyond the possible; in no cost."""
 
     @property
     def known_cost_nanousd(self) -> int | None:

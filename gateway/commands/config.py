@@ -31,12 +31,13 @@ def check_config(
     import os
 
     from gateway.configuration.environment import read_environment
-    from gateway.configuration.settings import load, without_effect
+    from gateway.configuration.file import ConfigError
+    from gateway.configuration.settings import load, not_installed, without_effect
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
 
-    environment = read_environment()
-    file = file or config or environment.config
+    environment = read_environment(file or config)
+    file = environment.config
     settings = load(file, environment, secrets_from=None)
     assert file is not None  # noqa: S101 - `load` refuses to go on without a file
     for warning in without_effect(file):
@@ -45,6 +46,8 @@ def check_config(
     if not missing:
         # Where all secrets are, what they lead to is looked at as well.
         load(file, environment)
+    elif absent := not_installed(file, settings):
+        raise ConfigError(absent)
     if show:
         import yaml
 
@@ -66,11 +69,20 @@ def check_config(
 
 
 def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
-    """List facts of models that nobody stated, and steps for targets of `auto` that were not measured."""
+    """List facts of models that nobody stated, addresses and prices that were probably meant otherwise, and steps for targets of
+    `auto` that were not measured.
+    """
+    from providers.address_hints import address_hints
     from providers.catalog import unknown_facts
+    from providers.price_units import price_hints
     from proxy.plan.evidence import UNMEASURED
 
-    return [*unknown_facts(settings.providers, catalog), *_evidence(settings, catalog, UNMEASURED)]
+    return [
+        *address_hints(settings.providers),
+        *price_hints(settings.providers),
+        *unknown_facts(settings.providers, catalog),
+        *_evidence(settings, catalog, UNMEASURED),
+    ]
 
 
 def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:

@@ -20,8 +20,10 @@ from gateway.commands.shared import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from accounts.keys import Pepper
     from gateway.configuration.gateway_config import GatewayConfig
 
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
@@ -51,16 +53,14 @@ async def create_key(
     from accounts.store import AccountStore
     from api.keys.change import audit_record
     from gateway.commands.audit import audited
-    from gateway.configuration.environment import read_environment
-    from gateway.configuration.peppers import peppers
 
     read = _configured(config)
-    pepper = peppers(read, read_environment())[0]
     only = _models(models, read)
     expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
 
     async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
         store = AccountStore(change.within)
+        pepper = _pepper(read, await store.keys_by_pepper())
         minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role, models=only)
         owner = (await store.get_team(team_id)).organisation_id
         created = await store.key_of(owner, team_id, minted.key_id)
@@ -85,13 +85,46 @@ async def create_key(
 async def list_keys(
     team: Annotated[str | None, typer.Option(help="Only this team's.")] = None, as_json: JsonOption = False
 ) -> None:
-    """List keys, without the keys themselves."""
+    """List keys, without the keys themselves; those that this configuration's peppers do not verify are warned of."""
+    from gateway.configuration.peppers import unverified
+
     columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
-    columns |= {"models": "models"}
+    columns |= {"models": "models", "pepper_id": "pepper"}
     columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
+    known = _known_peppers()
     async with open_accounts() as store:
         rows = [plain(key) for key in await store.list_keys(team)]
+        told = None if known is None else unverified(await store.keys_by_pepper(), known)
     print_rows(rows, columns, as_json=as_json, empty="no keys yet")
+    if told is not None:
+        typer.echo(f"warning: {told}", err=True)
+
+
+def _pepper(config: "GatewayConfig | None", keys_by_pepper: "Mapping[str, int]") -> "Pepper":
+    """Return the pepper for a new key. Raises ConfigError where no key of the database was made under one that is known here: a gateway
+    that verifies those would refuse the new one.
+    """
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.file import ConfigError, Problem
+    from gateway.configuration.peppers import first_peppers, unverified
+
+    known = first_peppers(config, read_environment(), keys_by_pepper)
+    told = unverified(keys_by_pepper, known)
+    if told is not None and keys_by_pepper.keys().isdisjoint(pepper.id for pepper in known):
+        raise ConfigError([Problem("", 0, "", f"no key was made: here {told}")])
+    return known[0]
+
+
+def _known_peppers() -> "tuple[Pepper, ...] | None":
+    """Return the peppers of the configuration and environment; None where they give none here."""
+    from gateway.configuration.environment import read_environment
+    from gateway.configuration.file import ConfigError
+    from gateway.configuration.peppers import peppers
+
+    try:
+        return peppers(_configured(None), read_environment())
+    except (ConfigError, LookupError):
+        return None
 
 
 def _configured(config: "Path | None") -> "GatewayConfig | None":

@@ -1,16 +1,21 @@
 """`weighbridge ledger`: whether the books agree, and the roll-ups written anew where they do not."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
+import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from cost.times import DAY_US, wall_us
-from gateway.commands.shared import JsonOption, fail, open_engine, print_json
+from gateway.commands.shared import JsonOption, fail, journal_dir, open_engine, print_json
 from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from cost.ledger.journal_gaps import Gap
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
 
@@ -34,20 +39,23 @@ async def verify(
 ) -> None:
     """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling.
 
-    What waits in this host's journals is not in the ledger yet; it is counted apart.
+    What waits in this host's journals is not in the ledger yet; it is counted apart. What was in journals once and is nowhere
+    now, as after a restore, is a difference.
     """
     from cost.ledger.verify import check
 
     days = _range(from_day, to_day)
     async with open_engine() as engine:
         found = await check(engine, *days, now_us=wall_us())
-    waits = _waiting()
+        waits, gaps = await _waiting(engine), await _gaps(engine)
     if as_json:
-        print_json(_plain(found) | {"waiting": waits})
+        told = [msgspec.structs.asdict(each) for each in gaps]
+        print_json(_plain(found) | {"agree": not (found.differences or gaps), "waiting": waits, "missing": told})
     else:
         _print(found)
         _print_waiting(waits)
-    if found.differences:
+        _print_gaps(gaps)
+    if found.differences or gaps:
         raise typer.Exit(1)
 
 
@@ -127,15 +135,41 @@ def _us(day: datetime) -> int:
     return int(day.replace(tzinfo=UTC).timestamp()) * 1_000_000
 
 
-def _waiting() -> dict[str, Any] | None:
-    """Count entries that this host's journals have and the database does not yet; None without a configuration that names the folder."""
-    from cost.ledger.segments import waiting
-    from gateway.commands.shared import read_config
-    from gateway.configuration.environment import read_environment
+async def _gaps(engine: "AsyncEngine") -> "list[Gap]":
+    """Return the entries that were in this host's journals once and are nowhere now."""
+    from cost.ledger.journal_gaps import find_gaps
 
-    if read_environment().config is None:
+    folder = journal_dir()
+    return [] if folder is None else await find_gaps(engine, folder, socket.gethostname())
+
+
+def _print_gaps(gaps: "list[Gap]") -> None:
+    from cost.ledger.journal_gaps import gaps_path
+
+    for gap in gaps:
+        if gap.entries is None:
+            text = f"the journal of {gap.boot_id} is gone, and what it wrote after {_moment(gap.at_us)} with it"
+        else:
+            text = f"{counted(gap.entries, 'entry', 'entries')} of {gap.boot_id} are in no journal any more, and not in the ledger"
+        typer.echo(f"missing: {text}", err=True)
+    folder = journal_dir()
+    if gaps and folder is not None:
+        typer.echo(
+            "such entries were lost with a restore: the database that it replaced has them, and providers' bills tell "
+            f"their cost (`weighbridge reconcile`). Once that is done, delete {gaps_path(folder)}, if it is there",
+            err=True,
+        )
+
+
+async def _waiting(engine: "AsyncEngine") -> dict[str, Any] | None:
+    """Count entries that this host's journals have and the database does not yet; None without a configuration that names the folder."""
+    from cost.ledger.journal_places import read_places
+    from cost.ledger.segments import waiting
+
+    folder = journal_dir()
+    if folder is None:
         return None
-    found = [each for each in waiting(read_config(None).cost.journal_dir) if each.entries]
+    found = [each for each in waiting(folder, await read_places(engine)) if each.entries]
     oldest = [each.oldest_at_us for each in found if each.oldest_at_us is not None]
     return {
         "entries": sum(each.entries for each in found),

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from accounts.access import NamedRole, OrganisationRole, TeamRole
-from gateway.commands.shared import ConfigOption, JsonOption, open_engine, print_json, print_rows, read_config
+from gateway.commands.shared import (
+    ConfigOption,
+    JsonOption,
+    open_accounts,
+    open_engine,
+    print_json,
+    print_rows,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -56,7 +64,7 @@ async def invite(
     as_json: JsonOption = False,
 ) -> None:
     """Let somebody in: prints a one-time link with which they choose a password. Also for the first administrator."""
-    settings = _settings(config)
+    settings = await _settings(config)
     chosen: OrganisationRole | None = "" if role == "none" else role
     person, link = await _invite(settings, organisation, email, chosen, team, team_role, name)
     if as_json:
@@ -68,7 +76,7 @@ async def invite(
 @people_app.command("link")
 async def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Make a new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
-    settings = _settings(config)
+    settings = await _settings(config)
     async with open_engine() as engine:
         person = await _known(engine, email)
         made = await _link(engine, settings, person)
@@ -135,7 +143,7 @@ async def sign_out(email: EmailArgument, config: ConfigOption = None) -> None:
     from cost.times import wall_us
     from gateway.commands.audit import audited
 
-    settings = _settings(config)
+    settings = await _settings(config)
 
     async with open_engine() as engine:
         person = await _known(engine, email)
@@ -155,7 +163,7 @@ async def unlock(email: EmailArgument, config: ConfigOption = None) -> None:
     from cost.times import wall_us
     from gateway.commands.audit import note
 
-    settings = _settings(config)
+    settings = await _settings(config)
 
     async with open_engine() as engine:
         person = await _known(engine, email)
@@ -232,21 +240,23 @@ async def _known(engine: "AsyncEngine", email: str) -> "Person":
     return person
 
 
-def _settings(path: Path | None) -> _Settings:
+async def _settings(path: Path | None) -> _Settings:
     from accounts.people.links import own_address
     from accounts.people.sign_in_config import SignInSection
     from accounts.store import DEFAULT_ORGANISATION
     from gateway.configuration.environment import read_environment
     from gateway.configuration.gateway_config import ServerConfig
-    from gateway.configuration.peppers import peppers
+    from gateway.configuration.peppers import first_peppers
 
     environment = read_environment()
     config = read_config(path) if path is not None or environment.config is not None else None
     section = SignInSection() if config is None else config.sign_in
     server = ServerConfig() if config is None else config.server
+    async with open_accounts() as accounts:
+        peppers = first_peppers(config, environment, await accounts.keys_by_pepper())
     return _Settings(
         section=section,
-        peppers=peppers(config, environment),
+        peppers=peppers,
         base=section.public_url
         or own_address(
             environment.host or server.host,

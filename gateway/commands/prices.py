@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.meters import METERS
 from cost.times import wall_us
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json, read_config
 from gateway.table import counted, print_table
@@ -51,6 +52,8 @@ FiguresOption = Annotated[
 ]
 _DAY = ["%Y-%m-%d"]
 _METERS = ("input", "cached_input", "cache_write", "output")
+_FURTHER = {each.name: each.within for each in METERS if each.follows}
+"""Meters that are told where they do not cost what the one does that they are within."""
 _METER_HEADINGS = tuple(meter.replace("_", " ") for meter in _METERS)
 
 
@@ -314,10 +317,9 @@ def _figures(each: dict[str, Any]) -> list[str]:
 def _further(each: dict[str, Any]) -> str:
     """Summarise in a few words what a row has no column for."""
     figures, found = each["usd_per_million_tokens"], []
-    if figures["cache_write_1h"] != figures["cache_write"]:
-        found.append(f"1 h cache {figures['cache_write_1h']}")
-    if figures["reasoning"] != figures["output"]:
-        found.append(f"reasoning {figures['reasoning']}")
+    for name, whole in _FURTHER.items():
+        if figures[name] != figures[whole]:
+            found.append(f"{name.replace('_', ' ')} {figures[name]}")
     if each["usd_per_request"] != "0":
         found.append(f"each request {each['usd_per_request']}")
     found += [f"each {unit} {figure}" for unit, figure in each["usd_per_unit"].items()]

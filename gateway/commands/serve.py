@@ -15,6 +15,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Instead of server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Instead of server.port.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=128, help="Processes that serve.")] = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Upgrade the schema of a PostgreSQL database, if need be.")
+    ] = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve two small local engines; needs no configuration.")
     ] = False,
@@ -38,7 +41,9 @@ def serve(
         raise typer.Exit(serve_demo(host=host, port=port, workers=workers))
     from gateway.process.serve import serve as run
 
-    environment, settings, path = load_config(config, {"host": host, "port": port, "workers": workers})
+    environment, settings, path = load_config(
+        config, {"host": host, "port": port, "workers": workers, "migrate": migrate or None}
+    )
     raise typer.Exit(run(settings, environment, path))
 
 

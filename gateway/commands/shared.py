@@ -58,15 +58,17 @@ def _awaited(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(run, eval_str=True)
-    if "config" in signature.parameters:
-        return run
+    reads_file = "config" in signature.parameters
 
     @functools.wraps(run)
     def command(*arguments: Any, config: Path | None = None, **options: Any) -> Any:
+        if reads_file:
+            options["config"] = config
+        elif config is not None and not config.is_file():
+            fail(f"{config}: there is no such file", USAGE)
         if config is None:
             return run(*arguments, **options)
-        if not config.is_file():
-            fail(f"{config}: there is no such file", USAGE)
+        # Whatever reads the environment below finds relative paths from the same file.
         before = os.environ.get(_CONFIG)
         os.environ[_CONFIG] = str(config)
         try:
@@ -74,6 +76,8 @@ def _taking_config(run: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             os.environ.pop(_CONFIG) if before is None else os.environ.update({_CONFIG: before})
 
+    if reads_file:
+        return command
     taken = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
     parameters = [*signature.parameters.values(), taken]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -87,7 +91,7 @@ def load_config(config: Path | None, overrides: dict[str, Any]) -> "tuple[Enviro
     from gateway.configuration.settings import load
 
     given = {name: value for name, value in overrides.items() if value is not None}
-    environment = read_environment().model_copy(update={**given, "config": config} if config is not None else given)
+    environment = read_environment(config).model_copy(update=given)
     settings = load(None, environment)
     assert environment.config is not None  # noqa: S101 - `load` refuses to go on without a file
     return environment, settings, environment.config
@@ -111,18 +115,37 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 
 @asynccontextmanager
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
+    """Open the database, which has this version's schema: an empty one gets it. Raises SchemaRefused for any other."""
+    from gateway.schema import require_newest
+
+    async with open_database() as engine:
+        await require_newest(engine)
+        yield engine
+
+
+@asynccontextmanager
+async def open_database() -> "AsyncIterator[AsyncEngine]":
+    """Open the database, whatever its schema is."""
     from gateway.configuration.environment import read_environment
-    from gateway.database import make_engine, migrate
-    from settings.private import private_folder
+    from gateway.configuration.file import ConfigError
+    from gateway.database import make_engine
 
     environment = read_environment()
-    private_folder(environment.data_dir)
+    lost = environment.moved_data()
+    if lost:
+        raise ConfigError(lost)
     engine = make_engine(environment.database())
     try:
-        await migrate(engine)
         yield engine
     finally:
         await engine.dispose()
+
+
+def journal_dir() -> Path | None:
+    """Return the folder of this host's journals; None without a configuration that names it."""
+    from gateway.configuration.environment import read_environment
+
+    return None if read_environment().config is None else read_config(None).cost.journal_dir
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -11,9 +10,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from accounts.keys import MIN_PEPPER_BYTES
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.places import DATABASE, Places, moved_data
+from gateway.database_address import FILES, UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
+from proxy.shared.redis.redis_config import FILES as REDIS_FILES
 from proxy.shared.redis.redis_config import RedisSection, address_problem
 from settings.words import closest, in_words
 
@@ -39,10 +41,16 @@ class Environment(BaseSettings):
     pepper: SecretStr | None = Field(
         default=None, description=f"The secret that keys are stored under, at least {MIN_PEPPER_BYTES} characters."
     )
-    data_dir: Path = Field(default=Path("var"), description="Where SQLite's database is kept.")
+    data_dir: Path | None = Field(
+        default=None, description="The folder of what the gateway keeps, in place of `var` beside the configuration."
+    )
     host: str | None = Field(default=None, description="Instead of `server.host`.")
     port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
     workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
+    migrate: bool = Field(
+        default=False,
+        description="Whether `serve` may upgrade the schema of a PostgreSQL database; SQLite's it upgrades after a backup.",
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_ENDPOINT"),
@@ -65,17 +73,28 @@ class Environment(BaseSettings):
             return None
         return forward_proxy_of(self.https_proxy.get_secret_value(), self.no_proxy)
 
+    @property
+    def places(self) -> Places:
+        """Return what relative paths are resolved against."""
+        return Places(self.config, self.data_dir)
+
     def database(self) -> str:
-        """Return the database's address. It may hold a password: never show it."""
+        """Return the database's address. It may hold a password: never show it. Raises ConfigError."""
         if self.database_url is not None:
-            return self.database_url.get_secret_value()
-        return f"sqlite+aiosqlite:///{self.data_dir}/weighbridge.sqlite"
+            url = self.places.database(self.database_url.get_secret_value())
+            return self.places.files_in(url, FILES)
+        return f"sqlite+aiosqlite:///{self.places.kept(DATABASE)}"
+
+    def moved_data(self, *, has_files: bool = False) -> list[Problem]:
+        """Return a problem for what this gateway keeps and earlier versions kept elsewhere."""
+        url = None if self.database_url is None else self.database_url.get_secret_value()
+        return moved_data(self.places, url, has_files=has_files)
 
     def redis(self, section: RedisSection) -> str | None:
         """Return the shared Redis's address, or None. It may hold a password: never show it."""
         if self.redis_url is not None:
-            return self.redis_url.get_secret_value()
-        return None if section.url is None else resolve_secret(section.url)
+            return self.places.files_in(self.redis_url.get_secret_value(), REDIS_FILES)
+        return None if section.url is None else self.places.files_in(resolve_secret(section.url), REDIS_FILES)
 
     def server_overrides(self) -> dict[str, Any]:
         """Return the keys of the `server` section that the environment overrides."""
@@ -96,8 +115,10 @@ def variables_of(name: str) -> tuple[str, ...]:
 _VARIABLES = {variable for name in Environment.model_fields for variable in variables_of(name)}
 
 
-def read_environment() -> Environment:
-    """Read the environment. A misspelt WEIGHBRIDGE_* variable is an error, not a silent default."""
+def read_environment(config: Path | None = None) -> Environment:
+    """Read the environment, with this configuration file in place of its own. A misspelt WEIGHBRIDGE_* variable is an error, not a
+    silent default.
+    """
     allowed = [each for name in Environment.model_fields for each in variables_of(name) if each.startswith(PREFIX)]
     problems = [
         Problem("environment", 0, name, _unknown_variable(name, allowed))
@@ -111,15 +132,19 @@ def read_environment() -> Environment:
         )
     try:
         environment = Environment()
+        environment = environment if config is None else environment.model_copy(update={"config": config})
     except ValidationError as error:
         problems += [
             Problem("environment", 0, _variable(detail["loc"]), in_words(detail))
             for detail in error.errors(include_input=False, include_url=False)
         ]
         raise ConfigError(problems) from error
-    if environment.database_url is not None and not _is_database(environment.database_url.get_secret_value()):
-        said = "must be an address such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
-        problems.append(Problem("environment", 0, "DATABASE_URL", said))
+    if environment.database_url is not None:
+        try:
+            url = environment.database_url.get_secret_value()
+            check_address(environment.places.files_in(url, FILES))
+        except UnknownDatabase as error:
+            problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
     if environment.redis_url is not None:
         wrong = address_problem(environment.redis_url.get_secret_value())
         problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
@@ -132,15 +157,6 @@ def read_environment() -> Environment:
     return environment
 
 
-def _is_database(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        # Reading the port is what checks it.
-        return parts.scheme.partition("+")[0] in _DATABASES and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper()
     return name if name in _VARIABLES or name.startswith(PREFIX) else PREFIX + name
@@ -150,9 +166,6 @@ def _unknown_variable(name: str, allowed: list[str]) -> str:
     guess = closest(name.upper().removeprefix(PREFIX), [known.removeprefix(PREFIX) for known in allowed])
     hint = f"; did you mean {PREFIX}{guess}?" if guess else "."
     return f"is not known{hint} Allowed: {', '.join(allowed)}"
-
-
-_DATABASES = {"sqlite", "postgres", "postgresql"}
 
 
 def resolve_secret(reference: str) -> str:

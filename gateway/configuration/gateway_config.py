@@ -20,14 +20,14 @@ from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.redis.redis_config import RedisSection
 from selfhosted.config import SelfhostedSection
-from settings.types import Finite, Reloadable, Section
+from settings.types import Finite, Given, Reloadable, Section
 
 
 class TlsSection(Section):
     """The certificate of the public socket."""
 
-    certificate: Path = Field(description="The certificate and its chain, a PEM file. Read at the start.")
-    key: Path = Field(description="The certificate's private key, a PEM file without a password.")
+    certificate: Given[Path] = Field(description="The certificate and its chain, a PEM file. Read at the start.")
+    key: Given[Path] = Field(description="The certificate's private key, a PEM file without a password.")
 
 
 class ServerConfig(Section):

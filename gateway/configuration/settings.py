@@ -17,8 +17,10 @@ from gateway.configuration.cross_checks import (
     shared_gpu_problems,
 )
 from gateway.configuration.environment import Environment
+from gateway.configuration.extras import extra_problems
 from gateway.configuration.file import ConfigError, Document, Problem, read_document
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.places import moved, placed
 from gateway.configuration.problems import check
 from gateway.configuration.references import as_mapping, dangling
 from providers.secret_references import secrets_in
@@ -60,6 +62,13 @@ def load(
     )
     config, problems = check(GatewayConfig, document)
     problems += dangling(document)
+    environment = environment.model_copy(update={"config": chosen})
+    if config is not None:
+        unused = ("accounts", "pepper_file") if config.accounts.peppers or environment.pepper is not None else None
+        problems += moved(config, environment.places, document, without=unused)
+        has_files = config.batch.enabled and config.batch.s3 is None and config.batch.folder is None
+        problems += environment.moved_data(has_files=has_files)
+        config = placed(config, environment.places)
     if config is not None:
         problems += price_problems(config.providers, document)
         problems += ability_problems(config.providers, config.classifier, document)
@@ -73,10 +82,16 @@ def load(
             if not secret.is_set
         ]
         problems += redis_problems(config, document, secrets_from)
+        problems += extra_problems(config, document)
     if config is None or problems:
         raise ConfigError(problems)
     server = config.server.model_copy(update=environment.server_overrides())
     return config.model_copy(update={"server": server})
+
+
+def not_installed(path: Path, config: GatewayConfig) -> list[Problem]:
+    """Return a problem for each optional package that the configuration of this file needs and that is not here."""
+    return list(extra_problems(config, read_document(path)))
 
 
 def without_effect(path: Path) -> list[Problem]:

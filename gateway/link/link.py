@@ -61,8 +61,8 @@ class Link:
         self._hello = hello
         self._task = asyncio.create_task(self._stay_connected(), name="link")
 
-    async def synced(self, timeout_s: float) -> None:
-        """Wait until everything that was told to others is told to this worker. Raises TimeoutError."""
+    async def synced(self, timeout_s: float | None) -> None:
+        """Wait until everything that was told to others is told to this worker; without a time, for ever. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await self._synced.wait()
 

@@ -12,9 +12,10 @@ from gateway.configuration.file import ConfigError
 from gateway.configuration.settings import load
 from gateway.process.allocator import give_back_freed_memory
 from gateway.process.control_plane import ControlPlane
-from gateway.process.life import Signals, ignore_early_signals, live, tell_ready
+from gateway.process.life import Signals, ignore_early_signals, live
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.runtime_folder import RuntimeFolder
+from gateway.process.start_report import StartReport
 from gateway.sqlite_driver import count_no_memory
 
 
@@ -29,13 +30,18 @@ def run_control(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     ignore_early_signals()
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    report = StartReport(given.ready_fd)
+    return report.run(lambda: _run(given, report))
+
+
+def _run(given: argparse.Namespace, report: StartReport) -> int:
     give_back_freed_memory()
     count_no_memory()
-    environment = read_environment()
+    environment = read_environment(given.config)
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
     async def serve(_gateway: Gateway, signals: Signals) -> None:
-        tell_ready(given.ready_fd)
+        report.serves()
         await signals.stopped.wait()
         control.begin_drain()
 

@@ -13,8 +13,8 @@ _log: Final = logging.getLogger("weighbridge.supervisor")
 class ControlKeeper:
     """One process, as the supervisor steps through its life.
 
-    Before it has ever served, it is given up when it keeps dying: something is wrong that a restart does not mend. Later
-    it is not, because workers serve without it.
+    Before it has ever served, it is given up when it keeps dying, or says that waiting does not help. Later it is not, because
+    workers serve without it.
     """
 
     def __init__(
@@ -24,13 +24,15 @@ class ControlKeeper:
         self._patience = patience
         self._gone = gone
         self._running: RunningChild | None = None
-        self._has_served = False
+        self.has_served = False
         self._is_replaced = False
         self._young_deaths = 0
         self.due_at: float | None = 0.0
         """The time of its next start; None while it runs or is stopped."""
         self.is_stopping = False
         self.gave_up = False
+        self.refusal = ""
+        """What it said when it was given up at its first word."""
         self.ended_badly = False
         """True when it did not stop as it was told to."""
 
@@ -44,7 +46,7 @@ class ControlKeeper:
         running = self._running
         if running is not None:
             running.look()
-            self._has_served = self._has_served or running.serves
+            self.has_served = self.has_served or running.serves
             if running.ended:
                 self._reap(running, now)
         if self.due_at is not None and now >= self.due_at and not self.is_stopping and not self.gave_up:
@@ -82,16 +84,24 @@ class ControlKeeper:
             self._is_replaced = False
             self.due_at = now
             return
-        young = now - dead.started_at < self._patience.young_s
-        self._young_deaths = self._young_deaths + 1 if young else 0
-        delay_s = self._patience.delay_s(self._young_deaths)
-        if delay_s is None and not self._has_served:
-            _log.error(
-                "the control plane keeps dying right after its start (status %s); giving up", dead.process.returncode
-            )
+        self._ended(dead, now)
+
+    def _ended(self, dead: RunningChild, now: float) -> None:
+        status = dead.process.returncode
+        if dead.cannot_serve and not self.has_served:
+            self.refusal = dead.refusal
             self.gave_up = True
             return
-        _log.warning(
-            "the control plane %s ended with status %s; starting it again", dead.process.pid, dead.process.returncode
-        )
+        if dead.refusal:
+            again_s = self._patience.max_delay_s if dead.cannot_serve else self._patience.again_s
+            _log.error("the control plane cannot serve: %s; starting it again in %g s", dead.refusal, again_s)
+            self.due_at = now + again_s
+            return
+        self._young_deaths = self._young_deaths + 1 if dead.died_young(now, self._patience.young_s) else 0
+        delay_s = self._patience.delay_s(self._young_deaths)
+        if delay_s is None and not self.has_served:
+            _log.error("the control plane keeps dying right after its start (status %s); giving up", status)
+            self.gave_up = True
+            return
+        _log.warning("the control plane %s ended with status %s; starting it again", dead.process.pid, status)
         self.due_at = now + (self._patience.max_delay_s if delay_s is None else delay_s)

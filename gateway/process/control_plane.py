@@ -199,7 +199,7 @@ class ControlPlane:
                     responses=live.responses,
                     background=live.background,
                     answering=LineAnswers(live.line),
-                    batch=open_batch_tier(engine, config, self._environment.data_dir, lambda: live.line.config),
+                    batch=open_batch_tier(engine, config, self._environment.places, lambda: live.line.config),
                     callbacks=open_callbacks(engine, config, peppers(config, self._environment)),
                 ),
                 views=Views(

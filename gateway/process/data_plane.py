@@ -24,7 +24,7 @@ from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.overruns import exchange_overruns
 from gateway.wiring.processes import told_processes
 from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
-from proxy.admin.health import Health
+from proxy.admin.health import Health, Starting
 from proxy.admit.load_shedding import AcceptBacklog
 from proxy.errors import Refused
 from proxy.http.control_plane_proxy import ControlPlaneProxy, Sender
@@ -50,7 +50,13 @@ class DataPlane:
         config_path: Path | None,
         folder: RuntimeFolder,
         metrics: AllMetrics | None = None,
+        *,
+        is_first: bool = False,
     ) -> None:
+        """Whoever is of the first start waits for the control plane however long it takes: nothing was ever served."""
+        self._is_first = is_first
+        self._database: WriteCheck | None = None
+        self._link: Link | None = None
         self._environment = environment
         self._folder = folder
         self._metrics = metrics or all_metrics()
@@ -95,6 +101,11 @@ class DataPlane:
         """Let the overload guard see the connections that wait to be accepted."""
         self.live.gate.guard.watch(backlog)
 
+    async def starting(self) -> Starting:
+        """Return what the start waits for."""
+        database = self._database is not None and await self._database.takes_writes()
+        return Starting.of(database=database, control_plane=self._link is not None and self._link.is_up)
+
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Health]:
         """Open everything in the order of need, and close it in reverse, the books last. Yield its health check."""
@@ -105,7 +116,7 @@ class DataPlane:
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")
             stack.push_async_callback(engine.dispose)
             stack.push_async_callback(self.others.aclose)
-            link = Link(self._folder.link, VOCABULARY)
+            self._link = link = Link(self._folder.link, VOCABULARY)
             stack.push_async_callback(link.aclose)
             sources = from_control_plane(link, engine, told_processes(link))
             opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
@@ -115,8 +126,9 @@ class DataPlane:
             _hear_of_fleet(link, fleet)
             exchange_overruns(link, live.overruns)
             link.start(Hello(boot_id, os.getpid()))
+            self._database = database = WriteCheck(engine)
             try:
-                await link.synced(_SYNC_S)
+                await link.synced(None if self._is_first else _SYNC_S)
             except TimeoutError:
                 _log.error("the control plane does not answer; serving with the configuration alone")
             await fleet.known(FIRST_LOOK_S)
@@ -130,7 +142,7 @@ class DataPlane:
                 journal=opened.ledger.state,
                 backlog=Backlog(config.cost.journal_dir).waiting,
                 control_plane=lambda: link.is_up,
-                database=WriteCheck(engine).takes_writes,
+                database=database.takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
             )
             self.begin_drain()

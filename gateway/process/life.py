@@ -32,15 +32,6 @@ def ignore_early_signals() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def tell_ready(ready_fd: int | None) -> None:
-    """Tell the supervisor, through its pipe, that this process serves."""
-    if ready_fd is not None:
-        # A supervisor that is gone is noticed elsewhere.
-        with contextlib.suppress(OSError):
-            os.write(ready_fd, b"\n")
-        os.close(ready_fd)
-
-
 def live(
     opening: AbstractAsyncContextManager[Opened],
     serve: Callable[[Opened, "Signals"], Awaitable[None]],

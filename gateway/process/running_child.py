@@ -4,8 +4,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
+
+from gateway.process.start_report import CANNOT_SERVE, SERVES, TRY_AGAIN
+
+_MOST_BYTES: Final = 65_536
 
 
 class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +20,8 @@ class RestartBackoff(msgspec.Struct, frozen=True, kw_only=True):
     max_young_deaths: int = 8
     first_delay_s: float = 0.1
     max_delay_s: float = 10.0
+    again_s: float = 2.0
+    """Seconds after which a process is started again that said that waiting may help."""
 
     def delay_s(self, young_deaths: int) -> float | None:
         """Return seconds until a dead process is replaced; None to give up."""
@@ -32,19 +39,22 @@ class RunningChild:
         self.process = process
         self.started_at = started_at
         self.serves = False
+        self.refusal = ""
+        """Why it could not serve, in its own words; empty where it said nothing."""
         self.end_by = 0.0
         self._ready_fd: int | None = ready_fd
         os.set_blocking(ready_fd, False)
 
     def look(self) -> None:
-        """Check whether the process has reported that it serves."""
+        """Check whether the process has reported that it serves, or why it cannot."""
         if self._ready_fd is None:
             return
         try:
-            said = os.read(self._ready_fd, 1)
+            said = os.read(self._ready_fd, _MOST_BYTES)
         except BlockingIOError:
             return
-        self.serves = bool(said)
+        self.serves = said == SERVES
+        self.refusal = "" if self.serves else said.decode(errors="replace")
         self.forget()
 
     def forget(self) -> None:
@@ -60,12 +70,22 @@ class RunningChild:
         self.process.kill()
         self.process.wait()
 
+    def died_young(self, now: float, young_s: float) -> bool:
+        """Return True when it ended before it served or soon after; one that waits for what comes back is no death."""
+        return self.process.returncode != TRY_AGAIN and (not self.serves or now - self.started_at < young_s)
+
+    @property
+    def cannot_serve(self) -> bool:
+        """True when it ended because of what no waiting mends."""
+        return self.process.returncode == CANNOT_SERVE and bool(self.refusal)
+
     def ended_well(self) -> bool:
         """Return True when it stopped as it was told to."""
         return self.process.returncode in {0, -signal.SIGTERM}
 
     def close(self) -> None:
-        """Close the pipes to a process that has ended."""
+        """Hear the last word of a process that has ended, and close the pipes to it."""
+        self.look()
         self.forget()
         if self.process.stdin is not None:
             self.process.stdin.close()

@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -19,18 +20,19 @@ from api.webhooks.sender import destinations_of
 from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import peppers
+from gateway.configuration.peppers import pepper_to_make, peppers
+from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import runtime_folder
-from gateway.process.supervisor import Supervisor
+from gateway.process.supervisor import CannotServe, Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
-from settings.private import private_folder
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -43,15 +45,34 @@ def serve(
     environment: Environment,
     config_path: Path,
     *,
-    listening: Callable[[str], None] = lambda url: _log.info("listening on %s", url),
+    listening: Callable[[str], None] = lambda _url: None,
 ) -> int:
-    """Serve until a signal, and return the exit status: 0 after a clean stop.
+    """Serve until a signal, and return the exit status: 0 after a clean stop. Raises CannotServe.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
-    hung process ended it by force. `listening` is called with the address once connections are at least queued.
+    hung process ended it by force. `listening` is called with the address once all processes serve.
     """
+    check_places(config, environment)
     with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
         return serve_on(listener, config, environment, config_path, listening=listening)
+
+
+def check_places(config: GatewayConfig, environment: Environment) -> None:
+    """Make the folders of everything that is kept. Raises ConfigError, which names all to which this process cannot write."""
+    folders = {"cost.journal_dir": config.cost.journal_dir}
+    database = sqlite_path(environment.database())
+    if database is not None:
+        folders["the database"] = database.parent
+    if config.batch.enabled and config.batch.s3 is None:
+        folders["batch.folder"] = config.batch.folder or environment.places.kept(FILES)
+    if config.cost.report is not None and config.cost.report.folder is not None:
+        folders["cost.report.folder"] = config.cost.report.folder
+    pepper = pepper_to_make(config, environment)
+    if pepper is not None:
+        folders["accounts.pepper_file"] = pepper.parent
+    problems = unwritable(folders, () if database is None else (database,))
+    if problems:
+        raise ConfigError(problems)
 
 
 def serve_on(
@@ -72,16 +93,23 @@ def serve_on(
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     # Found wanting here, it is one line; found wanting by a worker, it is a crash in its log.
-    peppers(config, environment)
+    if pepper_to_make(config, environment) is None:
+        peppers(config, environment)
     destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if config.server.tls is not None:
         tls_context(config.server.tls.certificate, config.server.tls.key)
     with _logging():
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
-        asyncio.run(_migrate(environment))
-        listening(_url(listener, "http" if config.server.tls is None else "https"))
-        return _supervise(config, environment, config_path, listener)
+        url = _url(listener, "http" if config.server.tls is None else "https")
+        _log.info("starting at %s", url)
+        asyncio.run(prepare_database(listener, config.server, lambda: _prepare(config, environment)))
+
+        def serving() -> None:
+            _log.info("listening on %s", url)
+            listening(url)
+
+        return _supervise(config, environment, config_path, listener, serving)
 
 
 def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
@@ -103,18 +131,26 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-async def _migrate(environment: Environment) -> None:
-    from gateway.database import make_engine, migrate  # noqa: PLC0415 - workers find the schema in place
+async def _prepare(config: GatewayConfig, environment: Environment) -> None:
+    from gateway.database import make_engine  # noqa: PLC0415 - workers find the schema in place
+    from gateway.process.prepare_pepper import prepare_pepper  # noqa: PLC0415 - with the database's modules
+    from gateway.schema import prepare_for_serving  # noqa: PLC0415
 
-    private_folder(environment.data_dir)
     engine = make_engine(environment.database())
     try:
-        await migrate(engine)
+        await prepare_for_serving(engine, may_migrate=environment.migrate, say=functools.partial(_log.warning, "%s"))
+        await prepare_pepper(engine, config, environment)
     finally:
         await engine.dispose()
 
 
-def _supervise(config: GatewayConfig, environment: Environment, config_path: Path, listener: socket.socket) -> int:
+def _supervise(
+    config: GatewayConfig,
+    environment: Environment,
+    config_path: Path,
+    listener: socket.socket,
+    serving: Callable[[], None],
+) -> int:
     with runtime_folder() as folder:
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
@@ -130,6 +166,7 @@ def _supervise(config: GatewayConfig, environment: Environment, config_path: Pat
             },
             drain_s=config.server.drain_s,
             gone=lambda pid: forget_worker(pid, str(folder.metrics)),
+            serving=serving,
         ).run()
 
 
@@ -142,13 +179,15 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--config", type=Path, default=None, help="the configuration file")
     given = parser.parse_args(arguments)
     follow_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    environment = read_environment()
+    environment = read_environment(given.config)
+    config = load(given.config, environment)
+    check_places(config, environment)
     with socket.socket(fileno=given.fd) as listener:
-        return serve_on(listener, load(given.config, environment), environment, given.config)
+        return serve_on(listener, config, environment, given.config)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
-    except ConfigError as refused:
+    except (ConfigError, CannotServe) as refused:
         sys.exit(str(refused))

@@ -3,7 +3,7 @@
 The parent owns the socket and the processes; it serves nothing itself. At a stop it closes its copy of the socket at
 once: while any process holds one, new connections wait there unanswered, and no other gateway can listen on the address. A dead worker is replaced, ever
 more slowly when it dies young, and when workers only ever die young the parent gives up: something
-is wrong that a restart does not mend. Signals are passed on; at a stop the workers go first, since the control plane
+is wrong that a restart does not mend. A child that says so itself, before the gateway has ever served, ends it at once. Signals are passed on; at a stop the workers go first, since the control plane
 brings into the database what they booked.
 """
 
@@ -29,6 +29,10 @@ _START_WITHIN_S = 120.0
 _LOOK_S = 0.05
 
 
+class CannotServe(Exception):
+    """What no waiting mends, found at the start; the message is the sentence of whoever found it."""
+
+
 class _Place:
     """One of the worker positions, and its present process."""
 
@@ -40,7 +44,7 @@ class _Place:
 class Supervisor:
     """The parent of `count` workers of one command, until a signal ends it; SIGUSR2 replaces them one by one.
 
-    The command must take `--ready-fd N`, a pipe that it writes to as soon as it serves. A worker is asked to go, by
+    The command must take `--ready-fd N`, a pipe for its `StartReport`, and `--start`, whether anybody serves meanwhile. A worker is asked to go, by
     SIGUSR2, when the one that takes its place serves. So there is at most one more than usual, somebody always
     accepts, and a configuration that nobody can start with replaces nobody.
     """
@@ -56,14 +60,21 @@ class Supervisor:
         control: Sequence[str] | None = None,
         patience: RestartBackoff | None = None,
         gone: Callable[[int], None] = lambda _pid: None,
+        serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """Workers inherit `listener`, which is closed at a stop. `control` is the control plane's command; without one there are workers alone. `gone` is told of each process that ended."""
+        """Workers inherit `listener`, which is closed at a stop. `control` is the control plane's command; without one there are workers alone. `gone` is told of each process that ended.
+
+        `serving` is called once, as soon as all workers and the control plane serve.
+        """
         self._command = list(command)
         self._listener = listener
         self._environ = dict(environ)
         self._drain_s = drain_s
         self._patience = patience or RestartBackoff()
         self._gone = gone
+        self._serving = serving
+        self._has_served = False
+        self._refusal = ""
         self._control = (
             None
             if control is None
@@ -82,13 +93,15 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Run until stopped. Return the exit status: 0 after a clean stop."""
+        """Run until stopped. Return the exit status: 0 after a clean stop. Raises CannotServe."""
         with self._listening():
             try:
                 while self._step():
                     pass
             finally:
                 self._kill()
+        if self._refusal:
+            raise CannotServe(self._refusal)
         return self._status
 
     @contextlib.contextmanager
@@ -112,6 +125,7 @@ class Supervisor:
         self._reap_ended(now)
         self._look_after_control(now)
         if self._stop_at is None:
+            self._look_whether_all_serve()
             self._start_due(now)
             self._replace(now)
         elif not self._all and (self._control is None or self._control.is_over):
@@ -125,6 +139,12 @@ class Supervisor:
             self._obey(self._signals.get(timeout=self._wait_s(now)))
         return True
 
+    def _look_whether_all_serve(self) -> None:
+        workers = all(place.running is not None and place.running.serves for place in self._places)
+        if not self._has_served and workers and (self._control is None or self._control.has_served):
+            self._has_served = True
+            self._serving()
+
     def _look_after_control(self, now: float) -> None:
         control = self._control
         if control is None:
@@ -134,8 +154,7 @@ class Supervisor:
             self._stop_at = max(self._stop_at, now + _KILL_AFTER_S)
         control.step(now)
         if control.gave_up and self._stop_at is None:
-            self._stop()
-            self._status = 1
+            self._give_up(control.refusal)
         if control.ended_badly:
             self._status = 1
 
@@ -146,7 +165,7 @@ class Supervisor:
         if self._stop_at is not None:
             due.append(self._stop_at)
         # One second is the longest that a lost SIGCHLD could delay a replacement.
-        longest_s = _LOOK_S if self._fresh is not None else 1.0
+        longest_s = _LOOK_S if self._fresh is not None or not self._has_served else 1.0
         return min([longest_s, *(max(0.01, moment - now) for moment in due)])
 
     def _obey(self, signum: int) -> None:
@@ -168,8 +187,18 @@ class Supervisor:
         self._listener.close()
         self._send(signal.SIGTERM)
 
+    def _give_up(self, refusal: str = "") -> None:
+        self._refusal = self._refusal or refusal
+        self._status = 1
+        self._stop()
+
     def _spawn(self, now: float) -> RunningChild:
-        return spawn(self._command, self._environ, now, (self._listener.fileno(),))
+        start = "first" if not self._has_served else "beside" if self._somebody_serves else "alone"
+        return spawn([*self._command, "--start", start], self._environ, now, (self._listener.fileno(),))
+
+    @property
+    def _somebody_serves(self) -> bool:
+        return any(running.serves for running in self._all)
 
     def _start_due(self, now: float) -> None:
         for place in self._places:
@@ -243,8 +272,9 @@ class Supervisor:
             self._to_replace.clear()
             if self._stop_at is None:
                 _log.error(
-                    "a new worker ended with status %s before it served; the others stay as they are",
+                    "a new worker ended with status %s before it served%s; the others stay as they are",
                     process.returncode,
+                    f": {running.refusal}" if running.refusal else "",
                 )
         else:
             place = next(place for place in self._places if place.running is running)
@@ -253,13 +283,19 @@ class Supervisor:
                 self._worker_died(place, running, now)
 
     def _worker_died(self, place: _Place, dead: RunningChild, now: float) -> None:
-        young = now - dead.started_at < self._patience.young_s
-        self._young_deaths = self._young_deaths + 1 if young else 0
+        if dead.cannot_serve and not (self._has_served and self._somebody_serves):
+            self._give_up(dead.refusal)
+            return
+        if dead.refusal:
+            again_s = self._patience.max_delay_s if dead.cannot_serve else self._patience.again_s
+            _log.error("a worker cannot serve: %s; starting it again in %g s", dead.refusal, again_s)
+            place.due_at = now + again_s
+            return
+        self._young_deaths = self._young_deaths + 1 if dead.died_young(now, self._patience.young_s) else 0
         delay_s = self._patience.delay_s(self._young_deaths)
         if delay_s is None:
             _log.error("workers keep dying right after their start (status %s); giving up", dead.process.returncode)
-            self._stop()
-            self._status = 1
+            self._give_up()
             return
         _log.warning("worker %s ended with status %s; replacing it", dead.process.pid, dead.process.returncode)
         place.due_at = now + delay_s

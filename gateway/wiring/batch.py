@@ -5,7 +5,6 @@ import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -20,6 +19,7 @@ from cost.budgets.grants import GrantStore
 from cost.times import wall_us
 from gateway.configuration.environment import resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.configuration.places import FILES, Places
 from providers.batch_apis.anthropic import AnthropicBatches
 from providers.batch_apis.batch_api import BatchHttp
 from providers.batch_apis.openai import OpenAiBatches
@@ -50,11 +50,10 @@ from proxy.shared.database_clock import DatabaseTime
 _FORGET_S: Final = 600.0
 _DAY_US: Final = 86_400_000_000
 _WIRES: Final = {endpoint: WIRE_AT[endpoint] for endpoint in OPERATIONS}
-_FOLDER: Final = "files"
 
 
 def open_batch_tier(
-    engine: AsyncEngine, config: GatewayConfig, data_dir: Path, rules: Callable[[], PipelineConfig]
+    engine: AsyncEngine, config: GatewayConfig, places: Places, rules: Callable[[], PipelineConfig]
 ) -> BatchTier | None:
     """Return the tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
     section = config.batch
@@ -63,7 +62,7 @@ def open_batch_tier(
     shared = DatabaseTime(engine)
     files = FileStore(
         engine,
-        _blobs(section, data_dir),
+        _blobs(section, places),
         shared,
         max_file_bytes=section.max_file_bytes,
         max_stored_bytes=section.max_stored_bytes,
@@ -74,10 +73,10 @@ def open_batch_tier(
     return BatchTier(section, shared, files, batches, money)
 
 
-def _blobs(section: BatchSection, data_dir: Path) -> Blobs:
+def _blobs(section: BatchSection, places: Places) -> Blobs:
     """Open the store of files. Raises StoreUnusable without the extra that an object store needs."""
     if section.s3 is None:
-        return LocalBlobs(section.folder or data_dir / _FOLDER)
+        return LocalBlobs(section.folder or places.kept(FILES))
     if importlib.util.find_spec("obstore") is None:
         raise StoreUnusable("batch.s3 needs obstore: pip install 'weighbridge[s3]'")
     from proxy.batch.s3_blobs import S3Blobs  # noqa: PLC0415 - an extra

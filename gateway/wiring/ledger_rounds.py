@@ -22,6 +22,7 @@ from cost.close.checks import MonthChecks
 from cost.ledger.drain import Drain
 from cost.ledger.entries import Entry
 from cost.ledger.hourly_check import LedgerWatch
+from cost.ledger.journal_places import JournalPlaces
 from cost.ledger.orphan_reaper import OrphanReaper
 from cost.ledger.segments import boots
 from cost.ledger.store import LedgerStore
@@ -65,6 +66,7 @@ async def open_drain(
         store,
         boot_id=boot_id,
         presence=BudgetPresence(reaper, grants),
+        places=JournalPlaces(engine),
         batch=section.drain_batch,
         interval_s=section.drain_interval_s,
         spare=None if spare is None else _SpareEntries(spare),

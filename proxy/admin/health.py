@@ -1,7 +1,7 @@
 """The readiness of a worker for traffic, and the checks behind it."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Self
 
 import msgspec
 
@@ -26,12 +26,48 @@ class Journals(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the oldest has waited; 0 if none waits."""
 
 
+class Starting(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to who asks for readiness before anything serves."""
+
+    status: str = "starting"
+    checks: dict[str, bool]
+    reason: str
+
+    @property
+    def http_status(self) -> int:
+        """503, as there should be no traffic."""
+        return HTTP_UNAVAILABLE
+
+    @classmethod
+    def of(cls, *, database: bool, control_plane: bool) -> Self:
+        """Return what is missing."""
+        checks = {"accepting": False, "database": database, "control_plane": control_plane}
+        missing = {name: holds for name, holds in checks.items() if name != "accepting"}
+        return cls(checks=checks, reason=_reason(missing) or "models are being opened")
+
+
+_FAILED: Final = {
+    "accepting": "this process takes no work",
+    "ledger": "the journal takes no entries: is its disk full?",
+    "journals": "entries wait in journals for over a minute",
+    "database": "the database takes no writes",
+    "control_plane": "the control plane is away",
+}
+"""What it means that a check fails; the first two make a process not ready."""
+
+
+def _reason(checks: Mapping[str, bool]) -> str:
+    return "; ".join(_FAILED[name] for name, holds in checks.items() if not holds)
+
+
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """The readiness for traffic, the checks behind it, the waiting entries of the journals, and the classifier in
     use.
     """
 
     status: str
+    reason: str
+    """Every check that fails, in words; empty where none does."""
     checks: dict[str, bool]
     journals: Journals
     classifier: dict[str, str | None]
@@ -70,12 +106,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
             "database": await self.database(),
             "control_plane": self.control_plane(),
         }
-        reason = self.fallback_reason()
+        fallback = self.fallback_reason()
         return Readiness(
             status="ready" if checks["accepting"] and checks["ledger"] else "not ready",
+            reason=_reason(checks),
             checks=checks,
             journals=journals,
-            classifier={"in_use": "onnx" if reason is None else "heuristic", "fallback_reason": reason},
+            classifier={"in_use": "onnx" if fallback is None else "heuristic", "fallback_reason": fallback},
         )
 
 

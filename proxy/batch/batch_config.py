@@ -6,7 +6,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from providers.config import SecretRef
-from settings.types import Finite, Section
+from settings.types import Finite, Kept, Section
 
 _ENDPOINT: Final = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
 
@@ -50,10 +50,9 @@ class BatchSection(Section):
     enabled: bool = Field(
         default=True, description="Whether files and batches are accepted, and lines of batches answered."
     )
-    folder: Path | None = Field(
+    folder: Kept[Path | None] = Field(
         default=None,
-        description="Where files are kept, by default `files` in the data directory. Shared by all hosts of a "
-        "database.",
+        description="Where files are kept, by default `files` in the data folder. Shared by all hosts of a database.",
     )
     s3: S3Section | None = Field(
         default=None,

@@ -5,14 +5,14 @@ from typing import Final
 
 import msgspec
 
-from cost.meters import ZERO_METERS, Meters
+from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
 from cost.usage import MISSING, MOST_TOKENS, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, is_own, longest_answer, longest_prompt
+from proxy.plan.route_plan import Facts, asks_for_media, is_own, longest_answer, longest_prompt
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -97,8 +97,7 @@ def whole_usage(first: Usage, rest: Usage) -> Usage:
     """Return the usage of an answer that was continued: the prompt once, and all of the answer."""
     return msgspec.structs.replace(
         first,
-        output_tokens=first.output_tokens + rest.output_tokens,
-        reasoning_tokens=first.reasoning_tokens + rest.reasoning_tokens,
+        **{name: getattr(first, name) + getattr(rest, name) for name in OUTPUT_COLUMNS},
         source=rest.source if first.source == "upstream" else first.source,
         flags=rest.flags,
     )
@@ -210,6 +209,10 @@ def usage_of(
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, asked * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
+    if "audio" in facts.media:
+        guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
+    if asks_for_media(facts):
+        guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
     told = from_openai(

@@ -71,7 +71,11 @@ def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=(longest or 0) * facts.choices)
     if wire is None:
         return msgspec.structs.replace(guess, flags=_MISSING)
-    return from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
+    told = from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
+    if routed.request.operation == "images" and wire.completion_tokens_details is None:
+        # Pictures are all that it makes, and most hosts do not say so.
+        return msgspec.structs.replace(told, image_output_tokens=told.output_tokens - told.reasoning_tokens)
+    return told
 
 
 def _priced_name(price: Price | None, unit: str) -> str:

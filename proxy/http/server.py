@@ -292,7 +292,11 @@ class HttpServer:
         exchange.task = asyncio.Task(self._answer(exchange), loop=self._loop, name="request")
         self.tasks.add(exchange.task)
 
-    def _route_of(self, exchange: Exchange) -> Route:
+    def serve_instead(self, routes: Routes, otherwise: Route) -> None:
+        """Answer requests that begin from now on by these routes."""
+        self._routes, self._otherwise = routes, otherwise
+
+    def route_of(self, exchange: Exchange) -> Route:
         """Return the route that answers a request. Raises UnsupportedEncoding or MethodNotAllowed."""
         if exchange.is_encoded:
             raise UnsupportedEncoding("Send the body without a `content-encoding`.")
@@ -308,7 +312,7 @@ class HttpServer:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            await self._route_of(exchange)(exchange)
+            await self.route_of(exchange)(exchange)
             if not exchange.ended and exchange.gone is None:
                 _log.error("a request was not answered to its end")
                 exchange.abort()

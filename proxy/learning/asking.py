@@ -13,7 +13,7 @@ from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.dispatcher import Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE
 from proxy.errors import error_reply
-from proxy.parse.chat_request import input_tokens, most_input_tokens, needs, prompt_of
+from proxy.parse.chat_request import input_tokens, media_of, most_input_tokens, needs, prompt_of
 from proxy.plan.route_plan import Facts, Fleet, Policy, plan
 from proxy.plan.routed_request import RoutedRequest
 
@@ -54,6 +54,7 @@ def routed_to(
         most_input_tokens=most_input_tokens(
             request, sum(len(bytes(each)) for each in request.fields.values()), estimate
         ),
+        media=media_of(request),
         max_output_tokens=request.max_output_tokens,
         allowed_models=caller.allowed_models,
     )

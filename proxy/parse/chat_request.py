@@ -10,6 +10,7 @@ import msgspec
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
+from cost.meters import MEDIA, NO_MEDIA, Media
 from cost.prices import SERVICE_TIERS, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
@@ -654,9 +655,39 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     for message in request.messages:
         if isinstance(message.content, list) and any(part.type not in _MEASURABLE_PARTS for part in message.content):
             return _UNBOUNDED_TOKENS
+        if message.audio and _names_audio(message):
+            return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
     pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
+
+
+def media_of(request: ChatRequest) -> Media:
+    """Return the kinds of media that the prompt may have tokens of; all of them for content that is not known."""
+    if request.operation != "chat":
+        return _HEARD if SERVED_BY[request.operation] == "transcription" else NO_MEDIA
+    if request.as_written is not None:
+        return MEDIA
+    found = NO_MEDIA
+    for message in request.messages:
+        if isinstance(message.content, list):
+            for part in message.content:
+                found |= _MEDIA_OF_PART.get(part.type, MEDIA)
+        if message.audio and _names_audio(message):
+            found |= _HEARD
+    return found
+
+
+_HEARD: Final[Media] = frozenset({"audio"})
+_SEEN: Final[Media] = frozenset({"image"})
+_MEDIA_OF_PART: Final[Mapping[str, Media]] = (
+    dict.fromkeys(_MEASURABLE_PARTS, NO_MEDIA) | dict.fromkeys(_IMAGE_PARTS, _SEEN) | {"input_audio": _HEARD}
+)
+
+
+def _names_audio(message: Message) -> bool:
+    """Return True for an answer of before that was spoken: its sound is named, and is not in the body."""
+    return bytes(message.audio) not in {b"", _NULL}
 
 
 def _beside_text(message: Message) -> int:

@@ -19,6 +19,7 @@ import msgspec
 from accounts.caller import Escalation
 from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
+from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from providers.breaker import Absence
@@ -80,6 +81,8 @@ Reason = Literal[
     "struggle",
 ]
 _ANSWERS_NOTHING: Final[frozenset[Capability]] = frozenset({"embeddings", "rerank", "moderation"})
+_SPOKEN: Final = frozenset({"modalities", "audio"})
+"""Parameters that ask for an answer beside text."""
 _TOLD_BY_UNIT: Final[frozenset[Capability]] = frozenset({"speech", "transcription"})
 """Answers that may tell no tokens, though their model is sold by tokens."""
 _AGAIN_S: Final = 5.0
@@ -182,6 +185,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     most_input_tokens: int = 0
     """An upper bound of `input_tokens` for hard budgets; 0 where nothing is reserved."""
+    media: Media = NO_MEDIA
+    """The kinds of media that the prompt may have tokens of."""
     longest_tokens: int | None = None
     """The tokens of the longest text, where several are embedded one by one; None where the whole prompt must fit."""
     willing_nanousd: float = NO_LIMIT_NANOUSD
@@ -1068,14 +1073,22 @@ def _expected(
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
     """Return the maximum cost of one attempt by the estimates, in nano-dollars: nothing cached, everything written to
-    the cache, the longest output.
+    the cache, the longest output. Where media are read or asked for, all tokens may be of the dearest of them.
     """
     most, price = _most_output_tokens(target, facts), _price(target, facts)
     if price is None:
         return None
+    if facts.media or asks_for_media(facts):
+        bound = price.most_nanousd(facts.input_tokens, most, facts.media)
+        return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
+
+
+def asks_for_media(facts: Facts) -> bool:
+    """Return True where the answer may be more than text because the caller asks for it."""
+    return not facts.decisive.isdisjoint(_SPOKEN)
 
 
 def most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -1085,7 +1098,7 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     price = _price(target, facts)
     if price is None:
         return None
-    most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts))
+    most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
 
 

@@ -19,6 +19,7 @@ from proxy.parse.chat_request import (
     conversation_key,
     decisive_parameters,
     is_replaceable,
+    media_of,
     most_input_tokens,
     needs,
     opening_tokens,
@@ -88,6 +89,8 @@ def facts_of(
         most_lost=willing.most_lost,
         loop=loop,
     )
+    if media := media_of(request):
+        facts = replace(facts, media=media)
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:

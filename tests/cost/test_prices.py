@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.meters import METER_NAMES, METERS
+from cost.meters import FALLBACKS, METER_NAMES, METERS, NO_MEDIA, SETS_OF_MEDIA, Media
 from cost.prices import (
     NANO_PER_USD,
     LongPrompt,
@@ -25,6 +25,15 @@ from cost.prices import (
 )
 from cost.usage import Usage
 from tests.cost.by_meter import by_meter
+
+
+def inclusive(split: dict[str, int]) -> dict[str, Any]:
+    """The buckets of counts that do not overlap."""
+    found = {each.name: split.get(each.name, 0) for each in METERS if each.in_tokens}
+    for part, whole in reversed(FALLBACKS):
+        found[METER_NAMES[whole]] += found[METER_NAMES[part]]
+    return {f"{name}_tokens": count for name, count in found.items()}
+
 
 amounts = st.integers(0, 10**14)
 tokens = st.integers(0, 10**7)
@@ -42,6 +51,7 @@ def flat_prices(version: str = "v1") -> st.SearchStrategy[Price]:
         cache_write_1h_nanousd=st.none() | amounts,
         reasoning_nanousd=st.none() | amounts,
         request_nanousd=amounts,
+        **{f"{each.name}_nanousd": st.none() | amounts for each in METERS if each.medium},
     )
 
 
@@ -61,16 +71,9 @@ def any_prices(draw: st.DrawFn) -> Price:
 
 prices = any_prices()
 usages = st.builds(
-    lambda fresh, cached, written, written_1h, spoken, thought: Usage(
-        input_tokens=fresh + cached + written + written_1h,
-        cached_input_tokens=cached,
-        cache_write_tokens=written + written_1h,
-        cache_write_1h_tokens=written_1h,
-        output_tokens=spoken + thought,
-        reasoning_tokens=thought,
-        source="upstream",
-    ),
-    *[tokens] * 6,
+    lambda split: Usage(**inclusive(split), source="upstream"),
+    st.fixed_dictionaries({each.name: tokens for each in METERS if each.in_tokens and not each.medium})
+    | st.fixed_dictionaries({each.name: tokens for each in METERS if each.in_tokens}),
 )
 batches = st.booleans()
 PLAIN = price_from_usd(version="v1", input_usd=2, output_usd=8)
@@ -145,6 +148,40 @@ def test_cost_is_additive_to_the_rounding(price: Price, first: Usage, second: Us
 def test_nothing_costs_more_than_the_most(price: Price, usage: Usage) -> None:
     """What is held before a call covers it, whatever its tokens turn out to be."""
     assert price.cost_nanousd(usage) <= price.most_nanousd(usage.input_tokens, usage.output_tokens)
+
+
+@given(prices, usages, st.sampled_from(SETS_OF_MEDIA))
+def test_nothing_costs_more_than_the_most_of_its_media(price: Price, usage: Usage, media: Media) -> None:
+    """A prompt without sound or pictures is held at what text costs, and that covers it, too."""
+    absent = {
+        f"{each.name}_tokens": 0
+        for each in METERS
+        if each.medium and each.within != "output" and each.medium not in media
+    }
+    kept = msgspec.structs.replace(usage, **absent)
+    most = price.most_nanousd(kept.input_tokens, kept.output_tokens, media)
+    assert price.cost_nanousd(kept) <= most <= price.most_nanousd(kept.input_tokens, kept.output_tokens)
+
+
+def test_sound_costs_what_sound_costs() -> None:
+    """A thousand tokens in and 500 out of gpt-audio, all sound: $0.064, not the $0.0075 of text."""
+    price = price_from_usd(version="v1", input_usd="2.5", output_usd=10, audio_input_usd=32, audio_output_usd=64)
+    spoken = Usage(input_tokens=1_000, audio_input_tokens=1_000, output_tokens=500, audio_output_tokens=500)
+    assert price.cost_nanousd(spoken) == 64_000_000
+    assert price.costs_nanousd(spoken) == by_meter(audio_input=32_000_000, audio_output=32_000_000)
+    assert price.cost_nanousd(Usage(input_tokens=1_000, output_tokens=500)) == 7_500_000
+    assert price.most_nanousd(1_000, 500) == 64_000_000
+    assert price.most_nanousd(1_000, 500, NO_MEDIA) == 34_500_000
+
+
+def test_a_medium_without_a_price_costs_what_text_costs() -> None:
+    """Without a cache's price, what is cached of it costs what it does; with one, what cached text does."""
+    sound = Usage(input_tokens=1_000, cached_input_tokens=1_000, cached_audio_input_tokens=1_000)
+    spent = [
+        price_from_usd(version="v1", input_usd=2, output_usd=8, **figures).cost_nanousd(sound)
+        for figures in ({}, {"audio_input_usd": 32}, {"audio_input_usd": 32, "cached_input_usd": 1})
+    ]
+    assert spent == [2_000_000, 32_000_000, 1_000_000]
 
 
 @given(prices)

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost.meters import METER_NAMES
+from cost.prices import meters
 from cost.usage import Usage, estimated, from_openai, plain_usage
 from providers.wire import WireUsage
 
@@ -39,6 +41,10 @@ NAMES = [
     "cached_tokens",
     "cache_write_tokens",
     "reasoning_tokens",
+    "audio_tokens",
+    "image_tokens",
+    "video_tokens",
+    "cached_tokens_details",
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
     "cache_creation",
@@ -57,7 +63,10 @@ untrusted = st.dictionaries(
 small = st.integers(-1, 40)
 details = st.none() | st.dictionaries(
     st.sampled_from(
-        ["cached_tokens", "reasoning_tokens", "audio_tokens", "cache_write_tokens", "cache_creation_tokens"]
+        [
+            *("cached_tokens", "reasoning_tokens", "audio_tokens", "image_tokens", "video_tokens"),
+            *("cache_write_tokens", "cache_creation_tokens"),
+        ]
     ),
     small | st.none() | st.booleans(),
     max_size=3,
@@ -113,6 +122,7 @@ def _sound(usage: Usage) -> bool:
         and 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens
         and usage.cached_input_tokens + usage.cache_write_tokens <= usage.input_tokens <= LIMITS["max_input_tokens"]
         and 0 <= usage.reasoning_tokens <= usage.output_tokens <= LIMITS["max_output_tokens"]
+        and min(meters(usage)) >= 0
     )
 
 
@@ -245,13 +255,17 @@ def test_no_figure_is_trusted_when_one_cannot_be_read(data: st.DataObject) -> No
 
 
 def test_a_part_that_is_more_than_its_whole_is_counted_beside_it() -> None:
-    """A host that leaves the cached out of the prompt, or reasoning out of the answer, bills both."""
+    """A host that leaves the cached out of the prompt, reasoning out of the answer, or sound out of either, bills both."""
     cached = _openai({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}})
     assert (cached.input_tokens, cached.cached_input_tokens, cached.flags) == (11, 6, ("cache_added",))
     thought = _openai(
         {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 2}}
     )
     assert (thought.output_tokens, thought.reasoning_tokens, thought.flags) == (3, 2, ("reasoning_added",))
+    heard = _openai({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"audio_tokens": 6}})
+    assert (heard.input_tokens, heard.audio_input_tokens, heard.flags) == (11, 6, ("media_added",))
+    drawn = _openai({"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"image_tokens": 2}})
+    assert (drawn.output_tokens, drawn.image_output_tokens, drawn.flags) == (3, 2, ("media_added",))
 
 
 def test_a_zero_is_believed_unless_there_was_text() -> None:
@@ -298,6 +312,125 @@ def test_what_is_more_than_possible_is_disputed_and_nothing_is_lost(
     assert usage.reasoning_tokens <= usage.output_tokens
     assert usage.is_disputed == ("usage_disputed" in usage.flags)
     assert usage.source == "upstream"
+
+
+def test_what_is_booked_of_a_disputed_report_is_the_dearest() -> None:
+    """Of more than is possible, sound is kept before text, so that no dispute makes a call cheaper than it was."""
+    raw = {
+        "prompt_tokens": 1_000,
+        "completion_tokens": 1_000,
+        "prompt_tokens_details": {"audio_tokens": 300, "cached_tokens": 600},
+        "completion_tokens_details": {"audio_tokens": 700, "reasoning_tokens": 200},
+    }
+    usage = from_openai(raw, estimate=GUESS, max_input_tokens=400, max_output_tokens=800)
+    assert _media(usage) == {"audio_input": 300, "cached_input": 100, "audio_output": 700, "reasoning": 100}
+    assert (usage.disputed_input, usage.disputed_output) == (600, 200)
+
+
+def _media(usage: Usage) -> dict[str, int]:
+    found = dict(zip(METER_NAMES, meters(usage), strict=True))
+    return {name: count for name, count in found.items() if count and name != "request"}
+
+
+@pytest.mark.parametrize(
+    ("details", "told", "by_meter"),
+    [
+        # OpenAI's chat: nobody says which of the cached were sound, so it was the text.
+        (
+            {"audio_tokens": 700, "cached_tokens": 256},
+            {"audio_tokens": 400, "reasoning_tokens": 0},
+            {"input": 44, "audio_input": 700, "cached_input": 256, "output": 100, "audio_output": 400},
+        ),
+        # There is not as much text as was cached: the rest was pictures, then sound.
+        (
+            {"audio_tokens": 700, "image_tokens": 200, "cached_tokens": 512},
+            {},
+            {
+                "audio_input": 488,
+                "cached_input": 100,
+                "cached_image_input": 200,
+                "cached_audio_input": 212,
+                "output": 500,
+            },
+        ),
+        # The realtime shape: the cached are told by kind, and their sound is within `audio_tokens`, too.
+        (
+            {
+                "text_tokens": 300,
+                "audio_tokens": 700,
+                "cached_tokens": 640,
+                "cached_tokens_details": {"text_tokens": 64, "audio_tokens": 576},
+            },
+            {"text_tokens": 100, "audio_tokens": 400},
+            {
+                "input": 236,
+                "audio_input": 124,
+                "cached_input": 64,
+                "cached_audio_input": 576,
+                "output": 100,
+                "audio_output": 400,
+            },
+        ),
+        # Gemini's, as litellm tells it: `audio_tokens` are without the cached, and text is what is left.
+        (
+            {"text_tokens": 100, "audio_tokens": 300, "image_tokens": None, "cached_tokens": 600},
+            {"text_tokens": 20, "image_tokens": 400, "reasoning_tokens": 80},
+            {
+                "input": 100,
+                "audio_input": 300,
+                "cached_input": 600,
+                "output": 20,
+                "image_output": 400,
+                "reasoning": 80,
+            },
+        ),
+        # xAI tells text too, and an answer that is a video.
+        (
+            {"text_tokens": 900, "audio_tokens": 0, "image_tokens": 100, "cached_tokens": 0},
+            {"video_tokens": 500},
+            {"input": 900, "image_input": 100, "video_output": 500},
+        ),
+        # More is told cached of a kind than there is of it.
+        (
+            {
+                "audio_tokens": 50,
+                "cached_tokens": 100,
+                "cached_tokens_details": {"audio_tokens": 80, "image_tokens": 9},
+            },
+            None,
+            {"input": 900, "cached_input": 50, "cached_audio_input": 50, "output": 500},
+        ),
+    ],
+)
+def test_sound_pictures_and_video_are_told_apart(
+    details: dict[str, Any], told: dict[str, Any] | None, by_meter: dict[str, int]
+) -> None:
+    """Each kind that a provider names has its meter, and what came from the cache is in that of the cache alone."""
+    report = {"prompt_tokens": 1_000, "completion_tokens": 500, "total_tokens": 1_500}
+    usage = _openai(report | {"prompt_tokens_details": details, "completion_tokens_details": told})
+    assert (usage.source, usage.flags) == ("upstream", ())
+    assert _media(usage) == by_meter
+
+
+@given(counts, counts, counts, counts, counts, st.booleans())
+def test_what_is_counted_as_sound_and_as_cached_is_counted_once(
+    text: int, audio: int, image: int, kept_text: int, kept: int, apart: bool
+) -> None:
+    """All of the prompt is in its meters, and as much of it is cached as was told, by kind where that is told."""
+    kept_audio = min(audio, kept)
+    cached = min(text, kept_text) + kept_audio
+    details: dict[str, Any] = {"audio_tokens": audio, "image_tokens": image, "cached_tokens": cached}
+    if apart:
+        details["cached_tokens_details"] = {"audio_tokens": kept_audio, "text_tokens": cached - kept_audio}
+    usage = _openai({"prompt_tokens": text + audio + image, "completion_tokens": 1, "prompt_tokens_details": details})
+    found = dict(zip(METER_NAMES, meters(usage), strict=True))
+    assert usage.source == "upstream"
+    assert min(found.values()) >= 0
+    assert usage.cached_input_tokens == cached
+    of_audio = usage.audio_input_tokens + usage.cached_audio_input_tokens
+    assert (of_audio, usage.image_input_tokens + usage.cached_image_input_tokens) == (audio, image)
+    if apart:
+        assert (usage.cached_audio_input_tokens, usage.cached_image_input_tokens) == (kept_audio, 0)
 
 
 def test_a_zero_is_not_missing() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from accounts.caller import TeamSettings
 from accounts.store import AccountStore
 from gateway.database import WriteCheck, make_engine, metadata, migrate, upgrade
-from gateway.postgres import UnknownDatabase
+from gateway.database_address import UnknownDatabase
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -125,7 +125,7 @@ def test_friendly_addresses_get_the_asynchronous_driver(
 
 def test_an_unknown_database_is_named() -> None:
     """An address of another kind is refused with what is allowed."""
-    with pytest.raises(UnknownDatabase, match="sqlite:// or postgresql://, not mysql://"):
+    with pytest.raises(UnknownDatabase, match="must be sqlite:///FILE"):
         make_engine("mysql://u@h/d")
 
 

@@ -11,12 +11,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from typer.testing import CliRunner
 
+from gateway.cli import app
 from gateway.database import WriteCheck, make_engine, migrate
-from gateway.postgres import UnknownDatabase, read_address
+from gateway.database_address import UnknownDatabase, check_address, read_address
 from tests.pgbouncer import running_pgbouncer
-from tests.postgres import Postgres, postgres_binaries
+from tests.postgres import Postgres, postgres_binaries, running_postgres
 from tests.postgres_pair import PostgresPair, postgres_pair
+from tests.selfhosted.discovery.authorities import ONE, TWO
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,13 @@ def test_addresses_are_read_as_libpq_reads_them(url: str, dsn: str, connect: dic
         ("postgresql://u:secret@h/d?sslmode=on", "`sslmode` of the database's address is one of disable"),
         ("postgresql://u:secret@h/d?channel_binding=require", "leave it out"),
         ("postgresql://u:secret@h/d?shema=x", "unknown parameter `shema`"),
-        ("postgresql://u:secret@h:54a2/d", "`54a2` is no port"),
+        ("postgresql://u:secret@h:54a2/d", "is no port; several hosts are written"),
+        ("postgresql://u@h:secret/d", "is no port"),
+        ("postgresql://u:secret@[::1/d", "IPv6"),
+        ("postgresql://u:se/secret@h/d", "%2F"),
+        ("postgresql://u:se?secret=1@h/d", "%3F"),
+        ("mysql://u:secret@h/d", "must be sqlite:///FILE"),
+        ("sqlite://secret.sqlite", "must be sqlite:///FILE"),
         ("postgresql://u:secret@h/d?connect_timeout=soon", "`connect_timeout`"),
         ("postgresql://u:sec#ret@h/d", "%23"),
     ],
@@ -200,3 +209,91 @@ async def test_a_pooler_in_transaction_mode_serves(postgres: Postgres) -> None:
             assert (await connection.execute(text("SELECT count(*) FROM notes"))).scalar_one() == 200
         assert await WriteCheck(engine).takes_writes()
         await engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def encrypted() -> Iterator[Postgres]:
+    """A server whose certificate is for 127.0.0.1 and signed by an authority that nobody knows."""
+    found = postgres_binaries()
+    if found is None:
+        pytest.skip("no PostgreSQL on this machine")
+    with running_postgres(found, (ONE.certificate.encode(), ONE.key.encode())) as server:
+        yield server
+
+
+@pytest.fixture
+def authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the server's own authority and another; the first is also all that this machine trusts."""
+    for name, authority in (("right", ONE), ("wrong", TWO)):
+        (tmp_path / f"{name}.pem").write_text(authority.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "right.pem"))
+    return tmp_path
+
+
+_IS_ENCRYPTED = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "encrypted_by"),
+    [
+        ("127.0.0.1", "sslmode=require", True),
+        ("127.0.0.1", "ssl=true", True),
+        ("127.0.0.1", "", True),
+        ("127.0.0.1", "sslmode=disable", False),
+        ("localhost", "sslmode=verify-ca&sslrootcert={}/right.pem", True),
+        ("127.0.0.1", "sslmode=verify-full&sslrootcert={}/right.pem", True),
+        ("127.0.0.1", "sslmode=verify-full&sslrootcert=system", True),
+    ],
+)
+async def test_it_is_encrypted_as_the_address_says(
+    encrypted: Postgres, authorities: Path, host: str, tls: str, encrypted_by: bool
+) -> None:
+    """Without a word, where the server can; and to a server that is known where the address asks for that."""
+    url = encrypted.url("postgres").replace("127.0.0.1", host) + "?" + tls.format(authorities)
+    check_address(url)
+    engine = make_engine(url)
+    async with engine.connect() as connection:
+        assert (await connection.execute(_IS_ENCRYPTED)).scalar_one() is encrypted_by
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "told"),
+    [
+        ("127.0.0.1", "sslmode=verify-full&sslrootcert={}/wrong.pem", "the database's server cannot be trusted"),
+        (
+            "127.0.0.1",
+            "sslmode=verify-ca&sslrootcert={}/wrong.pem",
+            "does `sslrootcert` of its address name the authority",
+        ),
+        ("localhost", "sslmode=verify-full&sslrootcert={}/right.pem", "not valid for 'localhost'"),
+        ("localhost", "sslmode=verify-full&sslrootcert=system", "not valid for 'localhost'"),
+        ("127.0.0.1", "sslmode=verify-full&sslrootcert={}/none.pem", "the file that `sslrootcert` of"),
+        ("127.0.0.1", "sslmode=verify-full", "needs `sslrootcert=FILE`, or `sslrootcert=system`"),
+    ],
+)
+def test_a_server_that_cannot_be_trusted_is_refused_with_a_sentence(
+    encrypted: Postgres, authorities: Path, monkeypatch: pytest.MonkeyPatch, host: str, tls: str, told: str
+) -> None:
+    """With what to write, and no traceback."""
+    monkeypatch.setenv("HOME", str(authorities))
+    url = encrypted.url("postgres").replace("127.0.0.1", host) + "?" + tls.format(authorities)
+    monkeypatch.setenv("DATABASE_URL", url)
+    said = CliRunner().invoke(app, ["teams", "list"])
+    assert said.exit_code != 0
+    assert told in said.stderr.replace("\n", " ")
+    assert "Traceback" not in said.output
+
+
+def test_what_the_server_says_of_connecting_is_told(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong name of the database or of the role is no riddle."""
+    for url, told in (
+        (postgres.url("nothing"), 'database "nothing" does not exist'),
+        (postgres.url("postgres").replace("postgres@", "nobody:hunter2@"), 'role "nobody" does not exist'),
+        (postgres.url("postgres") + "?sslmode=require", "rejected SSL upgrade"),
+    ):
+        monkeypatch.setenv("DATABASE_URL", url)
+        said = CliRunner().invoke(app, ["teams", "list"])
+        assert said.exit_code != 0
+        assert told in said.stderr
+        assert "hunter2" not in said.output

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from cost.meters import METERS
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.reference import keys
@@ -24,7 +25,14 @@ _BOTH: Final = Path(__file__).with_name("reloaded.yaml")
 
 def _side(number: int) -> dict[str, Any]:
     """The configuration before (1) or after (2) the reload."""
-    text = re.sub(r"<([^<>|]+) \| ([^<>]+)>", lambda found: str(found.group(number)), _BOTH.read_text())
+    # Prices of meters that follow from their table stand beside those of reasoning.
+    later = [f"{each.name}: <4.{place}1 | 4.{place}2>" for place, each in enumerate(METERS) if each.later]
+    both = re.sub(
+        r"(?m)^( +)reasoning: .*$",
+        lambda found: "\n".join((found[0], *(found[1] + line for line in later))),
+        _BOTH.read_text(),
+    )
+    text = re.sub(r"<([^<>|]+) \| ([^<>]+)>", lambda found: str(found.group(number)), both)
     read: dict[str, Any] = yaml.safe_load(text)
     return read
 

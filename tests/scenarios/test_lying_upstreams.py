@@ -1,7 +1,9 @@
 """What upstreams say that they used, true or not: the `openai` client at one end, the ledger at the other."""
 
 import asyncio
+import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,65 @@ async def test_a_stream_beyond_its_limit_is_cut_where_a_hard_budget_holds_it(tmp
         assert (row["output_tokens"], row["flags"]) == (_CHUNKS, "[]")
 
 
+_SPEECH: Any = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+_HEARD: Any = [
+    {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "UklG" * 1_000, "format": "wav"}}]}
+]
+_SPOKEN = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 500,
+    "total_tokens": 1_500,
+    "prompt_tokens_details": {"audio_tokens": 1_000, "cached_tokens": 0, "text_tokens": 0},
+    "completion_tokens_details": {"audio_tokens": 500, "reasoning_tokens": 0},
+}
+_OF_GPT_AUDIO = {"source": "litellm", "name": "gpt-audio"}
+
+
+async def test_sound_is_booked_at_the_price_of_sound(tmp_path: Path) -> None:
+    """A thousand tokens heard and 500 spoken by gpt-audio are $0.064, which as text would be $0.0075."""
+    async with provider(telling(_SPOKEN)) as served:
+        entry = bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="some-model", messages=_HEARD, **_SPEECH)
+            row = await booked(gateway)
+    assert row["cost_nanousd"] == 64_000_000
+    assert (row["audio_input_tokens"], row["audio_output_tokens"]) == (1_000, 500)
+    assert (row["audio_input_nanousd"], row["audio_output_nanousd"]) == (32_000_000, 32_000_000)
+    assert (row["usage_source"], row["flags"]) == ("upstream", "[]")
+
+
+async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
+    """Eighty calls, eight at once, of six cents each under half a dollar: what was booked, which is what is billed, is within it."""
+    statuses: Counter[int] = Counter()
+    async with provider(telling(_SPOKEN)) as served:
+        entries = [
+            bare("some-model", served, provider="openai", prices=_OF_GPT_AUDIO),
+            bare("unpriced", served, provider="elsewhere"),
+        ]
+        running = running_gateway(tmp_path, entries, cost={"unpriced": "book"})
+        async with running as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "0.50")
+            async with asyncio.timeout(_LEARNT_S):
+                # Once the process knows of the budget, it refuses what has no price.
+                with contextlib.suppress(openai.APIStatusError):
+                    while True:
+                        await ask.chat.completions.create(model="unpriced", messages=ASK)
+
+            async def call() -> None:
+                for _ in range(10):
+                    try:
+                        await ask.chat.completions.create(
+                            model="some-model", messages=_HEARD, max_tokens=500, **_SPEECH
+                        )
+                        statuses[200] += 1
+                    except openai.APIStatusError as error:
+                        statuses[error.status_code] += 1
+
+            await asyncio.gather(*(call() for _ in range(8)))
+            rows = await gateway.rows("entry = 'settle' AND target_id = 'some-model'")
+    assert statuses == {200: len(rows), 402: 80 - len(rows)}
+    assert {row["cost_nanousd"] for row in rows} == {64_000_000}
+    assert 0 < len(rows) * 64_000_000 <= 500_000_000
 @pytest.mark.parametrize(
     "usage", [{"usage": {"prompt_tokens": 10, "completion_tokens": 1}}, {}], ids=["one", "silence"]
 )

@@ -400,11 +400,11 @@ async def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, postgres: 
         ),
         (
             lambda _: None,
-            {"WEIGHBRIDGE_DATABASE_URL": "postgresql://nobody:canary-password@127.0.0.1:9/none"},
-            r"^weighbridge: .*(database|[Cc]onnect)",
+            {"WEIGHBRIDGE_DATABASE_URL": "postgresql://nobody:canary-password@127.0.0.1:9/none?ssl_mode=require"},
+            r"^weighbridge: environment: DATABASE_URL: unknown parameter `ssl_mode` of the database's address",
         ),
     ],
-    ids=["no-pepper", "short-pepper", "unknown-key", "secret-not-set", "no-database"],
+    ids=["no-pepper", "short-pepper", "unknown-key", "secret-not-set", "no-such-parameter"],
 )
 async def test_a_start_that_cannot_work_is_refused_in_words(
     tmp_path: Path, change: Callable[[Any], None], variables: dict[str, str | None], told: str
@@ -421,6 +421,7 @@ async def test_a_start_that_cannot_work_is_refused_in_words(
     assert "Traceback" not in ended.stderr
     assert "canary" not in ended.stderr
     assert len(ended.stderr.splitlines()) <= 3
+    assert "listening on" not in ended.stdout + ended.stderr
 
 
 PROMPT = "the-otters-of-Quillhaven-never-invoice"
@@ -522,7 +523,8 @@ def _written_in(folder: Path, *, besides: Path) -> list[bytes]:
 async def _talk_of_secrets(session: aiohttp.ClientSession, server: Server) -> list[str]:
     """Everything that a caller can say a secret in, with every way to fail."""
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": PROMPT}]
-    fields = {"messages": messages, "user": PROMPT, "metadata": {"note": PROMPT}, "stop": [PROMPT]}
+    # An end user is booked, so that is told apart.
+    fields = {"messages": messages, "user": "user-7", "metadata": {"note": PROMPT}, "stop": [PROMPT]}
     answers = []
     for stream in (False, True):
         for name in [*(f"m-{script}" for script in SCRIPTS), "auto", PROMPT]:

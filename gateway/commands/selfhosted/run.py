@@ -51,15 +51,16 @@ def run(
     import os
 
     from gateway.configuration.environment import read_environment
+    from gateway.configuration.places import DATA
     from gateway.configuration.settings import load
     from selfhosted.config import PREFILL, PoolUnfit
 
     if not gateway.startswith(("http://", "https://")) or "@" in gateway:
         raise PoolUnfit("--gateway begins with http:// or https://, and has no user")
-    environment = read_environment()
+    environment = read_environment(config)
     settings = load(config, environment, secrets_from=None)
     group = next((each for each in settings.selfhosted.shared_gpus if each.name == pool), None)
-    place = folder if folder is not None else environment.data_dir / "engines" / pool
+    place = folder if folder is not None else environment.places.kept(DATA / "engines" / pool)
     prefix = _UNFIT.sub("-", name or socket.gethostname().partition(".")[0]).strip("-._")[:_LONGEST_PREFIX] or "engine"
     crews = []
     for each in (pool,) if group is None else group.pools:

@@ -55,7 +55,7 @@ def is_plain(messages: Sequence[PlainMessage]) -> bool:
         if role == before == "assistant":
             return False
         # The names of a chat's own calls are known to the decoder, and have no place in another dialect's message.
-        if message.tool_calls or message.function_call or message.tool_call_id:
+        if message.tool_calls or message.function_call or message.tool_call_id or message.audio:
             return False
         before = role
     return bool(messages)

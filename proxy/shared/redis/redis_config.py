@@ -13,9 +13,9 @@ from settings.types import Finite, Section
 
 _PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")
 _SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
-_OPTIONS: Final = frozenset(
-    {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-)
+FILES: Final = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
+"""Options of an address that name files."""
+_OPTIONS: Final = FILES | {"db", "ssl_cert_reqs", "ssl_check_hostname"}
 _NOT_AN_ADDRESS: Final = (
     "must be an address such as redis://HOST:6379/0, rediss://USER:PASSWORD@HOST:6379/0 (TLS) or unix:///PATH"
 )

@@ -120,6 +120,23 @@ def test_no_password_of_an_address_is_shown(password: str) -> None:
     assert shown == MASK or "db.example.com" in shown
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:pass@One:5432,two:5433/books", f"postgresql://{MASK}@one:5432,two:5433/books"),
+        ("postgresql://me:p,a@one,[::1]:5433,/books", f"postgresql://{MASK}@one,[::1]:5433,/books"),
+        ("postgresql://me:pass@/books?host=/run/db", f"postgresql://{MASK}@/books?host={MASK}"),
+        ("postgresql://me:pass@one:5432,two:pass/books", MASK),
+        ("postgresql://me:pass/books", MASK),
+        ("postgresql://me:12345pass,two/books", MASK),
+        ("sqlite:////data/x.sqlite", "sqlite:////data/x.sqlite"),
+    ],
+)
+def test_all_hosts_of_an_address_are_shown(url: str, shown: str) -> None:
+    """And what may be a password is not, wherever it stands."""
+    assert address(url) == shown
+
+
 def test_the_environment_shows_no_secret() -> None:
     """The database's place without its password; of the pepper only that it is set."""
     environment = Environment(

@@ -125,13 +125,13 @@ def test_a_journal_is_read_whole_in_pieces(lengths: list[int], most: int, ended:
             lines = [encode_line(reserve(f"req_{written + place}")) for place in range(length)]
             segment_path(folder, "me", 2 * number).write_bytes(b"".join(lines))
             written += length
-        reader, found = JournalReader(folder, "me"), []
+        reader, found = JournalReader(folder, "me", Drained(), None), []
         numbers = journals(folder)["me"]
         while (piece := reader.read(numbers, most, ended=ended)).entries:
             assert len(piece.entries) <= most
             found += [entry.request_id for entry in piece.entries]
-            reader.took(piece)
+            reader.took(piece.upto)
         assert found == [f"req_{number}" for number in range(written)]
         assert reader.place.place == end_of(folder, "me", numbers)
         assert read_drained(folder, "me") == reader.place
-        assert reader.place.lines == lengths[-1]
+        assert (reader.place.lines, reader.place.total) == (lengths[-1], written)

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.errors import PriceTableMissing, UnknownPrice
-from cost.meters import METER_NAMES
+from cost.meters import METER_NAMES, METERS
 from cost.price_book.litellm_table import MOST_ROWS, LitellmTable, priced, read_table, table_in
 from cost.price_book.shipped_table import PATH, PROVIDERS, reduced
 from cost.prices import Price, usd
@@ -255,6 +255,49 @@ def test_a_package_that_was_never_installed_has_no_table() -> None:
     """It has no version that its prices could be told by."""
     with pytest.raises(PriceTableMissing, match="no version"):
         read_table("cost")
+
+
+_TEXT_ALONE: Final[dict[str, str]] = {}
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("gpt-audio", {"audio_input": "32", "cached_audio_input": "32", "audio_output": "64"}),
+        ("gpt-4o-audio-preview-2025-06-03", {"audio_input": "40", "cached_audio_input": "40", "audio_output": "80"}),
+        ("gpt-audio-mini", {"audio_input": "10", "cached_audio_input": "10", "audio_output": "20"}),
+        ("gemini/gemini-2.5-flash", {"audio_input": "1", "cached_audio_input": "0.1"}),
+        ("gemini/gemini-3-flash-preview", {"audio_input": "1", "cached_audio_input": "0.1"}),
+        ("gemini/gemini-2.5-flash-image", {"audio_input": "1", "image_output": "30"}),
+        ("gpt-image-1.5", {"image_input": "8", "cached_image_input": "2", "image_output": "32"}),
+        ("gemini/gemini-omni-1.1-flash", {"video_output": "17.5"}),
+        # Pictures cost what text does, for long prompts too; a model of text alone has none of them.
+        ("xai/grok-4.5", _TEXT_ALONE),
+        ("gpt-4o", _TEXT_ALONE),
+    ],
+)
+def test_sound_and_pictures_have_the_figures_of_the_installed_table(name: str, own: dict[str, str]) -> None:
+    """Each has its price where it differs from that of text, and follows it everywhere else."""
+    price = read_table().price(name)
+    assert price is not None
+    told = {each.name: getattr(price, f"{each.name}_nanousd") for each in METERS if each.medium}
+    assert {meter: f"{usd(amount).normalize():f}" for meter, amount in told.items() if amount is not None} == own
+    for tier in price.long_prompts:
+        figures = dict(zip(METER_NAMES, tier.price.figures(), strict=True))
+        assert all(
+            figures[each.name] == figures[each.within] for each in METERS if each.medium and each.name not in own
+        )
+
+
+def test_a_tier_without_a_figure_for_sound_has_its_discount() -> None:
+    """What the table leaves out of gemini-2.5-flash's flex is the usual figure at the discount of its input."""
+    price = read_table().price("gemini/gemini-2.5-flash")
+    assert price is not None
+    assert price.flex is not None
+    assert price.batch is not None
+    assert price.priority is not None
+    tiers = (price.flex, price.batch, price.priority)
+    assert [each.audio_input_nanousd for each in tiers] == [500_000_000, 500_000_000, 1_800_000_000]
 
 
 def test_no_row_of_the_installed_table_is_free() -> None:

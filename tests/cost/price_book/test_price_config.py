@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from cost.meters import METER_NAMES
+from cost.meters import METER_NAMES, TOKEN_METERS
 from cost.price_book.litellm_table import LitellmTable
 from cost.price_book.price_config import (
     EnteredPrices,
@@ -54,8 +54,8 @@ def test_a_models_prices_have_three_shapes() -> None:
 
 def test_every_meter_reaches_the_price() -> None:
     """Written out, each figure is its own, in long prompts and batches too."""
-    cached = {"cached_input": "0.1", "cache_write": "1.25", "cache_write_1h": 2, "reasoning": 12}
-    long = {"input": 2, "output": 20, "cached_input": "0.2", "cache_write": 3, "cache_write_1h": 4, "reasoning": 24}
+    cached = {name: f"{place}.1" for place, name in enumerate(TOKEN_METERS, 1) if name not in {"input", "output"}}
+    long = {name: f"{place}.2" for place, name in enumerate(TOKEN_METERS, 1)}
     price = prices(
         **cached,
         request="0.01",
@@ -71,7 +71,7 @@ def test_every_meter_reaches_the_price() -> None:
     assert (price.batch.input_nanousd, price.batch.output_nanousd) == (nanousd("0.5"), nanousd(5))
     for tier, bound in ((price.long_prompts[0], 200_000), (price.batch.long_prompts[0], 100_000)):
         assert tier.above_tokens == bound
-        assert tier.price.figures()[:6] == tuple(nanousd(each) for each in ("2", "0.2", "3", "4", "20", "24"))
+        assert tier.price.figures()[:-1] == tuple(nanousd(each) for each in long.values())
         assert (tier.price.request_nanousd, tier.price.version) == (10_000_000, "v1")
 
 
@@ -89,7 +89,8 @@ def test_a_batch_discount_is_taken_off_every_figure() -> None:
         nanousd(5),
         5_000_000,
     )
-    assert price.batch.long_prompts[0].price.figures()[::4] == (nanousd(2), nanousd(3))
+    long = price.batch.long_prompts[0].price
+    assert (long.input_nanousd, long.output_nanousd) == (nanousd(2), nanousd(3))
     assert price.batch.cache_write_1h_nanousd is None
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from cost.ledger.entries import Entry
 from cost.reconcile.matching import OurRow
+from cost.reconcile.statement import PARTS
 from cost.times import DAY_US as DAY_LENGTH_US
 from tests.cost.reconcile.exports import DAY_US
 
@@ -49,7 +50,7 @@ def _row_of(entry: Entry) -> OurRow:
         price_version=entry.price_version,
         pool=entry.pool,
         tokens=(entry.input_tokens - cached - written, cached, written - hour, hour, entry.output_tokens),
-        reasoning_tokens=entry.reasoning_tokens,
+        parts=tuple(getattr(entry, f"{name}_tokens") for name in PARTS),
         cost_nanousd=entry.cost_nanousd,
         meters=(
             entry.input_nanousd,

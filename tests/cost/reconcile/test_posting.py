@@ -19,7 +19,7 @@ from cost.reconcile.ledger_side import booked, is_posted, posting_alone
 from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare
 from cost.reconcile.openai import read_openai
 from cost.reconcile.posting import TooManyEntries, entries_of, posting_id, spread
-from cost.reconcile.statement import BadExport, Statement
+from cost.reconcile.statement import PARTS, TOKEN_METERS, BadExport, Statement
 from tests.cost.entries import settle
 from tests.cost.reconcile.exports import (
     DAY_US,
@@ -97,14 +97,25 @@ _cost = st.builds(
     _dollars,
     st.none() | st.sampled_from(["pk_1", "pk_2"]),
 )
+
+
+def _within(tokens: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Parts of these sizes, cut to what their meters have."""
+    left, parts = list(tokens), []
+    for place, size in zip(PARTS.values(), sizes, strict=True):
+        parts.append(min(size, left[place]))
+        left[place] -= parts[-1]
+    return tuple(parts)
+
+
 _rows = st.builds(
-    lambda day, names, tokens, meters, legacy, reasoning: row(
+    lambda day, names, tokens, meters, legacy, sizes: row(
         day_us=DAY_US + day * DAY_LENGTH_US,
         **names,
         tokens=tokens,
         meters=meters,
         cost_nanousd=sum(meters) + legacy,
-        reasoning_tokens=min(reasoning, tokens[4]),
+        parts=_within(tokens, sizes),
     ),
     st.integers(0, 1),
     st.fixed_dictionaries(
@@ -117,7 +128,7 @@ _rows = st.builds(
     st.tuples(_counts, _counts, _counts, _counts, _counts),
     st.tuples(*[st.integers(0, 2 * 10**9)] * 6),
     st.sampled_from([0, 0, 0, 7]),
-    st.integers(0, 50),
+    st.tuples(*[st.integers(0, 50)] * len(PARTS)),
 )
 
 
@@ -147,18 +158,20 @@ def test_posting_always_closes_the_gap(
 
 @given(st.lists(_rows, min_size=1, max_size=6), st.integers(0, 100), st.integers(0, 100))
 def test_nobody_is_left_with_less_than_nothing(rows: list[OurRow], input_tokens: int, output_tokens: int) -> None:
-    """What is too much is taken where it is; reasoning stays a part of output."""
+    """What is too much is taken where it is; reasoning, sound and pictures stay parts of what they are within."""
     today = [msgspec.structs.replace(each, day_us=DAY_US, target_id="gpt-4o") for each in rows]
     statement = read_openai([file_of(page(openai_bucket(openai_usage("gpt-4o", input_tokens, output_tokens))))])
     entries, _ = posted(statement, today, UNMAPPED)
     left: dict[tuple[str, str], list[int]] = {}
     for each in after(today, entries):
-        held = left.setdefault((each.team_id, each.key_id), [0] * 6)
-        for place, amount in enumerate((*each.tokens, each.reasoning_tokens)):
+        held = left.setdefault((each.team_id, each.key_id), [0] * (len(TOKEN_METERS) + len(PARTS)))
+        for place, amount in enumerate((*each.tokens, *each.parts)):
             held[place] += amount
     for held in left.values():
         assert min(held) >= 0
-        assert held[5] <= held[4]
+        parts = list(zip(PARTS.values(), held[len(TOKEN_METERS) :], strict=True))
+        for place, whole in enumerate(held[: len(TOKEN_METERS)]):
+            assert sum(part for within, part in parts if within == place) <= whole
 
 
 def test_what_is_missing_goes_by_cost() -> None:

@@ -66,6 +66,7 @@ def test_books_that_agree(folder: Path) -> None:
         "differences": 0,
         "rows": [],
         "waiting": None,
+        "missing": [],
     }
 
 
@@ -79,7 +80,9 @@ def test_what_waits_in_journals_is_no_part_of_the_books(folder: Path, monkeypatc
     journals.mkdir()
     for boot_id in ("dead", "alive"):
         segment_path(journals, boot_id, 0).write_bytes(encode_line(reserve()) + encode_line(settle()))
-    write_drained(journals, "alive", Drained(0, len(encode_line(reserve())), 1))
+    first = len(encode_line(reserve()))
+    write_drained(journals, "alive", Drained(0, first, 1, total=1))
+    damage(folder, f"INSERT INTO journal_place VALUES ('alive', 0, {first}, 1, 1, 0)")  # noqa: S608  Ours.
     lock = BootLock.take(journals, "alive")
     done = invoke(app, ["ledger", "verify"])
     assert (done.exit_code, done.stdout) == (0, "the books agree: 1 entry, $0.001\n")
@@ -110,6 +113,21 @@ def test_books_that_differ_are_told_and_mended(folder: Path) -> None:
     mended = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
     assert mended.stdout == "the roll-ups of 1 day were written anew from the ledger\n"
     assert invoke(app, ["ledger", "verify"]).exit_code == 0
+
+
+def test_entries_that_are_nowhere_are_a_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Books whose figures agree do not agree with a journal of which a restore lost a part."""
+    journals = folder / "journals"
+    (folder / "c.yaml").write_text(f"cost: {{journal_dir: {journals}}}\nproviders: {PROVIDERS}\n")
+    monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(folder / "c.yaml"))
+    journals.mkdir()
+    segment_path(journals, "old", 4).write_bytes(encode_line(reserve()))
+    write_drained(journals, "old", Drained(4, len(encode_line(reserve())), 1, total=201))
+    done = invoke(app, ["ledger", "verify"])
+    assert (done.exit_code, done.stdout) == (1, "the books agree: 1 entry, $0.001\n")
+    assert "missing: 200 entries of old are in no journal any more, and not in the ledger" in done.stderr
+    told = json.loads(invoke(app, ["ledger", "verify", "--json"]).stdout)
+    assert (told["agree"], told["differences"], told["missing"][0]["entries"]) == (False, 0, 200)
 
 
 @pytest.mark.parametrize("command", ["verify", "rebuild"])

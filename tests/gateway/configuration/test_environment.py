@@ -18,8 +18,14 @@ from proxy.shared.redis.redis_config import RedisSection
         ("WEIGHBRIDGE_ZZZ", "1", "WEIGHBRIDGE_ZZZ: is not known. Allowed: "),
         ("WEIGHBRIDGE_WORKERS", "many", "WEIGHBRIDGE_WORKERS: must be a whole number"),
         ("WEIGHBRIDGE_PORT", "70000", "WEIGHBRIDGE_PORT: must be at most 65535"),
-        ("DATABASE_URL", "mysql://a:hunter2@b/c", "DATABASE_URL: must be an address such as sqlite:///FILE"),
-        ("WEIGHBRIDGE_DATABASE_URL", "postgresql://a@b:hunter2/c", "DATABASE_URL: must be an address such as "),
+        ("DATABASE_URL", "mysql://a:hunter2@b/c", "DATABASE_URL: must be sqlite:///FILE"),
+        ("WEIGHBRIDGE_DATABASE_URL", "postgresql://a@b:hunter2/c", "DATABASE_URL: what follows a host of the"),
+        ("DATABASE_URL", "postgresql://a:hunter2@b/c?sslmod=require", "DATABASE_URL: unknown parameter `sslmod`"),
+        (
+            "DATABASE_URL",
+            "postgresql://a:hunter2@b/c?sslmode=verify-full&sslrootcert=/not/there.pem",
+            "DATABASE_URL: the file that `sslrootcert` of",
+        ),
         ("WEIGHBRIDGE_REDIS_URL", "http://a:hunter2@b", "REDIS_URL: must be an address such as redis://"),
         ("HTTPS_PROXY", "socks5://a:hunter2@b", "HTTPS_PROXY: it must be http://[USER:PASSWORD@]HOST[:PORT]"),
         ("WEIGHBRIDGE_HTTPS_PROXY", "http://b", "WEIGHBRIDGE_HTTPS_PROXY: is not known"),
@@ -44,6 +50,23 @@ def test_the_database_has_a_default_and_two_names(monkeypatch: pytest.MonkeyPatc
     assert "hunter2" not in repr(read_environment())
     monkeypatch.setenv("WEIGHBRIDGE_DATABASE_URL", "postgresql://b@db/y")
     assert read_environment().database() == "postgresql://b@db/y"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://a@one.example.com:5432,two.example.com:5433/x?target_session_attrs=read-write",
+        "postgresql+psycopg2://a@db/x",
+        "postgres://a@/x?host=/cloudsql/project:region:db",
+        "postgresql://a@db/x?sslmode=verify-full&sslrootcert=system",
+        "sqlite:////data/x.sqlite",
+        "sqlite://",
+    ],
+)
+def test_addresses_as_everybody_has_them_are_taken(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """What the database's driver can read is no fault of the environment."""
+    monkeypatch.setenv("DATABASE_URL", url)
+    assert read_environment().database() == url
 
 
 def test_redis_is_optional_and_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from cost.price_book.price_config import PricesConfig, price_items
 from gateway.configuration.environment import Environment, read_environment, resolve_secret
 from gateway.configuration.file import ConfigError
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import peppers
+from gateway.configuration.peppers import first_peppers, peppers
 from gateway.configuration.reference import keys, written
 from gateway.configuration.settings import load, reload, without_effect
 from gateway.wiring.policy import build_policy
@@ -383,7 +383,12 @@ def test_the_pepper_comes_from_the_first_place_that_has_one(tmp_path: Path, monk
     with_peppers = configured("accounts: {peppers: [{id: p1, secret: 'env:OLD'}]}\n")
     with pytest.raises(ConfigError, match="no pepper: set WEIGHBRIDGE_PEPPER"):
         peppers(configured(""), read_environment())
-    made = peppers(with_file, read_environment())
+    with pytest.raises(ConfigError, match="is not there, and the database has 2 keys made under the pepper a, b"):
+        first_peppers(with_file, read_environment(), {"a": 1, "b": 1})
+    with pytest.raises(ConfigError, match="pepper is not there"):
+        peppers(with_file, read_environment())
+    made = first_peppers(with_file, read_environment(), {})
+    assert peppers(with_file, read_environment()) == first_peppers(with_file, read_environment(), {"a": 1}) == made
     assert file.stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("WEIGHBRIDGE_PEPPER", file.read_text().strip())
     assert peppers(configured(""), read_environment()) == made

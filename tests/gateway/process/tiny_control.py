@@ -19,7 +19,7 @@ def main(log: Path, ready_fd: int) -> None:
     signal.signal(signal.SIGHUP, lambda *_: write("reloaded"))
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
     write("serving")
-    os.write(ready_fd, b"x")
+    os.write(ready_fd, b"\n")
     while not stopping:
         signal.pause()
     living = " ".join(str(pid) for pid in children_of(os.getppid()) if pid != os.getpid())

@@ -8,8 +8,9 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 
-from gateway.process.life import Signals, ignore_early_signals, live, tell_ready, until_stopped
+from gateway.process.life import Signals, ignore_early_signals, live, until_stopped
 from gateway.process.parent_pipe import follow_parent
+from gateway.process.start_report import StartReport
 from proxy.http.exchange import Exchange
 from proxy.http.server import HttpServer
 
@@ -50,6 +51,7 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--start")
     parser.add_argument("--kind", default="tiny")
     parser.add_argument("--drain-s", type=float, default=5.0)
     given = parser.parse_args(arguments)
@@ -57,6 +59,7 @@ def run(arguments: list[str]) -> int:
     if given.ready_fd is not None:
         follow_parent(lambda: os._exit(0))
     tiny = Tiny()
+    report = StartReport(given.ready_fd)
 
     @contextlib.asynccontextmanager
     async def opening() -> AsyncIterator[HttpServer]:
@@ -71,10 +74,10 @@ def run(arguments: list[str]) -> int:
                 await server.aclose()
 
     async def serve(server: HttpServer, signals: Signals) -> None:
-        tell_ready(given.ready_fd)
+        report.serves()
         await until_stopped(server, tiny, signals, given.drain_s)
 
-    return live(opening(), serve, reload=tiny.reload)
+    return report.run(lambda: live(opening(), serve, reload=tiny.reload))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ end
 local function keep(i, level)
   local rate, burst = tonumber(ARGV[6 + 2 * i]), tonumber(ARGV[7 + 2 * i])
   local ttl_ms = math.min((burst - level) * 60000 / rate + 60000, 2592000000)
-  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%.0f', ttl_ms))
+  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%d', ttl_ms))
 end
 
 local found = redis.call('MGET', unpack(KEYS, 1, rated + counted))

@@ -18,10 +18,10 @@ if not now then
 end
 
 local born = tonumber(redis.call('GET', KEYS[1]) or now)
-redis.call('SET', KEYS[1], string.format('%.0f', born), 'PX', DAY_MS)
+redis.call('SET', KEYS[1], string.format('%d', born), 'PX', DAY_MS)
 if number then
   if tonumber(redis.call('GET', KEYS[2]) or 0) >= number then
-    return string.format('%.0f', born)
+    return string.format('%d', born)
   end
   redis.call('SET', KEYS[2], ARGV[2], 'PX', DAY_MS)
 end
@@ -53,6 +53,6 @@ for i = 3, #KEYS do
   end
   level = math.min(level - owed, burst)
   local ttl_ms = math.min((burst - level) * 60000 / rate + 60000, 2592000000)
-  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%.0f', ttl_ms))
+  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%d', ttl_ms))
 end
-return string.format('%.0f', born)
+return string.format('%d', born)

@@ -12,6 +12,7 @@ end
 for i = 3, #KEYS do
   local field, more = ARGV[2 * i - 4], tonumber(ARGV[2 * i - 3])
   more = math.max(more, 0 - tonumber(redis.call('HGET', KEYS[2], field) or 0))
+  more = string.format('%d', more)
   if redis.call('HINCRBY', KEYS[2], field, more) <= 0 then
     redis.call('HDEL', KEYS[2], field)
   end

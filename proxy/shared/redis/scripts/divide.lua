@@ -188,8 +188,8 @@ if part > taken then
   part = math.max(taken, math.min(part, capacity - others_hold))
   taken = part
 end
-redis.call('HSET', queue, me, string.format('%.0f:%.0f:%.0f:%.0f', mine.demand, taken, mine.large, mine.waited))
-redis.call('HSET', queue_teams, me, string.format('%.0f;%.0f;', mine.since, mine.whole) .. ARGV[8])
+redis.call('HSET', queue, me, string.format('%d:%d:%d:%d', mine.demand, taken, mine.large, mine.waited))
+redis.call('HSET', queue_teams, me, string.format('%d;%d;', mine.since, mine.whole) .. ARGV[8])
 redis.call('EXPIRE', queue, TTL_S)
 redis.call('EXPIRE', queue_teams, TTL_S)
 return {part, capacity}

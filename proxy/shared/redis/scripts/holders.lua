@@ -55,10 +55,10 @@ elseif not redis.call('ZSCORE', holders, holder) then
   return redis.error_reply('NOHOLDER this holder was not seen for too long')
 end
 
-redis.call('ZADD', holders, now_ms, holder)
+redis.call('ZADD', holders, string.format('%d', now_ms), holder)
 redis.call('EXPIRE', holders, TTL_S)
 redis.call('EXPIRE', prefix .. 'held:' .. holder, TTL_S)
-local oldest_ms, newest_ms = now_ms - gone_ms, now_ms + gone_ms
+local oldest_ms, newest_ms = string.format('%d', now_ms - gone_ms), string.format('%d', now_ms + gone_ms)
 for _, lost in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', '(' .. oldest_ms, 'LIMIT', 0, MOST_TRIMMED)) do
   give_back(lost)
 end

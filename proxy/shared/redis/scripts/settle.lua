@@ -27,7 +27,7 @@ for i = 1, buckets do
   end
   level = math.min(level + correction, burst)
   local ttl_ms = math.min((burst - level) * 60000 / rate + 60000, 2592000000)
-  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%.0f', ttl_ms))
+  redis.call('SET', KEYS[i], struct.pack('<dd', level, now), 'PX', string.format('%d', ttl_ms))
 end
 
 for i = 1, totals do

@@ -1,0 +1,415 @@
+"""Backup and restore: the database as it is at one moment, and the host's journals, in one archive.
+
+The journals are read before the database. What is written to a journal meanwhile may be missing from the archive, and what the drain
+moves meanwhile is in the database or in both; so nothing that was written before the backup began is in neither.
+
+A restore brings back the journals' files that the folder here lacks, and leaves those that it has: what the restored database does not
+have of them the drain books at the next start (`cost.ledger.journal_places`).
+"""
+
+import contextlib
+import fcntl
+import importlib.metadata
+import re
+import shutil
+import socket
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlmodel import col
+
+from cost.database_clock import DATABASE_US
+from cost.ledger.journal_gaps import Gap, find_gaps
+from cost.ledger.journal_places import read_places
+from cost.ledger.segments import is_alive, journals, segment_path, waiting
+from cost.tables import Boot
+from cost.times import wall_us
+from gateway.archive import FORMAT, ArchiveRefused, ArchiveWriter, Manifest, Table, read_manifest, read_parts
+from gateway.database import LOCK_SCHEMA, metadata, upgrade
+from gateway.schema import (
+    SchemaRefused,
+    SchemaState,
+    columns_at,
+    copy_sqlite,
+    database_file,
+    newest,
+    read_state,
+    refusal,
+    revisions,
+    state_of,
+)
+from settings.private import private_file, private_folder
+
+_DATABASE: Final = "database.sqlite"
+_JOURNALS: Final = "journals/"
+_TABLES: Final = "tables/"
+_SEGMENT: Final = re.compile(r"journals/boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+_COPY_S: Final = 24 * 3600.0
+_SEEN_LATELY_US: Final = 90_000_000
+_SEEDED: Final = frozenset({"audit_head"})
+"""Tables that a migration has given a row."""
+
+
+class RestoreRefused(Exception):
+    """A restore that would lose something, or cannot be done; says what to do."""
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a restore."""
+
+    manifest: Manifest
+    segments: int
+    """Files of journals that were brought back."""
+    waiting: int
+    """Entries in journals here that the restored database does not have yet."""
+    gaps: tuple[Gap, ...]
+    is_newest: bool
+    """False for a schema that is to be upgraded."""
+
+
+async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -> Manifest:
+    """Write the database and the folder's journals to an archive, while a gateway may serve. Raises ArchiveRefused, SchemaRefused,
+    OSError.
+    """
+    state = await read_state(engine)
+    if state.revision is None or state.fit in ("newer", "foreign"):
+        said = (
+            "the database is empty" if state.fit == "empty" else refusal(state, sqlite=engine.dialect.name == "sqlite")
+        )
+        raise SchemaRefused(said)
+    writer = ArchiveWriter(target)
+    try:
+        if journal_dir is not None:
+            _add_journals(writer, journal_dir)
+        is_sqlite = engine.dialect.name == "sqlite"
+        tables, revision = await (_add_sqlite if is_sqlite else _add_postgresql)(writer, engine, target.parent)
+        manifest = Manifest(
+            format=FORMAT,
+            version=importlib.metadata.version("weighbridge"),
+            made_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            host=socket.gethostname(),
+            kind="sqlite" if is_sqlite else "postgresql",
+            revision=revision,
+            tables=tuple(tables),
+            journals=journal_dir is not None,
+            parts=tuple(writer.parts),
+        )
+        writer.finish(manifest)
+    except BaseException:
+        writer.give_up()
+        raise
+    return manifest
+
+
+def _add_journals(writer: ArchiveWriter, folder: Path) -> None:
+    for boot_id, numbers in journals(folder).items():
+        for number in numbers:
+            path = segment_path(folder, boot_id, number)
+            with contextlib.suppress(FileNotFoundError):
+                # One that is gone meanwhile is in the database. Half a line is one that is being written.
+                data = path.read_bytes()
+                writer.add(_JOURNALS + path.name, data[: data.rfind(b"\n") + 1])
+
+
+async def _add_sqlite(writer: ArchiveWriter, engine: AsyncEngine, folder: Path) -> tuple[list[Table], str]:
+    path = database_file(engine.url.database or "")
+    if path is None:
+        raise ArchiveRefused("a database in memory cannot be backed up")
+    with tempfile.TemporaryDirectory(prefix=".weighbridge-backup-", dir=folder) as name:
+        copy = Path(name) / _DATABASE
+        try:
+            copy_sqlite(path, copy)
+            tables, revision = _read_file(copy)
+        except sqlite3.Error as failure:
+            raise ArchiveRefused(f"{path} cannot be copied: {failure}") from failure
+        writer.add_file(_DATABASE, copy)
+    return tables, revision
+
+
+def _read_file(path: Path) -> tuple[list[Table], str]:
+    """Return the tables of a SQLite file, and its schema's revision. Raises sqlite3.Error for one that is damaged."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if sound != "ok":
+            raise sqlite3.DatabaseError(sound)
+        names = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        ]
+        tables = []
+        for name in names:
+            columns = tuple(row[1] for row in connection.execute(f"PRAGMA table_info({_quoted(name)})"))
+            (rows,) = connection.execute(f"SELECT count(*) FROM {_quoted(name)}").fetchone()  # noqa: S608 - its own
+            tables.append(Table(name=name, columns=columns, rows=rows))
+        (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return tables, revision
+
+
+async def _add_postgresql(writer: ArchiveWriter, engine: AsyncEngine, _folder: Path) -> tuple[list[Table], str]:
+    tables = []
+    async with _snapshot(engine) as connection:
+        state = await connection.run_sync(state_of)
+        if state.revision is None:
+            raise SchemaRefused("the database is empty")
+        columns = await connection.run_sync(_columns, _ours(state.revision))
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        for table, names in columns.items():
+            part = _PartOfRows(writer, table)
+            query = f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"  # noqa: S608 - the database's own names
+            told = await driver.copy_from_query(query, output=part.write, timeout=_COPY_S)
+            part.close()
+            tables.append(Table(name=table, columns=names, rows=int(told.rpartition(" ")[2])))
+    return tables, state.revision
+
+
+class _PartOfRows:
+    """The rows of a table, in parts that fit into memory."""
+
+    def __init__(self, writer: ArchiveWriter, table: str) -> None:
+        self._writer = writer
+        self._table = table
+        self._number = 0
+        self._data = bytearray()
+
+    async def write(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) >= _PIECE_BYTES:
+            self.close()
+
+    def close(self) -> None:
+        if self._data:
+            self._writer.add(f"{_TABLES}{self._table}/{self._number:06}", bytes(self._data))
+            self._number += 1
+            self._data.clear()
+
+
+@contextlib.asynccontextmanager
+async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async with engine.connect() as plain:
+        connection = await plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield connection
+        await connection.rollback()
+
+
+def _ours(revision: str) -> list[str]:
+    """Return the tables of a revision, in an order in which they can be filled."""
+    there = columns_at(revision).keys()
+    order = [str(table.name) for table in metadata.sorted_tables if table.name in there]
+    return [*order, *sorted(there - metadata.tables.keys() - {"alembic_version"})]
+
+
+def _columns(connection: Connection, tables: list[str]) -> dict[str, tuple[str, ...]]:
+    look = inspect(connection)
+    return {table: tuple(str(each["name"]) for each in look.get_columns(table)) for table in tables}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+async def restore(
+    engine: AsyncEngine, journal_dir: Path | None, source: Path, *, replace: bool, say: Callable[[str], None]
+) -> Restored:
+    """Put an archive's database in the place of an empty one, or with `replace` of one that is archived before, and bring back the
+    journals' files that are not here. Raises RestoreRefused, ArchiveRefused, SQLAlchemyError, OSError.
+    """
+    manifest = read_manifest(source)
+    _check(manifest, engine, journal_dir)
+    state = await read_state(engine)
+    await check_nobody_serves(engine, state, journal_dir)
+    if not await is_empty(engine, state):
+        if not replace:
+            raise RestoreRefused(
+                "the database is not empty, so nothing was restored: give the address of an empty one, or with --replace "
+                "have this one archived and replaced"
+            )
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        kept = source.with_name(f"replaced-{at}.tar.gz")
+        await back_up(engine, journal_dir, kept)
+        say(f"the database as it was is kept in {kept}")
+    segments = 0 if journal_dir is None else _restore_journals(source, journal_dir)
+    if engine.dialect.name == "sqlite":
+        await _restore_sqlite(engine, source, manifest)
+    else:
+        await _restore_postgresql(engine, source, manifest, state)
+    is_newest = manifest.revision == newest()
+    places = await read_places(engine) if is_newest else None
+    gaps = [] if journal_dir is None or not is_newest else await find_gaps(engine, journal_dir, socket.gethostname())
+    return Restored(
+        manifest=manifest,
+        segments=segments,
+        waiting=0 if journal_dir is None else sum(each.entries for each in waiting(journal_dir, places or {})),
+        gaps=tuple(gaps),
+        is_newest=is_newest,
+    )
+
+
+def _check(manifest: Manifest, engine: AsyncEngine, journal_dir: Path | None) -> None:
+    kind = engine.dialect.name
+    if manifest.kind != kind:
+        raise RestoreRefused(
+            f"this backup is of {_NAMES[manifest.kind]}, and the database is {_NAMES[kind]}: restore it to one of its own kind, and then "
+            "use `weighbridge database copy`"
+        )
+    if manifest.revision not in revisions():
+        raise RestoreRefused(
+            f"this backup has the schema {manifest.revision}, of a newer version ({manifest.version}): install that one; the "
+            f"latest that this one knows is {newest()}"
+        )
+    if journal_dir is None and any(part.name.startswith(_JOURNALS) for part in manifest.parts):
+        raise RestoreRefused(
+            "this backup has journals, and without a configuration their folder is not known: give --config, or set WEIGHBRIDGE_CONFIG"
+        )
+
+
+_NAMES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+
+
+def _check_nobody_writes(folder: Path) -> None:
+    """Raise RestoreRefused while a gateway of this host lives."""
+    alive = [boot_id for boot_id in journals(folder) if is_alive(folder, boot_id)]
+    if alive or _is_drained_now(folder):
+        raise RestoreRefused(f"a gateway is running with the journals in {folder}: stop it first")
+
+
+def _is_drained_now(folder: Path) -> bool:
+    try:
+        with (folder / "drain.lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+async def check_nobody_serves(engine: AsyncEngine, state: SchemaState, journal_dir: Path | None) -> None:
+    """Raise RestoreRefused while a gateway of this host lives, or where one of any host was seen within a minute and a half.
+
+    This host's are told by their locks, where the folder of their journals is known.
+    """
+    if journal_dir is not None:
+        _check_nobody_writes(journal_dir)
+    if state.fit not in ("newest", "older"):
+        return
+    async with engine.connect() as connection:
+        now_us = wall_us()
+        if engine.dialect.name == "postgresql":
+            now_us = int(await connection.scalar(select(DATABASE_US)) or 0)
+        query = select(col(Boot.host)).where(col(Boot.seen_us) > now_us - _SEEN_LATELY_US)
+        if journal_dir is not None:
+            query = query.where(col(Boot.host) != socket.gethostname()[:200])
+        host = await connection.scalar(query.limit(1))
+    if host is not None:
+        raise RestoreRefused(
+            f"a gateway on {host} has used this database within the last minute and a half: stop it, and if it was killed, wait so long"
+        )
+
+
+async def is_empty(engine: AsyncEngine, state: SchemaState) -> bool:
+    """Return True for a database without a schema of ours, or without a row in it."""
+    if state.fit == "empty":
+        return True
+    if state.fit == "foreign":
+        return False
+    async with engine.connect() as connection:
+        there = await connection.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+        for table in sorted((there & metadata.tables.keys()) - _SEEDED):
+            if (await connection.execute(text(f"SELECT 1 FROM {_quoted(table)} LIMIT 1"))).first() is not None:  # noqa: S608 - ours
+                return False
+    return True
+
+
+def _restore_journals(source: Path, folder: Path) -> int:
+    """Write the archive's segments that are not here, or are longer than those here, which are parts of them. Raises OSError."""
+    private_folder(folder)
+    written = 0
+    for name, data in read_parts(source, _JOURNALS):
+        match = _SEGMENT.fullmatch(name)
+        if match is None:
+            raise ArchiveRefused(f"`{name}` is no journal's name")
+        path = segment_path(folder, match[1], int(match[2]))
+        content = data.read()
+        if path.exists() and path.stat().st_size >= len(content):
+            continue
+        unfinished = path.with_suffix(".restored")
+        unfinished.unlink(missing_ok=True)
+        private_file(unfinished)
+        unfinished.write_bytes(content)
+        unfinished.rename(path)
+        written += 1
+    return written
+
+
+async def _restore_sqlite(engine: AsyncEngine, source: Path, manifest: Manifest) -> None:
+    path = database_file(engine.url.database or "")
+    if path is None:
+        raise RestoreRefused("a database in memory cannot be restored")
+    await engine.dispose()
+    with tempfile.TemporaryDirectory(prefix=".weighbridge-restore-", dir=path.parent) as name:
+        copy = Path(name) / _DATABASE
+        private_file(copy)
+        for _, data in read_parts(source, _DATABASE):
+            with copy.open("wb") as file:
+                shutil.copyfileobj(data, file)
+        try:
+            if tuple(_read_file(copy)[0]) != manifest.tables:
+                raise ArchiveRefused(f"{source} does not hold the rows that its manifest says")
+            # All or nothing: for SQLite this is one transaction, whatever the file was before.
+            with (
+                contextlib.closing(sqlite3.connect(copy)) as reading,
+                contextlib.closing(sqlite3.connect(path)) as writing,
+            ):
+                reading.backup(writing)
+        except sqlite3.Error as failure:
+            raise RestoreRefused(f"{path} cannot be written, and is as it was: {failure}") from failure
+
+
+async def _restore_postgresql(engine: AsyncEngine, source: Path, manifest: Manifest, before: SchemaState) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(*LOCK_SCHEMA)
+        await connection.run_sync(_make_empty, before, manifest.revision)
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        rows: dict[str, int] = dict.fromkeys((table.name for table in manifest.tables), 0)
+        columns = {table.name: list(table.columns) for table in manifest.tables}
+        for name, data in read_parts(source, _TABLES):
+            table = name.split("/")[1]
+            told = await driver.copy_to_table(table, columns=columns[table], source=_Pieces(data), timeout=_COPY_S)
+            rows[table] += int(told.rpartition(" ")[2])
+        if wrong := [table.name for table in manifest.tables if rows[table.name] != table.rows]:
+            raise ArchiveRefused(
+                f"{source} does not hold the rows of `{wrong[0]}` that its manifest says; nothing was changed"
+            )
+
+
+def _make_empty(connection: Connection, before: SchemaState, revision: str) -> None:
+    """Leave the tables of a revision, without a row."""
+    there = set(inspect(connection).get_table_names())
+    ours = there & {*metadata.tables, "alembic_version", *(_ours(before.revision) if before.revision else ())}
+    if ours:
+        connection.execute(text(f"DROP TABLE {', '.join(map(_quoted, sorted(ours)))}"))
+    upgrade(connection, revision)
+    connection.execute(text(f"TRUNCATE {', '.join(map(_quoted, _ours(revision)))}"))
+
+
+class _Pieces:
+    """A part of the archive, as the driver reads it."""
+
+    def __init__(self, data: IO[bytes]) -> None:
+        self._data = data
+
+    def __aiter__(self) -> "_Pieces":
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = self._data.read(_PIECE_BYTES)
+        if not piece:
+            raise StopAsyncIteration
+        return piece

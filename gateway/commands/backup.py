@@ -1,0 +1,83 @@
+"""`weighbridge backup` and `restore`: the database and this host's journals in one file, and back."""
+# ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.commands.shared import JsonOption, journal_dir, open_database, print_json
+from gateway.table import counted
+
+if TYPE_CHECKING:
+    from gateway.backup import Restored
+
+
+async def backup(
+    file: Annotated[
+        Path, typer.Argument(help="The archive to write, such as weighbridge.tar.gz; it must not be there.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Write the database and this host's journals to one file, while the gateway serves.
+
+    The pepper and the configuration are not in it: keep them elsewhere.
+    """
+    from gateway.backup import back_up
+
+    journals = journal_dir()
+    async with open_database() as engine:
+        manifest = await back_up(engine, journals, file)
+    rows = sum(table.rows for table in manifest.tables)
+    if as_json:
+        print_json(manifest)
+    else:
+        size = file.stat().st_size
+        typer.echo(
+            f"{file}: {counted(rows, 'row')} of {counted(len(manifest.tables), 'table')}, schema {manifest.revision}, {size:,} bytes"
+        )
+    if journals is None:
+        typer.echo("journals are not in it: WEIGHBRIDGE_CONFIG is not set, so their folder is not known", err=True)
+
+
+async def restore(
+    file: Annotated[Path, typer.Argument(help="An archive that `weighbridge backup` has written.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Archive a database that is not empty beside FILE, and replace it.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put an archive's database into an empty one, and bring back its journals' files. The gateway must not run.
+
+    What journals here have and the archive has not is booked at the gateway's next start.
+    """
+    from gateway.backup import restore as put_back
+
+    async with open_database() as engine:
+        done = await put_back(engine, journal_dir(), file, replace=replace, say=lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(done)
+    else:
+        _print(done)
+
+
+def _print(done: "Restored") -> None:
+    rows = sum(table.rows for table in done.manifest.tables)
+    typer.echo(
+        f"restored: {counted(rows, 'row')} as of {done.manifest.made_at}, schema {done.manifest.revision}; "
+        f"{counted(done.segments, 'file')} of journals"
+    )
+    if not done.is_newest:
+        typer.echo("its schema is older than this version's: run `weighbridge database upgrade`", err=True)
+    if done.waiting:
+        typer.echo(
+            f"{counted(done.waiting, 'line')} of journals here are not known to be in it; the gateway books what is missing when it starts",
+            err=True,
+        )
+    for gap in done.gaps:
+        lost = "an unknown number of entries" if gap.entries is None else counted(gap.entries, "entry", "entries")
+        typer.echo(
+            f"missing: {lost} of {gap.boot_id} were booked after the backup and are in no journal any more; "
+            "`weighbridge ledger verify` says more",
+            err=True,
+        )
