@@ -34,7 +34,7 @@ class Account:
         self.true: Counter[str] = Counter()
         """Nano-dollars truly owed, by team."""
         self.broke: Counter[str] = Counter()
-        """Whole answers beyond their limit, which nobody can cut, by team."""
+        """Answers written to their end beyond their limit, whole ones and streams that were not cut in time, by team."""
         self.answers: Counter[str] = Counter()
         """Answers by what they did."""
 
@@ -92,6 +92,7 @@ async def _stream(
         account.owe(team, written=count)
         await reply.write(event * count)
         await asyncio.sleep(_PAUSE_S)
+    account.broke[team] += kind == "endless"
     last = head | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     usage = told(kind, read, length)
     if usage is not None:

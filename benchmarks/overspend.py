@@ -282,7 +282,7 @@ def show(report: dict[str, Any]) -> None:
     print(figures.table(heads, rows))
     for name, found in rounds.items():
         print(f"\n{name}: budgets by true cost ÷ limit\n{histogram(found['ratios'])}")
-    print("\nmax, else: among teams that met no whole answer beyond its limit, which nobody can cut")
+    print("\nmax, else: among teams with no answer that was written to its end beyond its limit")
     print("set aside: times that a process found a target to break its bound")
 
 
