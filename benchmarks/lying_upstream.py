@@ -33,6 +33,8 @@ class Account:
     def __init__(self) -> None:
         self.true: Counter[str] = Counter()
         """Nano-dollars truly owed, by team."""
+        self.broke: Counter[str] = Counter()
+        """Answers written to their end beyond their limit, whole ones and streams that were not cut in time, by team."""
         self.answers: Counter[str] = Counter()
         """Answers by what they did."""
 
@@ -90,6 +92,7 @@ async def _stream(
         account.owe(team, written=count)
         await reply.write(event * count)
         await asyncio.sleep(_PAUSE_S)
+    account.broke[team] += kind == "endless"
     last = head | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     usage = told(kind, read, length)
     if usage is not None:
@@ -110,13 +113,14 @@ def app() -> web.Application:
         account.answers[kind] += 1
         account.owe(team, read=read)
         if not body.get("stream"):
+            account.broke[team] += kind == "endless"
             return await _whole(account, body, team, kind, read, length)
         with contextlib.suppress(ConnectionError):
             return await _stream(account, request, body, team, kind, read, length)
         return web.Response()
 
     async def read_account(_request: web.Request) -> web.Response:
-        return web.json_response({"true": account.true, "answers": account.answers})
+        return web.json_response({"true": account.true, "broke": account.broke, "answers": account.answers})
 
     made = web.Application()
     made.router.add_post("/v1/chat/completions", chat)

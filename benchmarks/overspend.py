@@ -218,6 +218,9 @@ async def play(stage: Stage, size: Size, name: str, postgres: Postgres | None) -
         "seconds": seconds,
         "set_aside": aside,
         "ratios": sorted(account["true"].get(team_id, 0) / limit for team_id in team_ids),
+        "most_else": max(
+            (true / limit for team_id, true in account["true"].items() if not account["broke"].get(team_id)), default=0
+        ),
         "true_nanousd": sum(account["true"].values()),
         "booked_nanousd": sum(int(row["booked"] or 0) for row in rows),
         "disputed_nanousd": sum(int(row["disputed"] or 0) for row in rows),
@@ -249,7 +252,20 @@ def histogram(ratios: Sequence[float]) -> str:
 
 def show(report: dict[str, Any]) -> None:
     rounds: dict[str, dict[str, Any]] = report["rounds"]
-    heads = ["", "calls", "answered", "lying", "p50", "p99", "max", "true, $", "booked, $", "disputed, $", "set aside"]
+    heads = [
+        "",
+        "calls",
+        "answered",
+        "lying",
+        "p50",
+        "p99",
+        "max",
+        "max, else",
+        "true, $",
+        "booked, $",
+        "disputed, $",
+        "set aside",
+    ]
     rows = [
         [
             name,
@@ -257,6 +273,7 @@ def show(report: dict[str, Any]) -> None:
             f"{found['statuses'].get('200', 0):,}",
             figures.share(1 - found["answers"].get("honest", 0) / max(1, sum(found["answers"].values()))),
             *(figures.number(figures.percentile(found["ratios"], share)) for share in (0.5, 0.99, 1.0)),
+            figures.number(found["most_else"]),
             *(figures.number(found[f"{kind}_nanousd"] / 1e9, 4) for kind in ("true", "booked", "disputed")),
             str(found["set_aside"]),
         ]
@@ -265,7 +282,8 @@ def show(report: dict[str, Any]) -> None:
     print(figures.table(heads, rows))
     for name, found in rounds.items():
         print(f"\n{name}: budgets by true cost ÷ limit\n{histogram(found['ratios'])}")
-    print("\nset aside: times that a process found a target to break its bound")
+    print("\nmax, else: among teams with no answer that was written to its end beyond its limit")
+    print("set aside: times that a process found a target to break its bound")
 
 
 if __name__ == "__main__":

@@ -366,7 +366,7 @@ class Attempt:
         baselines = NO_BASELINES if flags else money.baselines
         if self.routed.before is not None and self.token_events:
             flags = (*flags, CONTINUED)
-        if self.outgrew:
+        if self.outgrew and not self.finished:
             flags = (*flags, CUT_AT_BOUND)
         if not flags:
             return kind, money

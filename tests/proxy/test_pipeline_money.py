@@ -156,7 +156,7 @@ async def test_what_is_held_is_more_than_the_answer_can_cost() -> None:
 async def test_an_estimate_is_never_above_what_was_held(n: int) -> None:
     """Ten tokens of blanks are hundreds of characters; nobody told the usage, and `max_tokens` still bounds the guess."""
     books = TightBooks(10**12, downgrade=False)
-    house = House("ok", upstream=Broken([chunk(" " * 4_000)]), books=books)
+    house = House("ok", upstream=Broken([chunk(" " * 400)]), books=books)
     await house.ask(stream=True, max_tokens=10, n=n)
     entry = settled(house)
     assert (entry.usage_source, entry.output_tokens) == ("estimated", 10 * n)

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.providers.wires import LITELLM_WARNINGS, provider
-from tests.running_gateway import DEAR_PRICES, Running, running_gateway
+from tests.running_gateway import DEAR_PRICES, Running, model, running_gateway
 from tests.scenarios.test_model_facts import ASK, PICTURE, answer, bare, budget, client
 
 pytestmark = LITELLM_WARNINGS
@@ -214,11 +214,15 @@ async def test_a_hard_budget_holds_for_sound(tmp_path: Path) -> None:
     assert statuses == {200: len(rows), 402: 80 - len(rows)}
     assert {row["cost_nanousd"] for row in rows} == {64_000_000}
     assert 0 < len(rows) * 64_000_000 <= 500_000_000
+
+
 @pytest.mark.parametrize(
     "usage", [{"usage": {"prompt_tokens": 10, "completion_tokens": 1}}, {}], ids=["one", "silence"]
 )
 async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, Any]) -> None:
-    """A report of fewer tokens than a text can have is none, and the estimate does not stop at a limit that was ignored."""
+    """A report of fewer tokens than a text can have is none, and the estimate does not stop at a limit that was ignored. What
+    came whole was not cut.
+    """
 
     async def novel(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         said = answer(body) | {"usage": None} | usage
@@ -228,6 +232,9 @@ async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, An
     async with provider(novel) as served:
         entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
         async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            assert gateway.data.holds is not None
+            await gateway.data.holds.poll()
             await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
             row = await booked(gateway)
     assert (row["usage_source"], row["output_tokens"]) == ("estimated", _CHUNKS * len("word ") // 4)
@@ -250,6 +257,9 @@ async def test_what_is_cut_is_surely_too_long(
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
         running = {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}} if tells else {}
         for number in range(events + 1):
+            if tells and number == events:
+                # Whoever is not cut waits.
+                await asyncio.sleep(_LEARNT_S)
             ended = "stop" if number == events else None
             choice = {"index": 0, "delta": {} if ended else {"content": piece}, "finish_reason": ended}
             await reply.write(b"data: " + json.dumps({**head, **running, "choices": [choice]}).encode() + b"\n\n")
@@ -270,3 +280,26 @@ async def test_what_is_cut_is_surely_too_long(
             row = await booked(gateway)
     assert ("cut_at_bound" in row["flags"]) is is_cut
     assert not is_cut or row["output_tokens"] > limit
+
+
+async def test_an_echo_is_no_answer_that_went_on(tmp_path: Path) -> None:
+    """A completion that has its prompt in it is booked as told, and its target is asked again under a hard budget."""
+    prompt = "word " * 1_000
+
+    async def echo(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        choice = {"index": 0, "text": body["prompt"] + "!", "finish_reason": "length", "logprobs": None}
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 1, "total_tokens": 1_001}
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 0, "model": body["model"]}
+        return web.json_response({**head, "choices": [choice], "usage": usage})
+
+    async with provider(echo) as served:
+        engine = {"kind": "vllm", "base_url": f"{served.base_url}/v1"}
+        entry = model("some-model", [{"name": "main", "upstream_model": "some-model", **engine}])
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            assert gateway.data.holds is not None
+            await gateway.data.holds.poll()
+            for _ in range(2):
+                await ask.completions.create(model="some-model", prompt=prompt, max_tokens=1, echo=True)
+            row = await booked(gateway)
+    assert (row["output_tokens"], row["usage_source"], row["flags"]) == (1, "upstream", "[]")
