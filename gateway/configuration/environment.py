@@ -31,7 +31,7 @@ class Environment(BaseSettings):
     database_url: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("WEIGHBRIDGE_DATABASE_URL", "DATABASE_URL"),
-        description="The database; SQLite in the data directory when not set. Plain DATABASE_URL is read too.",
+        description="The database; SQLite in the data folder when not set. Plain DATABASE_URL is read too.",
     )
     redis_url: SecretStr | None = Field(
         default=None,
