@@ -272,51 +272,60 @@ class BalanceTuning(Section):
         description="Weight, in prefills, of the assumption that replicas are equally fast, so that one that merely looks faster does "
         "not get all the work.",
     )
+    # By judgement.
     rate_prior_tokens: Finite = Field(
         default=40_000.0,
         gt=0,
         le=1_000_000_000,
         description="Weight of `prefill_tokens_per_s`, in tokens that were seen to be prefilled.",
     )
+    # By judgement.
     min_learned_tokens: int = Field(
         default=512,
         ge=1,
         le=1_000_000,
         description="Tokens below which a prefill teaches no rate, as fixed costs dominate its time.",
     )
+    # By judgement.
     max_learned_factor: Finite = Field(
         default=8.0,
         ge=1,
         le=1_000,
         description="The most that one prefill counts above or below its expected time, as a factor.",
     )
+    # By judgement.
     decode_interference: Finite = Field(
         default=0.5,
         ge=0,
         le=10,
         description="The part by which a full KV cache slows prefill, which shares each step with decoding.",
     )
+    # By judgement.
     overdue_part: Finite = Field(
         default=0.15, ge=0, le=1, description="Part of a prefill assumed to remain when it is overdue."
     )
+    # By judgement.
     generating_s: Finite = Field(
         default=0.05,
         ge=0,
         le=60,
         description="Seconds added for each request that generates at a replica, as all share the steps.",
     )
+    # By judgement.
     seated_part: Finite = Field(
         default=0.5,
         ge=0,
         le=1,
         description="Part of the most requests that have run at once below which an engine has seats for those who wait.",
     )
+    # By judgement.
     full_kv_usage: Finite = Field(
         default=0.9,
         ge=0,
         le=1,
         description="Part of the KV cache in use from which an engine has no seat either.",
     )
+    # By judgement.
     reading_part: Finite = Field(
         default=0.5,
         ge=0,
@@ -329,6 +338,7 @@ class BalanceTuning(Section):
         le=600,
         description="About the seconds between two scrapes: prefills that begin within them do not queue. By the scraper's pace.",
     )
+    # By judgement.
     first_duration_s: Finite = Field(
         default=5.0,
         gt=0,
