@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from sqlalchemy import text
 
-from proxy.batch.batch_errors import StoreUnusable
+from gateway.configuration.file import ConfigError
 from tests.object_store import BUCKET, KEY_ID, SECRET, ObjectStore, section
 from tests.running_gateway import running_gateway
 from tests.scenarios.conftest import Upstream
@@ -61,6 +61,6 @@ async def test_without_the_extra_a_gateway_does_not_start(
     """And it says what to install."""
     monkeypatch.setattr("gateway.wiring.batch.importlib.util.find_spec", lambda _name: None)
     kept = section(object_store).model_dump()
-    with pytest.raises(StoreUnusable, match=r"pip install 'weighbridge\[s3\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'weighbridge\[s3\]'"):
         async with running_gateway(tmp_path, house(upstream), batch={"s3": kept}):
             pass

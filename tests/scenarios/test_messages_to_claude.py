@@ -333,7 +333,8 @@ async def test_a_conversation_that_goes_on_is_marked(tmp_path: Path, off: bool) 
         "api_key": "env:MADE_UP_ANTHROPIC_KEY",
     }
     async with provider(long_whole) as served:
-        models = [model("claude-house", [{**deployment, "base_url": served.base_url}])]
+        # It tells 2,500 tokens, also of "hi".
+        models = [model("claude-house", [{**deployment, "base_url": served.base_url}], template_tokens=5_000)]
         async with (
             running_gateway(tmp_path, models, policy={"cache_marks": cache_marks}) as gateway,
             anthropic.AsyncAnthropic(api_key=gateway.key, base_url=gateway.url, max_retries=0) as caller,

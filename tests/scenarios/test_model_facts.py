@@ -364,7 +364,7 @@ async def test_a_claim_beyond_what_was_asked_for_is_booked(tmp_path: Path, *, ha
         entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES, max_context_tokens=200_000)
         async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
             if hard:
-                await budget(gateway.engine, "100.00")
+                await budget(gateway.engine, "100000.00")
             await ask.chat.completions.create(model="some-model", messages=ASK, max_tokens=10)
             row = (await gateway.rows("entry = 'settle'"))[0]
             if hard:

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.fleet.bill import allocate, bill_of, posted_bill, usd_per_million, weights_ps
+from cost.meters import METER_NAMES, TOKEN_METERS
 from cost.times import DAY_US, HOUR_US
+from tests.cost.by_meter import by_meter
 from tests.cost.fleet.pools import pool
 
-NOTHING = (0, 0, 0, 0, 0, 0, 0)
+NOTHING = by_meter()
 counts = st.integers(0, 3_000_000_000)
-groups = st.lists(st.tuples(counts, counts, counts, counts, counts, counts, st.integers(0, 100)), max_size=8)
+groups = st.lists(st.tuples(*[counts] * len(TOKEN_METERS), st.integers(0, 100)), max_size=8)
 pools = st.builds(
     lambda usd, overhead, gpus, fresh, cached, output: pool(
         usd_per_gpu_hour=Decimal(usd) / 1_000_000_000,
@@ -42,14 +44,17 @@ def test_shares_computed_by_hand() -> None:
     """One hour up is 5.90 $; 3 M prompt, 1 M cached and 2 M output tokens take 515.436 s of it."""
     shared = allocate(
         bill_of(pool(), HOUR_US),
-        [(3_000_000, 1_000_000, 0, 0, 0, 0, 7), (0, 0, 0, 0, 1_500_000, 500_000, 1)],
+        [
+            by_meter(input=3_000_000, cached_input=1_000_000, request=7),
+            by_meter(output=1_500_000, reasoning=500_000, request=1),
+        ],
         weights_ps(pool()),
     )
     # 5.90 $ / 3600 s = 1,638,888.89 nano-dollars a second; 113.436 s, 2 s; 300 s, 100 s. Exactly 185,909,000;
     # 3,277,777.78; 491,666,666.67; 163,888,888.89: together 844,742,333.33, so the last but one is rounded down.
     assert shared.shares == (
-        (185_909_000, 3_277_778, 0, 0, 0, 0, 0),
-        (0, 0, 0, 0, 491_666_666, 163_888_889, 0),
+        by_meter(input=185_909_000, cached_input=3_277_778),
+        by_meter(output=491_666_666, reasoning=163_888_889),
     )
     assert shared.idle_nanousd == 5_900_000_000 - 844_742_333
     assert (shared.busy_us, shared.overfull) == (515_436_000, False)
@@ -94,9 +99,11 @@ def test_an_idle_replica_raises_the_idle_row_alone(a_pool: Any, used: Any, up_us
 def test_tokens_that_took_longer_than_there_was_share_all_of_it() -> None:
     """Then the weights are off: nothing is idle, the bill is still the bill, and the day is marked."""
     shared = allocate(
-        bill_of(pool(), HOUR_US), [(0, 0, 0, 0, 18_000_000, 0, 1), (0, 0, 0, 0, 36_000_000, 0, 1)], weights_ps(pool())
+        bill_of(pool(), HOUR_US),
+        [by_meter(output=18_000_000, request=1), by_meter(output=36_000_000, request=1)],
+        weights_ps(pool()),
     )
-    assert [share[4] for share in shared.shares] == [1_966_666_667, 3_933_333_333]
+    assert [share[METER_NAMES.index("output")] for share in shared.shares] == [1_966_666_667, 3_933_333_333]
     assert (shared.idle_nanousd, shared.overfull, shared.busy_us) == (0, True, 3 * HOUR_US)
 
 
@@ -108,7 +115,11 @@ def test_a_day_that_nobody_used_is_idle() -> None:
 
 def test_a_pool_that_was_never_up_costs_nothing() -> None:
     """Also when somebody claims that it worked."""
-    shared = allocate(bill_of(pool(), 0), [(5, 5, 5, 5, 5, 5, 1)], weights_ps(pool()))
+    shared = allocate(
+        bill_of(pool(), 0),
+        [by_meter(input=5, cached_input=5, cache_write=5, cache_write_1h=5, output=5, reasoning=5, request=1)],
+        weights_ps(pool()),
+    )
     assert (shared.shares, shared.idle_nanousd, shared.overfull) == ((NOTHING,), 0, True)
 
 
@@ -116,8 +127,8 @@ def test_a_posted_bill_stays_when_the_rate_changes() -> None:
     """And is shared at what it was then."""
     dearer = pool(usd_per_gpu_hour=4)
     kept = posted_bill(dearer, DAY_US, 141_600_000_000)
-    shared = allocate(kept, [(0, 0, 0, 0, 216_000_000, 0, 1)], weights_ps(dearer))
-    assert (kept.nanousd, shared.shares[0][4]) == (141_600_000_000, 70_800_000_000)
+    shared = allocate(kept, [by_meter(output=216_000_000, request=1)], weights_ps(dearer))
+    assert (kept.nanousd, shared.shares[0][METER_NAMES.index("output")]) == (141_600_000_000, 70_800_000_000)
 
 
 def test_what_to_plan_with() -> None:

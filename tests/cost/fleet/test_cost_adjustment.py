@@ -20,7 +20,7 @@ from cost.fleet.hours import HoursStore
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import Entry
 from cost.ledger.store import LedgerStore
-from cost.meters import METER_COLUMNS, Meters
+from cost.meters import METER_COLUMNS, METERS, TOKEN_METERS, Meters
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, HOUR_US
 from tests.cost.fleet.pools import DAY, pool, work
@@ -253,8 +253,8 @@ async def test_a_posting_is_whole_or_not_at_all(fleet: Fleet) -> None:
     assert await fleet.sums(pool="h100") == BILL
 
 
-amounts = st.tuples(*[st.integers(0, 10**12)] * 7)
-tokens = st.tuples(*[st.integers(0, 10**8)] * 6, st.just(1))
+amounts = st.tuples(*[st.integers(0, 10**12)] * len(METERS))
+tokens = st.tuples(*[st.integers(0, 10**8)] * len(TOKEN_METERS), st.just(1))
 
 
 @given(st.lists(st.tuples(tokens, amounts), max_size=5), st.integers(0, 10**12), st.integers(0, 3 * DAY_US))

@@ -30,6 +30,7 @@ from cost.savings.comparisons import (
 from cost.savings.holdout import Measured
 from cost.times import DAY_US
 from cost.usage import Usage
+from tests.cost.by_meter import by_meter
 from tests.cost.fleet.pools import DAY, pool
 
 TARGET = Decimal("0.40")
@@ -211,7 +212,7 @@ def fleet(utilisation: str, model: str = "gpt-4o", *, overhead: str = "1", repli
     tokens = int(Decimal(4205) * 86_400 * Decimal(utilisation))
     requests = tokens // 1_000
     bill = bill_of(section, replicas * DAY_US)
-    shared = allocate(bill, [(tokens, 0, 0, 0, tokens, 0, requests)], weights_ps(section))
+    shared = allocate(bill, [by_meter(input=tokens, output=tokens, request=requests)], weights_ps(section))
     fresh, output = PRICES[model]
     worth = price_from_usd(version="1", input_usd=fresh, output_usd=output).cost_nanousd(
         Usage(input_tokens=tokens, output_tokens=tokens)
