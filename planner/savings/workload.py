@@ -15,6 +15,7 @@ from classifier.frontier import most_lost
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Prediction
 from cost.fleet.pool_config import PoolSection
+from cost.meters import METER_NAMES
 from cost.prices import Price
 from planner.savings.demand import Demand, Whole
 from planner.simulate.simulation_errors import SimulationRefused
@@ -156,12 +157,17 @@ def costs_nanousd(price: Price, workload: Workload) -> Whole:
     done = np.zeros(len(workload.at_s), dtype=np.bool_)
     for above in (*(each.above_tokens for each in reversed(price.long_prompts)), -1):
         chosen = ~done & (workload.input_tokens > above)
-        figures = price.applying(above + 1, batch=False).figures()
+        figures = dict(zip(METER_NAMES, price.applying(above + 1, batch=False).figures(), strict=True))
         amounts = (workload.input_tokens - workload.cached_tokens, workload.cached_tokens, workload.output_tokens)
-        if sum(int(each.max(initial=0)) for each in amounts) * max(figures) + figures[6] > _MOST:
+        if sum(int(each.max(initial=0)) for each in amounts) * max(figures.values()) + figures["request"] > _MOST:
             raise OverflowError("a request costs more than can be added up")
         fresh, cached, output = amounts
-        total = fresh * figures[0] + cached * figures[1] + output * figures[4] + figures[6]
+        total = (
+            fresh * figures["input"]
+            + cached * figures["cached_input"]
+            + output * figures["output"]
+            + figures["request"]
+        )
         costs[chosen] = ((total + _MILLION // 2) // _MILLION)[chosen]
         done |= chosen
     return costs
