@@ -24,6 +24,7 @@ import msgspec
 
 from cost.fleet.bill import rate_of, weights_ps
 from cost.fleet.pool_config import PoolSection
+from cost.meters import METER_NAMES
 from cost.price_book.book import PriceBook
 from cost.prices import NANO_PER_USD
 from cost.times import DAY_US, iso
@@ -89,8 +90,8 @@ def rates_of(pools: Sequence[PoolSection], book: PriceBook, at_us: int) -> Rates
     def rate(target_id: str) -> Fraction | None:
         pool = own.get(target_id)
         if pool is not None:
-            fresh, cached, *_ = weights_ps(pool)
-            return rate_of(pool) / _PS_PER_US * max(0, fresh - cached)
+            weights = dict(zip(METER_NAMES, weights_ps(pool), strict=True))
+            return rate_of(pool) / _PS_PER_US * max(0, weights["input"] - weights["cached_input"])
         price = book.at(target_id, at_us)
         if price is None:
             return None
