@@ -12,7 +12,7 @@ from cost.ledger.segments import boots
 from gateway.database import make_engine
 from gateway.schema import downgrade_with_backup
 from tests.postgres import Backend
-from tests.processes import Oracle, Site, make_site, oracle, serving, start, until
+from tests.processes import WAIT_S, Oracle, Site, make_site, oracle, serving, start, until
 
 
 @pytest.fixture
@@ -77,6 +77,10 @@ async def test_a_backup_while_serving_and_a_restore_after_a_kill(site: Site, tmp
         await callers.stop()
         server.kill()
     restored = await site.run("restore", str(archive), "--replace")
+    async with asyncio.timeout(WAIT_S):
+        # Its workers notice that it is gone, and end.
+        while "a gateway is running" in restored.stderr:
+            restored = await site.run("restore", str(archive), "--replace")
     assert restored.returncode == 0, restored.stderr
     assert "the database as it was is kept in" in restored.stderr
     dead = set(boots(site.journal))
