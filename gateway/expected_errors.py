@@ -36,7 +36,6 @@ _EXPECTED: Final = (
     ("gateway.backup", "RestoreRefused", ""),
     ("gateway.database_copy", "CopyRefused", ""),
     ("accounts.openid.openid_errors", "SsoUnusable", ""),
-    ("proxy.batch.batch_errors", "StoreUnusable", ""),
     ("proxy.settle.observers.telemetry", "TelemetryUnavailable", ""),
     ("proxy.errors", "Refused", ""),
     ("proxy.admit.limits.rules", "LimitError", ""),

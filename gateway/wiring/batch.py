@@ -1,7 +1,6 @@
 """Wiring of the batch tier: its parts for routes, and the runner that answers lines by this process's pipeline."""
 
 import contextlib
-import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ from providers.target import Deployment
 from proxy.batch.backlog import Backlog
 from proxy.batch.batch import OPERATIONS, Batch
 from proxy.batch.batch_config import BatchSection
-from proxy.batch.batch_errors import StoreUnusable
 from proxy.batch.batch_metrics import BatchMetrics
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.blobs import Blobs, LocalBlobs
@@ -55,7 +53,7 @@ _WIRES: Final = {endpoint: WIRE_AT[endpoint] for endpoint in OPERATIONS}
 def open_batch_tier(
     engine: AsyncEngine, config: GatewayConfig, places: Places, rules: Callable[[], PipelineConfig]
 ) -> BatchTier | None:
-    """Return the tier's parts; None where it is turned off. `rules` are those that requests are planned by now. Raises StoreUnusable."""
+    """Return the tier's parts; None where it is turned off. `rules` are those that requests are planned by now."""
     section = config.batch
     if not section.enabled:
         return None
@@ -74,11 +72,9 @@ def open_batch_tier(
 
 
 def _blobs(section: BatchSection, places: Places) -> Blobs:
-    """Open the store of files. Raises StoreUnusable without the extra that an object store needs."""
+    """Open the store of files; the extra that an object store needs was looked for when the configuration was read."""
     if section.s3 is None:
         return LocalBlobs(section.folder or places.kept(FILES))
-    if importlib.util.find_spec("obstore") is None:
-        raise StoreUnusable("batch.s3 needs obstore: pip install 'weighbridge[s3]'")
     from proxy.batch.s3_blobs import S3Blobs  # noqa: PLC0415 - an extra
 
     key = (section.s3.access_key_id, section.s3.secret_access_key)

@@ -4,10 +4,6 @@ from cost.errors import BudgetExceeded
 from proxy.errors import Refused, code_of
 
 
-class StoreUnusable(Exception):
-    """The store of files that is configured cannot be used as this gateway is installed; it does not start."""
-
-
 class FileNotFound(Refused, status=404, code="file_not_found"):
     """No such file, or another team's: the two must look the same."""
 

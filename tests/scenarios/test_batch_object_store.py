@@ -59,7 +59,7 @@ async def test_without_the_extra_a_gateway_does_not_start(
     tmp_path: Path, upstream: Upstream, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And it says what to install."""
-    monkeypatch.setattr("gateway.wiring.batch.importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr("gateway.configuration.extras.importlib.util.find_spec", lambda _name: None)
     kept = section(object_store).model_dump()
     with pytest.raises(ConfigError, match=r"pip install 'weighbridge\[s3\]'"):
         async with running_gateway(tmp_path, house(upstream), batch={"s3": kept}):
