@@ -6,20 +6,20 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cost.budgets.alerts import dollars
-from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, Scope, limit_from_usd, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, limit_from_usd
 from cost.budgets.budget_errors import BadBudget
 from cost.budgets.periods import Period
+from cost.scopes import LONGEST_ID, ROWS, Scope
 from cost.times import iso
 
-_MAX_ID: Final = 200
 _MAX_NAME: Final = 64
 
 
 class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of PUT /v1/budgets/{id}. A tag's `scope_id` is the tag alone."""
+    """The body of PUT /v1/budgets/{id}. `scope_id` is as people write it (`cost.scopes.ScopeRow.stored`)."""
 
     scope: Scope
-    scope_id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID)]
+    scope_id: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
     period: Period
     limit_usd: Decimal
     kind: Kind = "soft"
@@ -27,13 +27,12 @@ class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     webhook: Annotated[str, msgspec.Meta(max_length=_MAX_NAME)] = ""
 
     def budget(self, budget_id: str, organisation_id: str) -> Budget:
-        """Return the body as a stored budget; a tag's id is prefixed with its organisation. Raises BadBudget."""
-        scope_id = tag_id(organisation_id, self.scope_id) if self.scope == "tag" else self.scope_id
+        """Return the body as a stored budget. Raises BadBudget."""
         return Budget(
             budget_id=budget_id,
             organisation_id=organisation_id,
             scope=self.scope,
-            scope_id=scope_id,
+            scope_id=ROWS[self.scope].stored(self.scope_id, organisation_id),
             period=self.period,
             kind=self.kind,
             limit_nanousd=limit_from_usd(self.limit_usd),
@@ -53,7 +52,8 @@ def parse_budget(body: bytes) -> EnteredBudget:
 def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
     found = budget_as_json(standing)
-    return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
+    shared = ROWS[standing.budget.scope].owner == "organisation"
+    return found if not shared else {**found, "spent_usd": None, "held_usd": None, "share": None}
 
 
 def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:

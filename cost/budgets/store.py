@@ -10,9 +10,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, BudgetStatus, Scope, check_id, checked, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, check_id, checked
 from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
+from cost.scopes import ROWS, SCOPES, Scope
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
 from cost.times import wall_us
 
@@ -79,7 +80,9 @@ class BudgetStore:
             if found is None or organisation_id not in {None, found.organisation_id}:
                 raise UnknownBudget(f"there is no budget {budget_id!r}")
             await connection.execute(delete(BudgetRow).where(col(BudgetRow.budget_id) == budget_id))
-            await connection.execute(delete(BudgetGrant).where(col(BudgetGrant.budget_id) == budget_id))
+            granted = col(BudgetGrant.budget_id)
+            mine = or_(granted == budget_id, granted.startswith(f"{budget_id}/", autoescape=True))
+            await connection.execute(delete(BudgetGrant).where(mine))
         return found
 
     async def get(self, budget_id: str, organisation_id: str | None = None) -> BudgetStatus:
@@ -102,11 +105,13 @@ class BudgetStore:
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
-        """Return the budgets of a team, of one of its keys, and of the tags that the team used in the last 62 days."""
+        """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
         return await self.of_team(organisation_id, team_id, [key_id])
 
     async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[BudgetStatus]:
-        """Return the budgets of a team, of these of its keys, and of the tags that the team used in the last 62 days."""
+        """Return the budgets of a team, of its models, providers and end users, of these of its keys, and of the tags that the team
+        used in the last 62 days.
+        """
         tags = (
             select(rollup_day.c.tag)
             .distinct()
@@ -119,10 +124,12 @@ class BudgetStore:
         )
         async with self._engine.connect() as connection:
             used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
+            parts = (_of_team(each.name, team_id) for each in SCOPES if each.owner == "team")
             mine = or_(
                 _in_scope("team", [team_id]),
                 _in_scope("key", key_ids),
-                _in_scope("tag", [tag_id(organisation_id, tag) for tag in used]),
+                _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
+                *parts,
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
 
@@ -140,7 +147,7 @@ class BudgetStore:
             raise BudgetConflict(f"the id {budget.budget_id!r} is taken")
         if any(getattr(found, name) != getattr(budget, name) for name in _FIXED):
             raise BudgetConflict(
-                f"{budget.budget_id!r} is a {found.kind} budget of {found.scope} {found.scope_id!r} for each "
+                f"{budget.budget_id!r} is a {found.kind} budget of {found.in_words} for each "
                 f"{found.period}; only its limit, on_exhausted and webhook can change. Use another id for another budget"
             )
 
@@ -163,8 +170,13 @@ def _in_scope(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
     return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
 
 
+def _of_team(scope: Scope, team_id: str) -> ColumnElement[bool]:
+    """Return the condition for the parts of a team's spending that such a scope makes."""
+    return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).startswith(f"{team_id}/", autoescape=True))
+
+
 def _conflict_message(budget: Budget) -> str:
     return (
-        f"{budget.scope} {budget.scope_id!r} has a {budget.kind} budget for each {budget.period} already, or the id "
+        f"{budget.in_words} has a {budget.kind} budget for each {budget.period} already, or the id "
         f"{budget.budget_id!r} was taken just now"
     )

@@ -5,16 +5,15 @@ from typing import Any, Final
 from sqlalchemy import delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cost.dimensions import BUDGETED, DimensionRow
 from cost.ledger.rollups import (
     ROLLUP_KEY,
     SPEND_KEY,
-    SPENT_ORIGINS,
     counted,
     ledger_groups,
     ledger_key,
     ledger_sums,
     spend_day,
+    spend_sums,
 )
 from cost.ledger.verify import next_day
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
@@ -51,8 +50,8 @@ async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
         sums = select(*ledger_key(hour_us), *ledger_sums()).where(counted(hour_us, hour_us + HOUR_US))
         await connection.execute(insert(rollup_hour).from_select(_COLUMNS, sums.group_by(*ledger_groups())))
     await connection.execute(insert(rollup_day).from_select(_COLUMNS, _day_of_hours(day_us)))
-    for each in BUDGETED:
-        await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], _spent(each, day_us)))
+    for sums in spend_sums(day_us):
+        await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], sums))
 
 
 def _day_of_hours(day_us: int) -> Any:
@@ -61,11 +60,3 @@ def _day_of_hours(day_us: int) -> Any:
     groups = [hours[name] for name in ROLLUP_KEY if name != "start_us"]
     sums = select(*key, *(func.sum(hours[name]) for name in ROLLUP_SUMS))
     return sums.where(hours.start_us >= day_us, hours.start_us < day_us + DAY_US).group_by(*groups)
-
-
-def _spent(dimension: DimensionRow, day_us: int) -> Any:
-    days = rollup_day.c
-    given = days[dimension.column]
-    scope_id = days.organisation_id + "/" + given if dimension.callers_own else given
-    sums = select(literal(dimension.name), scope_id, literal(day_us), func.sum(days.cost_nanousd))
-    return sums.where(days.start_us == day_us, days.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)

@@ -27,6 +27,7 @@ from cost.ledger.rollups import (
     ledger_sums,
     spend_day,
     spend_of,
+    spend_sums,
 )
 from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
@@ -146,6 +147,9 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
+    for query in spend_sums(day_us, rolled_up=False):
+        async for scope, scope_id, day, amount in await connection.stream(query):
+            spent[scope, scope_id, day] = (int(amount),)
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found)

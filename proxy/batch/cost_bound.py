@@ -98,7 +98,7 @@ class CostBounds:
         for status in await self._grants.standings(wall_us()):
             if not status.budget.hard or not _applies(status.budget, caller):
                 continue
-            name = f"{status.budget.scope} `{status.budget.shown_id}`"
+            name = status.budget.in_words
             bound = validated.bound_nanousd
             if bound is None:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."

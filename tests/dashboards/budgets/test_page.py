@@ -10,9 +10,10 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from cost.budgets.budget import Budget, Scope
+from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
+from cost.scopes import Scope
 from cost.times import wall_us
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
