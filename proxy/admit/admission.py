@@ -86,7 +86,11 @@ class AdmissionControl:
         guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
         answer = (request.max_output_tokens or 0) * request.n + guessed
         admission = await self._limiter.admit(
-            caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
+            caller,
+            request.alias or request.model,
+            parsed.input_tokens + answer,
+            guessed=guessed,
+            end_user=request.end_user,
         )
         reply.lines += admission.lines
         return admission

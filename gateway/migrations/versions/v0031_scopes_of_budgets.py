@@ -1,4 +1,4 @@
-"""Budgets of end users, models and providers: wider ids, and the daily spend of each from the books."""
+"""Budgets of end users, models and providers, and limits of end users: wider ids, and the daily spend of each from the books."""
 
 from typing import Final
 
@@ -14,6 +14,7 @@ _WIDENED: Final = (
     ("spend_day", "scope_id", 200, 265),
     ("budget", "scope_id", 200, 265),
     ("budget_grant", "budget_id", 64, 330),
+    ("limit_rule", "scope_id", 64, 129),
 )
 _ORIGINS: Final = "('caller', 'shadow', 'correction', 'reconciliation')"
 _ROLLED_UP: Final = {
@@ -51,6 +52,7 @@ def downgrade() -> None:
     )
     for table in ("budget", "spend_day"):
         op.execute(f"DELETE FROM {table} WHERE scope IN ({gone})")  # noqa: S608  Our own names.
+    op.execute("DELETE FROM limit_rule WHERE scope = 'end_user'")
     for table, column, old, new in reversed(_WIDENED):
         _resize(table, column, new, old)
 

@@ -1,5 +1,6 @@
 """Budgets of end users, models and providers over a socket: what a caller is told, and where a request goes instead."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Running]:
     ]
     aliases = {"first-dear": ["dear", "cheap"]}
     async with running_gateway(
-        tmp_path, models, cost={"budgets": {"poll_s": 0.1}}, policy={"aliases": aliases}
+        tmp_path, models, cost={"budgets": {"poll_s": 0.1}}, limits={"poll_s": 0.1}, policy={"aliases": aliases}
     ) as running:
         yield running
 
@@ -127,3 +128,26 @@ async def test_a_wrong_id_is_answered_with_the_right_form(
     status, told, _ = await call(gateway, "PUT", "/budgets/b", await key_of(gateway, "admin"), body)
     assert status == 400
     assert words in told["error"]["message"]
+
+
+async def test_an_end_users_limit_is_set_over_the_admin_api(gateway: Running) -> None:
+    """429 for the one that has it, by the address that the operator knows; removing it ends that."""
+    admin = await key_of(gateway, "admin")
+    place = "/admin/limits/end_user/team_a/ada@example.com"
+    status, told, _ = await call(gateway, "PUT", place, admin, {"requests_per_minute": 1})
+    assert (status, told["scope"]) == (201, "end_user")
+    assert told["scope_id"].startswith("team_a/digest-")
+    async with asyncio.timeout(20):
+        while (await ask(gateway, user="ada@example.com"))[0] == 200:
+            pass
+    status, told, _ = await ask(gateway, user="ada@example.com")
+    assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert "end user `digest-" in told["error"]["message"]
+    assert (await ask(gateway, user="bob"))[0] == 200
+    status, told, _ = await call(gateway, "PUT", "/admin/limits/end_user/ada", admin, {"requests_per_minute": 1})
+    assert (status, "TEAM/END_USER" in told["error"]["message"]) == (400, True)
+    status, told, _ = await call(
+        gateway, "PUT", "/admin/limits/end_user/nowhere/ada", admin, {"requests_per_minute": 1}
+    )
+    assert (status, "nowhere" in told["error"]["message"]) == (400, True)
+    assert (await call(gateway, "DELETE", place, admin))[0] == 200
