@@ -69,9 +69,10 @@ def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
         "limit_usd": Decimal(dollars(budget.limit_nanousd)),
         "on_exhausted": budget.on_exhausted,
         "webhook": budget.webhook or None,
-        "spent_usd": Decimal(dollars(standing.spent_nanousd)),
-        "held_usd": Decimal(dollars(standing.held_nanousd)),
-        "share": standing.share,
+        # One for each end user has no spending itself.
+        "spent_usd": None if budget.for_each else Decimal(dollars(standing.spent_nanousd)),
+        "held_usd": None if budget.for_each else Decimal(dollars(standing.held_nanousd)),
+        "share": None if budget.for_each else standing.share,
         "state": standing.state,
         "period_start": iso(standing.start_us),
         "resets_at": iso(standing.resets_us),
