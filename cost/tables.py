@@ -202,11 +202,30 @@ class SpendDay(SQLModel, table=True):
     """
 
     __tablename__: ClassVar[str] = "spend_day"
-    __table_args__ = (PrimaryKeyConstraint("scope", "scope_id", "day_us", name="pk_spend_day"),)
+    __table_args__ = (
+        PrimaryKeyConstraint("scope", "scope_id", "day_us", name="pk_spend_day"),
+        # A day may have a row of each of a hundred thousand end users.
+        Index("ix_spend_day_day_us", "day_us"),
+    )
 
     scope: str = Field(sa_column=Column(String(16), nullable=False))
     scope_id: str = Field(sa_column=Column(String(LONGEST_ID), nullable=False))
     day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class EndUserMonth(SQLModel, table=True):
+    """Spend of one end user of a team in one UTC month, so that the largest are found without adding up the others."""
+
+    __tablename__: ClassVar[str] = "end_user_month"
+    __table_args__ = (
+        PrimaryKeyConstraint("team_id", "month_us", "end_user", name="pk_end_user_month"),
+        Index("ix_end_user_month_spent", "team_id", "month_us", "spent_nanousd"),
+    )
+
+    team_id: str = Field(sa_column=Column(String(64), nullable=False))
+    month_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    end_user: str = Field(sa_column=Column(String(64), nullable=False))
     spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 

@@ -1,6 +1,7 @@
 """The budget and its status: scope, period, limit, and what is spent and held of it."""
 
 import re
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Final, Literal
 
@@ -108,6 +109,16 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         if self.spent_nanousd >= self.budget.limit_nanousd:
             return "spent"
         return "warning" if self.reached(_WARNING_PERCENT) else "open"
+
+
+def nearest(*levels: Iterable[Budget]) -> Iterator[Budget]:
+    """Yield the budgets that hold: of each period and kind those of the first level that has any."""
+    seen: set[tuple[Period, Kind]] = set()
+    for level in levels:
+        for budget in level:
+            if (kind := (budget.period, budget.kind)) not in seen:
+                seen.add(kind)
+                yield budget
 
 
 def split_id(budget_id: str) -> tuple[str, str]:

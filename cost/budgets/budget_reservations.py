@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from cost.budgets.budget import Budget, BudgetStatus, split_id
+from cost.budgets.budget import Budget, BudgetStatus, nearest, split_id
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import PERIODS, end_us
 from cost.dimensions import Dimension
@@ -455,21 +455,19 @@ class BudgetReservations:
         for row in self._scopes:
             if scope_id := row.id_of(spender):
                 own = self._index.get((row.name, scope_id), ())
-                found += (*own, *self._of_each(row, scope_id, spender, own)) if row.each else own
+                found += self._nearest(row, scope_id, spender, own) if row.each else own
         return found
 
-    def _of_each(
+    def _nearest(
         self, row: ScopeRow, scope_id: str, spender: Spender | Entry, own: Sequence[_LocalBudget]
-    ) -> list[_LocalBudget]:
-        """Return the budgets for each one, as they hold for this one. Of each period and kind only the nearest holds."""
-        has = {(local.budget.period, local.budget.kind) for local in own}
-        found: list[_LocalBudget] = []
-        for default_id in row.defaults_of(spender):
-            for default in self._index.get((row.name, default_id), ()):
-                if (kind := (default.budget.period, default.budget.kind)) not in has:
-                    has.add(kind)
-                    found.append(self._made_of(default.budget, scope_id))
-        return found
+    ) -> tuple[_LocalBudget, ...]:
+        """Return the budgets that hold for one of many: its own, and those for each one as they hold for it."""
+        defaults = (self._index.get((row.name, each), ()) for each in row.defaults_of(spender))
+        levels = ((local.budget for local in level) for level in (own, *defaults))
+        return tuple(
+            self._budgets[each.budget_id] if each.scope_id == scope_id else self._made_of(each, scope_id)
+            for each in nearest(*levels)
+        )
 
     def _made_of(self, default: Budget, scope_id: str) -> _LocalBudget:
         budget_id = f"{default.budget_id}/{scope_id}"

@@ -10,12 +10,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, BudgetStatus, check_id, checked
+from cost.budgets.budget import Budget, BudgetStatus, check_id, checked, nearest
 from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
-from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
-from cost.scopes import ROWS, SCOPES, Scope
-from cost.tables import BudgetGrant, BudgetRow, rollup_day
-from cost.times import wall_us
+from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
+from cost.scopes import ROWS, SCOPES, Scope, Spender
+from cost.tables import BudgetGrant, BudgetRow, EndUserMonth, rollup_day
+from cost.times import month_of, wall_us
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
@@ -23,6 +23,14 @@ MAX_OF_ORGANISATION: Final = 1_000
 _MAX_TAGS: Final = 1_000
 _TAGS_OF_US: Final = 62 * 86_400_000_000
 """Time after its last use for which a tag counts as a team's own."""
+
+
+class EndUserStanding(msgspec.Struct, frozen=True):
+    """What an end user of a team spent this month, and how the budgets stand that hold for them."""
+
+    end_user: str
+    spent_nanousd: int
+    budgets: list[BudgetStatus]
 
 
 def new_budget_id() -> str:
@@ -136,6 +144,41 @@ class BudgetStore:
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))
+
+    async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
+        """Return the end users of a team that spent most in this UTC month, with the budgets that hold for each."""
+        row, now_us = ROWS["end_user"], self._now_us()
+        spent = (
+            select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
+            .where(col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == month_of(now_us))
+            .order_by(col(EndUserMonth.spent_nanousd).desc(), col(EndUserMonth.end_user))
+            .limit(most)
+        )
+        async with self._engine.connect() as connection:
+            largest = [(name, int(amount)) for name, amount in await connection.execute(spent)]
+            ids = {name: f"{team_id}/{name}" for name, _ in largest}
+            spender = Spender(organisation_id=organisation_id, team_id=team_id, key_id="")
+            defaults = row.defaults_of(spender)
+            set_for = await standings(connection, now_us, _in_scope(row.name, [*ids.values(), *defaults]))
+        at: dict[str, list[Budget]] = {}
+        for each in set_for:
+            at.setdefault(each.budget.scope_id, []).append(each.budget)
+        holding = {
+            name: [
+                each if each.scope_id == scope_id else each.of_each(scope_id)
+                for each in nearest(*(at.get(place, ()) for place in (scope_id, *defaults)))
+            ]
+            for name, scope_id in ids.items()
+        }
+        known = {each.budget.budget_id: each for each in set_for}
+        made = [each.budget_id for found in holding.values() for each in found if each.budget_id not in known]
+        if made:
+            for status in await GrantStore(self._engine).standings_of_each(made, now_us):
+                known[status.budget.budget_id] = status
+        return [
+            EndUserStanding(name, amount, [known[each.budget_id] for each in holding[name] if each.budget_id in known])
+            for name, amount in largest
+        ]
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:

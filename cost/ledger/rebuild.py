@@ -1,44 +1,63 @@
 """Rebuild of the roll-ups from the ledger, one day in one transaction. The ledger itself is never changed."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.ledger.rollups import (
+    MONTH_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
     counted,
+    end_user_month,
     ledger_groups,
     ledger_key,
     ledger_sums,
+    month_sums,
     spend_day,
     spend_sums,
 )
 from cost.ledger.verify import next_day
 from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, month_of
 
 # Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
-_LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day IN SHARE ROW EXCLUSIVE MODE")
+_LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day, end_user_month IN SHARE ROW EXCLUSIVE MODE")
 _COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
 
 
 async def rebuild(engine: AsyncEngine, from_us: int, to_us: int) -> int:
     """Rewrite the roll-ups of the UTC days that touch `from_us` up to `to_us`; return the number of days with data."""
     start_us, end_us, days = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US, 0
+    months: set[int] = set()
     while True:
         async with engine.connect() as connection:
             day_us = await next_day(connection, start_us, end_us)
         if day_us is None:
-            return days
-        async with engine.begin() as connection:
-            if engine.dialect.name == "sqlite":
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-            else:
-                await connection.execute(_LOCK)
+            break
+        async with _locked(engine) as connection:
             await _rebuild_day(connection, day_us)
         start_us, days = day_us + DAY_US, days + 1
+        months.add(month_of(day_us))
+    for month_us in sorted(months):
+        async with _locked(engine) as connection:
+            await connection.execute(delete(end_user_month).where(end_user_month.c.month_us == month_us))
+            made = insert(end_user_month).from_select([*MONTH_KEY, "spent_nanousd"], month_sums(month_us))
+            await connection.execute(made)
+    return days
+
+
+@asynccontextmanager
+async def _locked(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            await connection.execute(_LOCK)
+        yield connection
 
 
 async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:

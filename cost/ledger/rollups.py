@@ -19,8 +19,8 @@ from sqlmodel import col
 from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.scopes import SCOPES
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, EndUserMonth, LedgerEntry, SpendDay, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
@@ -34,6 +34,7 @@ ROLLUP_KEY: Final = (
 )
 """Dimensions in the order of the primary key."""
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
+MONTH_KEY: Final = ("team_id", "month_us", "end_user")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
 _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
@@ -41,16 +42,20 @@ _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
 RollupKey = tuple[Any, ...]
 Sums = Sequence[int]
 SpendSums = dict[tuple[str, str, int], int]
+MonthSums = dict[tuple[str, int, str], int]
 
 spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+end_user_month: Final[Table] = EndUserMonth.__table__  # type: ignore[attr-defined]
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """Amounts that a batch of entries adds to each of the three tables, by key."""
+    """Amounts that a batch of entries adds to each of the four tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
     spend: SpendSums
+    months: MonthSums
+    """By team, month and end user."""
 
 
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
@@ -82,7 +87,18 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
         if kind[_ORIGIN] in SPENT_ORIGINS:
             _add_spend(spend, group)
     days = days_of(hours)
-    return RollupDeltas(hours, days, spend_of(days) | spend)
+    return RollupDeltas(hours, days, spend_of(days) | spend, months_of(spend))
+
+
+def months_of(spend: SpendSums) -> MonthSums:
+    """Return what each end user spent in a month, of the daily spend."""
+    months: MonthSums = {}
+    for (scope, scope_id, day_us), amount in spend.items():
+        if scope == "end_user":
+            team_id, _, end_user = scope_id.partition("/")
+            place = (team_id, month_of(day_us), end_user)
+            months[place] = months.get(place, 0) + amount
+    return months
 
 
 def _add_spend(spend: SpendSums, alike: Iterable[Entry]) -> None:
@@ -231,18 +247,27 @@ def spend_sums(day_us: int, *, rolled_up: bool = True) -> Iterator[Any]:
         yield sums.where(within, source.origin.in_(SPENT_ORIGINS), value != "").group_by(scope_id)
 
 
+def month_sums(month_us: int) -> Any:
+    """Return the query for the month's rows of `end_user_month`, from the ledger."""
+    team_id, end_user = col(LedgerEntry.team_id), col(LedgerEntry.end_user)
+    cost = func.sum(func.coalesce(col(LedgerEntry.cost_nanousd), 0))
+    within = (counted(month_us, next_month(month_us)), col(LedgerEntry.origin).in_(SPENT_ORIGINS), end_user != "")
+    return select(team_id, literal(month_us), end_user, cost).where(*within).group_by(team_id, end_user)
+
+
 # Upserts for SQLite and PostgreSQL.
 
 _TABLES: Final = (
     (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
     (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
     (spend_day, SPEND_KEY, ("spent_nanousd",)),
+    (end_user_month, MONTH_KEY, ("spent_nanousd",)),
 )
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
-    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend)
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.months)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
 

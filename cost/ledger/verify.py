@@ -16,22 +16,25 @@ from sqlmodel import col
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
+    MONTH_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
     Sums,
     add,
     counted,
     days_of,
+    end_user_month,
     ledger_groups,
     ledger_key,
     ledger_sums,
+    month_sums,
     spend_day,
     spend_of,
     spend_sums,
 )
 from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 MOST_DIFFERENCES: Final = 1000
 """Most differences that are listed; all are counted."""
@@ -111,6 +114,7 @@ async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -
         while (day_us := await next_day(connection, start_us, end_us)) is not None:
             await _check_day(connection, day_us, findings, now_us)
             start_us = day_us + DAY_US
+        await _check_months(connection, from_us - from_us % DAY_US, end_us, findings, now_us)
     return findings.done()
 
 
@@ -153,6 +157,21 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found)
+
+
+async def _check_months(
+    connection: AsyncConnection, start_us: int, end_us: int, findings: _Findings, now_us: int
+) -> None:
+    """Check what end users spent in months that are checked whole, up to now: the others would be read again each hour."""
+    month_us = month_of(start_us)
+    if month_us < start_us:
+        month_us = next_month(month_us)
+    while month_us < end_us and min(next_month(month_us), now_us) <= end_us:
+        expected = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(month_sums(month_us))}
+        query = select(end_user_month).where(end_user_month.c.month_us == month_us)
+        found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
+        await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
+        month_us = next_month(month_us)
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:

@@ -1,5 +1,6 @@
 """Budgets of end users, models and providers, and limits of end users: wider ids, and the daily spend of each from the books."""
 
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
@@ -29,6 +30,16 @@ _DAY_US: Final = 86_400_000_000
 def upgrade() -> None:
     for table, column, old, new in _WIDENED:
         _resize(table, column, old, new)
+    op.create_index("ix_spend_day_day_us", "spend_day", ["day_us"])
+    op.create_table(
+        "end_user_month",
+        sa.Column("team_id", sa.String(64), nullable=False),
+        sa.Column("month_us", sa.BigInteger(), nullable=False),
+        sa.Column("end_user", sa.String(64), nullable=False),
+        sa.Column("spent_nanousd", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("team_id", "month_us", "end_user", name="pk_end_user_month"),
+    )
+    op.create_index("ix_end_user_month_spent", "end_user_month", ["team_id", "month_us", "spent_nanousd"])
     for scope, (owner, value) in _ROLLED_UP.items():
         op.execute(
             "INSERT INTO spend_day (scope, scope_id, day_us, spent_nanousd) "  # noqa: S608  Our own names.
@@ -42,9 +53,26 @@ def upgrade() -> None:
         f"FROM ledger_entry WHERE end_user <> '' AND entry <> 'reserve' AND origin IN {_ORIGINS} "
         f"GROUP BY team_id, end_user, at_us - at_us % {_DAY_US}"
     )
+    first_us = op.get_bind().scalar(sa.text("SELECT min(at_us) FROM ledger_entry WHERE end_user <> ''"))
+    day = None if first_us is None else datetime.fromtimestamp(first_us / 1_000_000, UTC).date().replace(day=1)
+    while day is not None and day <= datetime.now(UTC).date():
+        after = (day + timedelta(days=31)).replace(day=1)
+        op.execute(
+            "INSERT INTO end_user_month (team_id, month_us, end_user, spent_nanousd) "  # noqa: S608  Our own names.
+            f"SELECT team_id, {_us(day)}, end_user, sum(coalesce(cost_nanousd, 0)) FROM ledger_entry "
+            f"WHERE end_user <> '' AND entry <> 'reserve' AND origin IN {_ORIGINS} "
+            f"AND at_us >= {_us(day)} AND at_us < {_us(after)} GROUP BY team_id, end_user"
+        )
+        day = after
+
+
+def _us(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def downgrade() -> None:
+    op.drop_table("end_user_month")
+    op.drop_index("ix_spend_day_day_us", "spend_day")
     gone = ", ".join(f"'{scope}'" for scope in ("end_user", *_ROLLED_UP))
     op.execute(
         f"DELETE FROM budget_grant WHERE budget_id LIKE '%/%' "  # noqa: S608  Our own names.

@@ -276,3 +276,37 @@ async def test_what_was_spent_is_the_ledgers_after_a_rebuild(engine: AsyncEngine
     assert await rebuild(engine, day_us, day_us + DAY_US) == 1
     assert await wrong(engine, day_us) == []
     assert sorted(await GrantStore(engine).standings_of_each(ids, NOON_US), key=str) == sorted(before, key=str)
+
+
+async def test_the_largest_end_users_of_a_month(engine: AsyncEngine) -> None:
+    """They come from a roll-up that is verified and rebuilt, with the budgets that hold for each of them."""
+    store, budgets = LedgerStore(engine), BudgetStore(engine, lambda: NOON_US)
+    spent = {f"user-{each}": each for each in range(1, 13)}
+    entries = [settle(f"r-{name}", end_user=name, cost_nanousd=amount) for name, amount in spent.items()]
+    entries.append(settle("old", end_user="user-1", cost_nanousd=999, at_us=NOON_US - 40 * DAY_US))
+    entries.append(settle("other", end_user="user-1", cost_nanousd=999, team_id="team_other"))
+    await store.insert(entries)
+    await budgets.put(for_each(15))
+    await budgets.put(for_each(20, "*/default", budget_id="daily", period="day"))
+    await budgets.put(for_each(10, f"{TEAM}/user-11", budget_id="own"))
+    month_us = NOON_US - NOON_US % DAY_US - 4 * DAY_US
+
+    async def largest() -> list[tuple[str, int, list[tuple[str, str]]]]:
+        found = await budgets.largest_end_users("default", TEAM)
+        return [
+            (each.end_user, each.spent_nanousd, [(status.budget.budget_id, status.state) for status in each.budgets])
+            for each in found
+        ]
+
+    found = await largest()
+    assert [name for name, _, _ in found] == [f"user-{each}" for each in range(12, 2, -1)]
+    assert found[0] == ("user-12", 12, [(f"b1/{TEAM}/user-12", "warning"), (f"daily/{TEAM}/user-12", "open")])
+    assert found[1] == ("user-11", 11, [("own", "spent"), (f"daily/{TEAM}/user-11", "open")])
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE end_user_month SET spent_nanousd = 5 WHERE end_user = 'user-12'")
+    whole = await check(engine, month_us, NOON_US, now_us=NOON_US)
+    assert [(each.table, each.expected, each.found) for each in whole.told if each.table == "end_user_month"] == [
+        ("end_user_month", 12, 5)
+    ]
+    await rebuild(engine, NOON_US, NOON_US + 1)
+    assert await largest() == found
