@@ -19,13 +19,14 @@ from typing import Final
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from cost.budgets.budget import Budget, BudgetStatus, nearest, split_id
+from cost.budgets.budget import Budget, BudgetStatus, split_id
+from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import PERIODS, end_us
 from cost.dimensions import Dimension
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import AttemptKey, Entry
-from cost.scopes import ROWS, SCOPES, Scope, ScopeRow, Spender
+from cost.scopes import ROWS, Scope, Spender
 from cost.times import moment, wall_us
 
 _log: Final = logging.getLogger(__name__)
@@ -183,9 +184,7 @@ class BudgetReservations:
         self._look = look
         self._learned = False
         self._budgets: dict[str, _LocalBudget] = {}
-        self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
-        self._scopes: tuple[ScopeRow, ...] = ()
-        """Scopes that have any budget."""
+        self._index = BudgetIndex()
         self._of_targets: dict[tuple[Dimension, str], list[tuple[tuple[Dimension, str], _LocalBudget]]] = {}
         """Hard budgets of models and providers, each with its dimension and value, by whose part of them it is."""
         self._each: OrderedDict[str, _LocalBudget] = OrderedDict()
@@ -418,7 +417,6 @@ class BudgetReservations:
 
     def _replace_budgets(self, found: Sequence[BudgetStatus], at_us: int) -> None:
         before, self._budgets = self._budgets, {}
-        index: dict[tuple[str, str], list[_LocalBudget]] = {}
         of_targets: dict[tuple[Dimension, str], list[tuple[tuple[Dimension, str], _LocalBudget]]] = {}
         for each in found:
             budget = each.budget
@@ -426,7 +424,6 @@ class BudgetReservations:
             self._budgets[budget.budget_id] = local
             local.learn(budget, each.spent_nanousd, at_us)
             local.removed = False
-            index.setdefault((budget.scope, budget.scope_id), []).append(local)
             row = ROWS[budget.scope]
             if row.of_target and row.owner is not None and budget.hard:
                 owner, _, value = budget.scope_id.partition("/")
@@ -435,9 +432,7 @@ class BudgetReservations:
             local.removed, local.granted, local.stored = True, 0, -1
             if local.floor:
                 self._budgets[gone] = local
-        self._index = {scope: tuple(budgets) for scope, budgets in index.items()}
-        used = {scope for scope, _ in index}
-        self._scopes = tuple(row for row in SCOPES if row.name in used)
+        self._index = BudgetIndex(each.budget for each in found)
         self._of_targets = of_targets
         for budget_id, local in self._each.items():
             stored, scope_id = split_id(budget_id)
@@ -450,30 +445,15 @@ class BudgetReservations:
                 local.budget = default.budget.of_each(scope_id)
         self._learned = True
 
-    def _applicable(self, spender: Spender | Entry) -> tuple[_LocalBudget, ...]:
-        found: tuple[_LocalBudget, ...] = ()
-        for row in self._scopes:
-            if scope_id := row.id_of(spender):
-                own = self._index.get((row.name, scope_id), ())
-                found += self._nearest(row, scope_id, spender, own) if row.each else own
-        return found
+    def _applicable(self, spender: Spender | Entry) -> list[_LocalBudget]:
+        return [self._budgets.get(each.budget_id) or self._made_of(each) for each in self._index.of(spender)]
 
-    def _nearest(
-        self, row: ScopeRow, scope_id: str, spender: Spender | Entry, own: Sequence[_LocalBudget]
-    ) -> tuple[_LocalBudget, ...]:
-        """Return the budgets that hold for one of many: its own, and those for each one as they hold for it."""
-        defaults = (self._index.get((row.name, each), ()) for each in row.defaults_of(spender))
-        levels = ((local.budget for local in level) for level in (own, *defaults))
-        return tuple(
-            self._budgets[each.budget_id] if each.scope_id == scope_id else self._made_of(each, scope_id)
-            for each in nearest(*levels)
-        )
-
-    def _made_of(self, default: Budget, scope_id: str) -> _LocalBudget:
-        budget_id = f"{default.budget_id}/{scope_id}"
+    def _made_of(self, budget: Budget) -> _LocalBudget:
+        """Return the budget that was made for a single end user."""
+        budget_id = budget.budget_id
         local = self._each.get(budget_id)
         if local is None or local.removed:
-            local = self._each[budget_id] = _LocalBudget(default.of_each(scope_id))
+            local = self._each[budget_id] = _LocalBudget(budget)
         self._each.move_to_end(budget_id)
         local.used_at_us = self.now_us()
         return local

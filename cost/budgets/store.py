@@ -10,8 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, BudgetStatus, check_id, checked, nearest
+from cost.budgets.budget import Budget, BudgetStatus, check_id, checked
 from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
+from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
 from cost.scopes import ROWS, SCOPES, Scope, Spender
 from cost.tables import BudgetGrant, BudgetRow, EndUserMonth, rollup_day
@@ -156,27 +157,22 @@ class BudgetStore:
         )
         async with self._engine.connect() as connection:
             largest = [(name, int(amount)) for name, amount in await connection.execute(spent)]
-            ids = {name: f"{team_id}/{name}" for name, _ in largest}
-            spender = Spender(organisation_id=organisation_id, team_id=team_id, key_id="")
-            defaults = row.defaults_of(spender)
-            set_for = await standings(connection, now_us, _in_scope(row.name, [*ids.values(), *defaults]))
-        at: dict[str, list[Budget]] = {}
-        for each in set_for:
-            at.setdefault(each.budget.scope_id, []).append(each.budget)
-        holding = {
-            name: [
-                each if each.scope_id == scope_id else each.of_each(scope_id)
-                for each in nearest(*(at.get(place, ()) for place in (scope_id, *defaults)))
-            ]
-            for name, scope_id in ids.items()
-        }
-        known = {each.budget.budget_id: each for each in set_for}
-        made = [each.budget_id for found in holding.values() for each in found if each.budget_id not in known]
-        if made:
+            names = {
+                name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
+                for name, _ in largest
+            }
+            places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
+            known = {
+                each.budget.budget_id: each
+                for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
+            }
+        index = BudgetIndex(each.budget for each in known.values())
+        holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
+        if made := [each for found in holding.values() for each in found if each not in known]:
             for status in await GrantStore(self._engine).standings_of_each(made, now_us):
                 known[status.budget.budget_id] = status
         return [
-            EndUserStanding(name, amount, [known[each.budget_id] for each in holding[name] if each.budget_id in known])
+            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
             for name, amount in largest
         ]
 
