@@ -159,6 +159,8 @@ def checked(budget: Budget) -> Budget:
         raise BadBudget(f"a budget's tag is one that requests can have: {TAG_RULE}")
     if budget.webhook and not _WEBHOOK.match(budget.webhook):
         raise BadBudget("a webhook's name has 1 to 64 of a-z, 0-9, _ and -, as in the configuration")
+    if budget.webhook and budget.for_each:
+        raise BadBudget("a budget for each one warns nobody: that would be a message for each of them")
     if not 0 <= budget.limit_nanousd <= MAX_LIMIT_NANOUSD:
         raise BadBudget(_LIMIT)
     return budget

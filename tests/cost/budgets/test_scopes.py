@@ -310,3 +310,9 @@ async def test_the_largest_end_users_of_a_month(engine: AsyncEngine) -> None:
     ]
     await rebuild(engine, NOON_US, NOON_US + 1)
     assert await largest() == found
+
+
+def test_a_budget_for_each_one_has_no_webhook() -> None:
+    """It would never be told, or be told of everybody."""
+    with pytest.raises(BadBudget, match="warns nobody"):
+        checked(for_each(webhook="finance"))
