@@ -30,6 +30,15 @@ _ECHO: Final = "an echo"
 _MARKS: Final = 16
 """Tokens that some engines count beside each choice of an answer: its marks of beginning and end."""
 
+_UNREAD_EVENTS: Final = 1_024
+"""Events without text that every stream may have: signs of life, one a second, for a quarter of an hour."""
+_UNREAD_EVENTS_OF_A_TOKEN: Final = 4
+_UNREAD_BYTES: Final = 262_144
+_UNREAD_BYTES_OF_A_TOKEN: Final = 64
+"""Bytes of events without text; encrypted reasoning is some eight a token, and text that is told again when it is done some fifteen."""
+_TOLD_AGAIN: Final = 4
+_LIKELIHOODS: Final = frozenset({"logprobs", "top_logprobs"})
+
 _FRAMING: Final = 256
 """Tokens of a prompt's template that are taken for no overrun; OpenAI's open models add some 70, Llama's 25."""
 
@@ -158,6 +167,35 @@ def outgrows_bound(target: Target, routed: RoutedRequest, token_events: int, cha
         and _ECHO not in routed.request.text_needs
         and _is_longer(longest, facts, token_events, chars)
     )
+
+
+def outgrows_unread(target: Target, routed: RoutedRequest, events: int, size: int) -> bool:
+    """Return whether a stream under a hard budget has more than its answer can need in events that say nothing which is read as text:
+    signatures, encrypted reasoning, fields that nobody knows, empty deltas. `size` is their bytes.
+
+    An event is a token that a parser keeps back, or a sign of life. Pictures, sound and lists of likelihoods take any number of bytes, and
+    so do the results of tools that a provider runs.
+    """
+    facts = routed.facts
+    longest = longest_answer(target, facts)
+    if longest is None or not routed.request.stream:
+        return False
+    most = (longest + _MARKS) * facts.choices
+    if events > _UNREAD_EVENTS_OF_A_TOKEN * most + _UNREAD_EVENTS:
+        return True
+    # Some dialects tell the request in their first events.
+    is_over = size > _UNREAD_BYTES_OF_A_TOKEN * most + _UNREAD_BYTES + _TOLD_AGAIN * (facts.most_input_tokens or 0)
+    return (
+        is_over
+        and facts.dialect is None
+        and not asks_for_media(facts)
+        and _LIKELIHOODS.isdisjoint(routed.request.fields)
+    )
+
+
+def most_written(target: Target, routed: RoutedRequest) -> int:
+    """Return the most tokens of an answer that a hard budget holds; 0 where it holds none."""
+    return (longest_answer(target, routed.facts) or 0) * routed.facts.choices
 
 
 def _is_longer(longest: int, facts: Facts, token_events: int, chars: int) -> bool:
