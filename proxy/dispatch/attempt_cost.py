@@ -8,7 +8,7 @@ import msgspec
 from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
-from cost.usage import MISSING, MOST_TOKENS, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
+from cost.usage import MISSING, MOST_TOKENS, UNDERTOLD, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
@@ -240,7 +240,7 @@ def usage_of(
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None and plain.output_tokens >= least_output:
-            return plain
+            return _doubted(plain, facts)
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
     asked = facts.max_output_tokens
     if asked is not None and (is_echo or not _is_longer(asked, facts, token_events, chars)):
@@ -263,7 +263,13 @@ def usage_of(
     )
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
-    return told
+    return _doubted(told, facts)
+
+
+def _doubted(usage: Usage, facts: Facts) -> Usage:
+    """Return the usage, flagged where its prompt is told to have fewer tokens than text can have; of media nothing is sure."""
+    is_possible = facts.media or usage.input_tokens * _LONGEST_TOKEN >= facts.input_tokens * _CHARS_PER_TOKEN
+    return usage if is_possible else flagged(usage, (UNDERTOLD,))
 
 
 def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:

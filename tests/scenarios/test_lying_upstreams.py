@@ -91,6 +91,32 @@ async def test_what_is_possible_is_booked_as_told(
     assert (row["usage_source"], row["flags"]) == ("upstream", "[]")
 
 
+@pytest.mark.parametrize(
+    ("told", "details", "flags"),
+    [
+        (5, {}, '["prompt_undertold"]'),
+        (5, {"cached_tokens": 4}, '["prompt_undertold"]'),
+        (5, {"cached_tokens": 9_000}, '["cache_added"]'),
+        (9_005, {"cached_tokens": 9_000}, "[]"),
+        (400, {}, "[]"),
+    ],
+    ids=["few", "few, of which some cached", "cached ones beside", "cached ones within", "long tokens"],
+)
+async def test_a_long_prompt_that_is_said_to_be_short_is_booked_as_told_with_a_flag(
+    tmp_path: Path, told: int, details: dict[str, int], flags: str
+) -> None:
+    """The provider bills what it tells. But forty thousand letters cannot be five tokens, and people should know."""
+    usage = {"prompt_tokens": told, "completion_tokens": 2, "total_tokens": told + 2, "prompt_tokens_details": details}
+    async with provider(telling(usage)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            question: Any = [{"role": "user", "content": "The ferry leaves at noon. " * 1_600}]
+            await ask.chat.completions.create(model="some-model", messages=question)
+            row = await booked(gateway)
+    assert (row["usage_source"], row["flags"]) == ("upstream", flags)
+    assert row["input_tokens"] == (told if told > details.get("cached_tokens", 0) else 9_005)
+
+
 async def test_text_that_is_said_to_be_nothing_is_estimated(tmp_path: Path) -> None:
     """A host that counts nothing still bills."""
     nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
