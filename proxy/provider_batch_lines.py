@@ -31,7 +31,7 @@ from proxy.http.in_memory import InMemoryExchange
 from proxy.parse.headers import read_headers
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
-from proxy.plan.route_plan import Candidate, likely_most_nanousd, most_nanousd
+from proxy.plan.route_plan import Candidate, likely_most_nanousd, likely_nanousd, most_nanousd
 from proxy.plan.routed_request import RoutedRequest
 from proxy.relay.relay import EndedStream, relay_answer
 
@@ -192,7 +192,7 @@ def _note(costs: dict[OptionName, int | None], way: OptionName, cost_nanousd: in
 
 
 def _expected(price: Price, routed: RoutedRequest, candidate: Candidate) -> int:
-    return price.tokens_nanousd(routed.facts.input_tokens, candidate.output_tokens)
+    return likely_nanousd(price, routed.facts, routed.facts.input_tokens, candidate.output_tokens)
 
 
 def _at_batch_price(candidate: Candidate, routed: RoutedRequest) -> Candidate:

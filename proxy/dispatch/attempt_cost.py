@@ -12,7 +12,7 @@ from cost.usage import MISSING, MOST_TOKENS, UNDERTOLD, UNPRICED_CALLS, Usage, e
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, asks_for_media, is_own, longest_answer, longest_prompt
+from proxy.plan.route_plan import Facts, as_sound, asks_for_media, is_own, longest_answer, longest_prompt
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -247,10 +247,7 @@ def usage_of(
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, asked * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
-    if "audio" in facts.media:
-        guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
-    if asks_for_media(facts):
-        guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
+    guess = as_sound(guess, facts)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
     told = from_openai(
