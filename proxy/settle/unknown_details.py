@@ -6,7 +6,7 @@ from typing import Final
 from proxy.dispatch.attempt import Attempt
 
 _MOST: Final = 256
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger("weighbridge.usage")
 
 
 class UnknownDetails:

@@ -9,6 +9,8 @@ from cost.told_cost import ToldCost, differs, divided, possible_nanousd
 
 OPENROUTER = ToldCost(fields=("cost",), with_own_key=("cost_details.upstream_inference_cost",))
 
+ODD: tuple[Any, ...] = (-1, True, "much", float("nan"), float("inf"), 1e9, {}, [1], None)
+
 
 @pytest.mark.parametrize(
     ("where", "usage", "nanousd"),
@@ -29,10 +31,7 @@ OPENROUTER = ToldCost(fields=("cost",), with_own_key=("cost_details.upstream_inf
         (ToldCost(fields=("cost.total_cost",)), {"cost": {"total_cost": 0.006, "request_cost": 0.005}}, 6_000_000),
         (ToldCost(fields=("cost_in_usd_ticks",), per_usd=10_000_000_000), {"cost_in_usd_ticks": 37_756_000}, 3_775_600),
         (ToldCost(fields=("estimated_cost",)), {"prompt_tokens": 3}, None),
-        *(
-            (OPENROUTER, {"cost": odd}, None)
-            for odd in (-1, True, "much", float("nan"), float("inf"), 1e9, {}, [1], None)
-        ),
+        *((OPENROUTER, {"cost": odd}, None) for odd in ODD),
     ],
 )
 def test_told(where: ToldCost, usage: dict[str, Any], nanousd: int | None) -> None:

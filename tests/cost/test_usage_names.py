@@ -7,7 +7,7 @@ import pytest
 from cost.usage import UNKNOWN_DETAIL, Usage, estimated, from_openai, plain_usage
 
 GUESS = estimated(input_tokens=90, output_tokens=40)
-LIMITS: dict[str, int] = {"max_input_tokens": 100_000, "max_output_tokens": 10_000}
+LIMITS: dict[str, Any] = {"max_input_tokens": 100_000, "max_output_tokens": 10_000}
 TOLD: dict[str, Any] = {"prompt_tokens": 1_000, "completion_tokens": 200, "total_tokens": 1_200}
 
 
