@@ -59,6 +59,9 @@ _CAUSED_BY_NOBODY: Final = (ConnectFailed, ReplicaSilent)
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 
+_LARGE_EVENT: Final = 65_536
+"""Most bytes that are counted of an event without text."""
+
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
 
@@ -268,7 +271,8 @@ class Attempt:
             self._stale = True
         if not event.text_chars:
             self.unread_events += 1
-            self.unread_bytes += max(len(event.payload), len(event.native))
+            # A picture that nobody asked for is one large event; an answer in disguise is many.
+            self.unread_bytes += min(max(len(event.payload), len(event.native)), _LARGE_EVENT)
 
     @property
     def kept(self) -> list[bytes]:

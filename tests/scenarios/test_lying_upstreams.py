@@ -342,11 +342,12 @@ def streaming(events: int, delta: dict[str, Any]) -> Callable[..., Any]:
         (900, {}, False),
         (8, {"reasoning_details": [_SEALED]}, False),
         (1, {"thinking_blocks": [_SIGNED | {"signature": "bm9ib2R5" * 4_000}]}, False),
+        (2, {"images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBO" * 200_000}}]}, False),
         (1, {"annotations": [{"type": "file", "content": "word " * 40_000}]}, False),
     ],
     ids=[
         "reasoning in details", "sealed reasoning", "signatures", "unknown fields", "empty deltas", "few and large",
-        "signs of life", "a sealed thought", "a long signature", "a file that was read",
+        "signs of life", "a sealed thought", "a long signature", "pictures", "a file that was read",
     ],
 )  # fmt: skip
 async def test_what_is_no_text_has_an_end_too(
