@@ -99,18 +99,18 @@ class AdmissionControl:
         """Check the budgets, and return their effect on the request. Raises BudgetExceeded."""
         if self._budgets is None:
             return BudgetLook()
-        spender = Spender(
-            organisation_id=caller.organisation_id,
-            team_id=caller.team_id,
-            key_id=caller.key_id,
-            tag=request.tag,
-            end_user=request.end_user,
-        )
-        known = self._budgets.check(spender)
+        known = self._budgets.check(_spender(caller, request))
         if known.exceeded is not None:
             raise known.exceeded
         downgraded = known.downgrade and request.model != AUTO and is_replaceable(request)
         return BudgetLook(downgraded, known.hard, known.spent_targets)
+
+    def is_bounded(self, caller: Caller, request: ChatRequest) -> bool:
+        """Return True where a hard budget holds the most that the request may cost, or is spent."""
+        if self._budgets is None:
+            return False
+        known = self._budgets.check(_spender(caller, request))
+        return known.hard or known.exceeded is not None
 
     async def replays(
         self,
@@ -136,3 +136,13 @@ class AdmissionControl:
             return True
         reply.recording = Recording(found, is_kept)
         return False
+
+
+def _spender(caller: Caller, request: ChatRequest) -> Spender:
+    return Spender(
+        organisation_id=caller.organisation_id,
+        team_id=caller.team_id,
+        key_id=caller.key_id,
+        tag=request.tag,
+        end_user=request.end_user,
+    )

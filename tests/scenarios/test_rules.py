@@ -62,7 +62,10 @@ class OneKey:
         self.role = role
         self.settings = settings
 
-    async def find_key(self, digest: str) -> StoredKey | None:
+    async def find_keys(self, digests: list[str]) -> list[StoredKey | None]:
+        return [self._find(digest) for digest in digests]
+
+    def _find(self, digest: str) -> StoredKey | None:
         if digest != MINTED.digest:
             return None
         return StoredKey(
@@ -162,7 +165,7 @@ class House:
             ),
             parser=RequestParser(Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time)),
             admission=AdmissionControl(
-                BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
+                BucketLimiter(lambda _caller, _model, _end_user: limits, lambda: 1, clock=loop.time), budgets=budgets
             ),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),
