@@ -4,7 +4,7 @@ All is read in one snapshot, hour by hour, so that neither concurrent writes nor
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -110,11 +110,13 @@ async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -
     """Compare the roll-ups of the UTC days from `from_us` up to `to_us` with the ledger."""
     findings = _Findings()
     start_us, end_us = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US
+    days: list[int] = []
     async with _snapshot(engine) as connection:
         while (day_us := await next_day(connection, start_us, end_us)) is not None:
             await _check_day(connection, day_us, findings, now_us)
+            days.append(day_us)
             start_us = day_us + DAY_US
-        await _check_months(connection, from_us - from_us % DAY_US, end_us, findings, now_us)
+        await _check_months(connection, days, from_us - from_us % DAY_US, end_us, findings, now_us)
     return findings.done()
 
 
@@ -160,18 +162,17 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
 
 
 async def _check_months(
-    connection: AsyncConnection, start_us: int, end_us: int, findings: _Findings, now_us: int
+    connection: AsyncConnection, days: Collection[int], start_us: int, end_us: int, findings: _Findings, now_us: int
 ) -> None:
     """Check what end users spent in months that are checked whole, up to now: the others would be read again each hour."""
-    month_us = month_of(start_us)
-    if month_us < start_us:
-        month_us = next_month(month_us)
-    while month_us < end_us and min(next_month(month_us), now_us) <= end_us:
+    kept = await connection.scalars(select(end_user_month.c.month_us).distinct())
+    for month_us in sorted({*map(month_of, days), *kept}):
+        if month_us < start_us or min(next_month(month_us), now_us) > end_us:
+            continue
         expected = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(month_sums(month_us))}
         query = select(end_user_month).where(end_user_month.c.month_us == month_us)
         found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
         await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
-        month_us = next_month(month_us)
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:
