@@ -73,6 +73,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...]
     is_newest: bool
     """False for a schema that is to be upgraded."""
+    replaced: str | None
+    """The archive of the database that was there; None where it was empty."""
 
 
 async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -> Manifest:
@@ -224,6 +226,7 @@ async def restore(
     _check(manifest, engine, journal_dir)
     state = await read_state(engine)
     await check_nobody_serves(engine, state, journal_dir)
+    kept = None
     if not await is_empty(engine, state):
         if not replace:
             raise RestoreRefused(
@@ -248,6 +251,7 @@ async def restore(
         waiting=0 if journal_dir is None else sum(each.entries for each in waiting(journal_dir, places or {})),
         gaps=tuple(gaps),
         is_newest=is_newest,
+        replaced=None if kept is None else str(kept),
     )
 
 
