@@ -36,6 +36,10 @@ async def backup(
         typer.echo(
             f"{file}: {counted(rows, 'row')} of {counted(len(manifest.tables), 'table')}, schema {manifest.revision}, {size:,} bytes"
         )
+    if manifest.left_out:
+        typer.echo(
+            f"not in it, as this version's schema has no place for them: {', '.join(manifest.left_out)}", err=True
+        )
     if journals is None:
         typer.echo("journals are not in it: WEIGHBRIDGE_CONFIG is not set, so their folder is not known", err=True)
 

@@ -241,33 +241,25 @@ async def test_a_schema_of_a_newer_version_is_one_sentence(tmp_path: Path) -> No
     site = await make_site(tmp_path, [model("only", [_NOBODY])])
     with sqlite3.connect(tmp_path / "weighbridge.sqlite") as database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        started = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "gateway.process.serve",
-                "--fd",
-                str(listener.fileno()),
-                "--config",
-                str(site.config_path),
-            ],
-            env=site.environ() | {"PYTHONPATH": str(ROOT)},
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            status = await asyncio.to_thread(started.wait, 120)
-        finally:
-            started.kill()
-        assert started.stderr is not None
-        said = started.stderr.read()
-        started.communicate()
+    status, said = await asyncio.to_thread(_on_a_socket, site)
     assert status == 1
     assert "the database has the schema 9999, of a newer version" in said
     assert "Traceback" not in said
+
+
+def _on_a_socket(site: Site) -> tuple[int, str]:
+    """Serves on an inherited socket, while its parent lives; returns its status and what it said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fd = listener.fileno()
+        command = [sys.executable, "-m", "gateway.process.serve", "--fd", str(fd), "--config", str(site.config_path)]
+        environ = site.environ() | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, env=environ, pass_fds=[fd], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
+            assert process.stderr is not None
+            try:
+                return process.wait(120), process.stderr.read().decode()
+            finally:
+                process.kill()
 
 
 async def test_a_redis_that_is_away_at_the_start_is_not_waited_for(tmp_path: Path, empty_redis: RedisServer) -> None:
@@ -280,8 +272,9 @@ async def test_a_redis_that_is_away_at_the_start_is_not_waited_for(tmp_path: Pat
             await until(lambda: "listening on" in server.log)
             assert (await _get(server, "/readyz"))[0] == 200
             assert (await ask(session, "only"))[0] == 200
+            await until(lambda: "is not used" in server.log)
             assert "Traceback" not in server.log
             empty_redis.start()
-            await until(lambda: _told(server, "/metrics", 200, "weighbridge_redis_up 1.0"))
+            await until(lambda: f"redis at 127.0.0.1:{empty_redis.port} answers" in server.log)
             assert (await ask(session, "only"))[0] == 200
             assert await server.stop() == 0
