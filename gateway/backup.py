@@ -322,7 +322,9 @@ async def check_nobody_serves(engine: AsyncEngine, state: SchemaState, journal_d
         now_us = wall_us()
         if engine.dialect.name == "postgresql":
             now_us = int(await connection.scalar(select(DATABASE_US)) or 0)
-        query = select(col(Boot.host)).where(col(Boot.seen_us) > now_us - _SEEN_LATELY_US)
+        # Where the clock went back, those seen in what is the future now are of before: whoever serves was seen since.
+        lately = col(Boot.seen_us).between(now_us - _SEEN_LATELY_US, now_us + _SEEN_LATELY_US)
+        query = select(col(Boot.host)).where(lately)
         if journal_dir is not None:
             query = query.where(col(Boot.host) != socket.gethostname()[:200])
         host = await connection.scalar(query.limit(1))

@@ -239,6 +239,15 @@ async def test_a_gateway_of_another_host_is_not_pulled_from_under(engine: AsyncE
         await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
 
 
+async def test_a_clock_that_went_back_keeps_nobody_out(engine: AsyncEngine, tmp_path: Path) -> None:
+    """A gateway that was seen days ahead of now is none that serves."""
+    await back_up(engine, None, tmp_path / "b.tar.gz")
+    await OrphanReaper(engine, LedgerStore(engine), host="there").show(["x"])
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE boot SET seen_us = seen_us + 300000000000"))
+    await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
+
+
 async def test_a_damaged_archive_changes_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
     """Cut short, changed in one byte, or something else altogether: it is read to its end before anything is done."""
     await LedgerStore(engine).insert([reserve(f"r{number}") for number in range(50)])
