@@ -32,6 +32,7 @@ def check_config(
 
     from gateway.configuration.environment import read_environment
     from gateway.configuration.file import ConfigError
+    from gateway.configuration.peppers import pepper_to_make, peppers
     from gateway.configuration.settings import load, not_installed, without_effect
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
@@ -48,6 +49,9 @@ def check_config(
         load(file, environment)
     elif absent := not_installed(file, settings):
         raise ConfigError(absent)
+    if not missing and pepper_to_make(settings, environment) is None:
+        # One that is missing, or cut short, would end the start.
+        peppers(settings, environment)
     if show:
         import yaml
 
