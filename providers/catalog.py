@@ -10,7 +10,7 @@ import msgspec
 
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
-from cost.prices import SERVICE_TIERS, Price
+from cost.prices import SERVICE_TIERS, Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under
@@ -61,7 +61,10 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
         return rest if rest and name.startswith(prefix) and _NAME.fullmatch(name) else None
 
     def named(self, name: str, rest: str, price: Price | None) -> Target:
-        """Return the target of one name."""
+        """Return the target of one name, at the price of the book, else at what the table knows of it."""
+        known = facts_of(self.model, rest)
+        if price is None and known.facts is not None:
+            price = known.facts.price
         bare = msgspec.structs.replace(
             self.target,
             target_id=name,
@@ -72,7 +75,7 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
                 for each in self.target.deployments
             ),
         )
-        return _with_row(_with_facts(bare, self.model, facts_of(self.model, rest)), row_of(self.model, rest))
+        return _with_row(_with_facts(bare, self.model, known), row_of(self.model, rest))
 
 
 class Wildcards:
@@ -231,6 +234,9 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
         yield dated_price(model.model_id, item, bundled_table)
     if items:
         return
+    if model.is_own and not model.known_as:
+        yield DatedPrice(target_id=model.model_id, price=_OWN, source="config", note=_OWN_NOTE)
+        return
     names: list[tuple[str, str | None]] = [(model.model_id, None)]
     if model.is_wildcard:
         names = [(model.model_id[:-1] + each, each) for each in names_under(model)]
@@ -238,6 +244,10 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
         facts = facts_of(model, upstream).facts
         if facts is not None and facts.price is not None:
             yield DatedPrice(target_id=target_id, price=facts.price, source="litellm")
+
+
+_OWN: Final = price_from_usd(version="own engine", input_usd=0, output_usd=0)
+_OWN_NOTE: Final = "A token of your own engine costs nothing by itself; what its GPUs cost is what `cost.pools` says."
 
 
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
@@ -367,7 +377,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
         deployment_id=f"{model.model_id}/{deployment.name}",
         target_id=model.model_id,
         kind=deployment.kind,
-        upstream_model=deployment.upstream_model or ("*" if model.is_wildcard else model.model_id),
+        upstream_model=model.upstream_of(deployment),
         base_url=deployment.base_url.rstrip("/"),
         api_key=None if deployment.api_key is None else _secret(deployment.api_key, f"{place}.api_key", resolve_secret),
         weight=deployment.weight,

@@ -1,13 +1,15 @@
 """The `providers` section of the configuration: models, deployments, circuit breaker, timeouts and retries."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
+from providers.shorthand import upstream_pattern, whole_deployment, whole_model
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
 from providers.wire import PATHS
 from settings.types import Finite, Reloadable, Section, Share
@@ -50,14 +52,23 @@ class DeploymentConfig(Section):
     """One address at which a model can be called."""
 
     name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
+    provider: str | None = Field(
+        default=None,
+        max_length=64,
+        description="A name of docs/providers.md, which has `kind`, `base_url` and `api_key`. Default, without `kind`: "
+        "the model's `provider`.",
+    )
     kind: DeploymentKind = Field(
         description="The API it speaks; `litellm` for all that is not OpenAI-shaped. `anthropic/` models are "
-        "called directly."
+        "called directly. A provider's name stands for its kind."
     )
     base_url: str = Field(
         default="", max_length=2_048, description="For example https://api.openai.com/v1; /chat/completions is added."
     )
-    api_key: SecretRef | None = Field(default=None, description="Where the key is found: env:NAME.")
+    api_key: SecretRef | None = Field(
+        default=None,
+        description="Where the key is found: env:NAME. Default: the provider's variable, at its own address.",
+    )
     upstream_model: str | None = Field(
         default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
     )
@@ -84,12 +95,19 @@ class DeploymentConfig(Section):
         "otherwise only data: URLs.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, written: Any) -> Any:
+        return whole_deployment(written) if isinstance(written, Mapping) else written
+
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
         if self.base_url:
             _check_url(self.base_url)
         elif self.kind not in {"litellm", "scripted"}:
-            raise ValueError(f"kind {self.kind} needs a base_url, such as https://host/v1")
+            raise ValueError(
+                f"kind {self.kind} needs a base_url, such as https://host/v1, or a `provider` that has one"
+            )
         if self.kind == "litellm":
             if self.upstream_model is None or "/" not in self.upstream_model.strip("/"):
                 raise ValueError("kind litellm needs an upstream_model with its provider, such as bedrock/<model id>")
@@ -220,8 +238,18 @@ class ModelConfig(Section):
     deployments: tuple[DeploymentConfig, ...] = Field(
         default=(),
         max_length=256,
-        description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are.",
+        description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are. With "
+        "`model: NAME` the entry is its only deployment, and has that one's keys itself.",
     )
+    short_keys: ClassVar[frozenset[str]] = frozenset({"model", *DeploymentConfig.model_fields})
+    """Further keys of an entry that is its own only deployment."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, written: Any) -> Any:
+        return (
+            whole_model(written, frozenset(DeploymentConfig.model_fields)) if isinstance(written, Mapping) else written
+        )
 
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
@@ -239,6 +267,16 @@ class ModelConfig(Section):
     def is_wildcard(self) -> bool:
         """True when it stands for every name that begins with its own."""
         return self.model_id.endswith("*")
+
+    @property
+    def is_own(self) -> bool:
+        """True when it runs on engines of the operator's own: all its deployments are some, or a pool serves it."""
+        return all(each.kind in OWN_ENGINES for each in self.deployments)
+
+    def upstream_of(self, deployment: DeploymentConfig, rest: str | None = None) -> str:
+        """Return the model's name at a deployment; of a wildcard for what its `*` stands for, or with a `*` itself."""
+        pattern = deployment.upstream_model or upstream_pattern(self.model_id)
+        return pattern if rest is None else pattern.replace("*", rest, 1)
 
 
 def _first_repeated(names: Any) -> str | None:

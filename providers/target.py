@@ -28,12 +28,15 @@ CacheIsolation = Literal["none", "organisation", "team"]
 Dialect = Literal["responses", "messages"]
 """A dialect beside chat's that a provider is asked in: OpenAI's responses, Anthropic's messages."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
-DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
+"""Engines that a pool can run."""
+DesktopEngine = Literal["ollama", "lmstudio"]
+"""Engines that are called at an address alone: they tell no statistics by which a pool could balance."""
+DeploymentKind = Literal["openai", "azure", OwnEngine, DesktopEngine, "litellm", "scripted"]
 BatchApiKind = Literal["openai", "anthropic"]
 
 ANTHROPIC = "anthropic/"
 """The beginning of litellm's names of Anthropic's models."""
-OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
+OWN_ENGINES: frozenset[DeploymentKind] = frozenset((*get_args(OwnEngine), *get_args(DesktopEngine)))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
 
 
