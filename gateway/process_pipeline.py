@@ -144,6 +144,7 @@ class ProcessPipeline:
             shares=self._serves_callers,
             shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
         )
+        self.breakers.live = gate.sharers
         self.dispatcher = Dispatcher(
             upstream=upstreams,
             breakers=self.breakers,

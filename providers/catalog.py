@@ -22,6 +22,7 @@ from providers.target import (
     UNKNOWN_CONTEXT_TOKENS,
     Deployment,
     Fact,
+    OwnTimeouts,
     Target,
     Tier,
 )
@@ -385,6 +386,13 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
             name: _secret(value, f"{place}.options.{name}", resolve_secret) if is_reference(value) else value
             for name, value in deployment.options.items()
         },
+        headers={
+            name: _secret(value, f"{place}.headers.{name}", resolve_secret) if is_reference(value) else value
+            for name, value in deployment.headers.items()
+        },
+        timeouts=OwnTimeouts(**deployment.timeouts.model_dump()),
+        requests_per_minute=deployment.requests_per_minute,
+        tokens_per_minute=deployment.tokens_per_minute,
         allow_media_links=deployment.allow_media_links,
         api_version=deployment.api_version,
         batch_api=deployment.batch_api,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -48,6 +48,37 @@ SecretRef = Annotated[str, AfterValidator(_check_reference)]
 ProviderTool = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
+_KEY_HEADERS: Final = frozenset(
+    {"authorization", "api-key", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"}
+)
+"""Headers that say who calls."""
+_OWN_HEADERS: Final = re.compile(
+    r"host|connection|keep-alive|te|trailer|upgrade|transfer-encoding|expect|content-.*|accept|accept-encoding|x-request-id|"
+    r"traceparent|tracestate|anthropic-version|x-weighbridge-.*|x-llm-d-.*",
+    re.IGNORECASE,
+)
+"""Headers that the gateway sets itself."""
+_SECRET_HEADER: Final = re.compile(r"auth|key|secret|token|password|credential|cookie|signature", re.IGNORECASE)
+_SECRET_VALUE: Final = re.compile(r"(bearer|basic)\s|(sk|gsk|xai|hf|ghp|nvapi|r8|pplx)[-_]", re.IGNORECASE)
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")]
+HeaderValue = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+
+
+class DeploymentTimeouts(Section):
+    """The time limits of one deployment's replies, in place of `providers.timeouts`."""
+
+    connect_s: Finite | None = Field(default=None, gt=0, le=60, description="To get a connection.")
+    first_token_s: Finite | None = Field(
+        default=None,
+        gt=0,
+        le=3_600,
+        description="To the first real token of a stream, such as 120 for an engine that loads its model first.",
+    )
+    idle_s: Finite | None = Field(default=None, gt=0, le=3_600, description="The longest silence within a reply.")
+    total_s: Finite | None = Field(default=None, gt=0, le=86_400, description="A whole reply.")
+
+
 class DeploymentConfig(Section):
     """One address at which a model can be called."""
 
@@ -89,6 +120,22 @@ class DeploymentConfig(Section):
         "litellm, anthropic/…). Used while `batch.providers` is on; needs a `batch` price or "
         "`batch_discount`.",
     )
+    headers: dict[HeaderName, HeaderValue] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Sent with each request, such as `X-Title: My app`. Secrets as env:NAME.",
+    )
+    timeouts: DeploymentTimeouts = Field(default_factory=DeploymentTimeouts)
+    requests_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="No more go there in any minute; others go to another deployment or candidate. The workers divide it, and "
+        "batches may use what one worker may.",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, le=10_000_000_000, description="The same for tokens of prompts and answers."
+    )
     allow_media_links: bool = Field(
         default=False,
         description="Lets callers link to media, which an own engine fetches from inside your network; "
@@ -122,6 +169,22 @@ class DeploymentConfig(Section):
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):
                 raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")
+        return self
+
+    @model_validator(mode="after")
+    def _check_headers(self) -> Self:
+        seen: set[str] = set()
+        for name, value in self.headers.items():
+            plain = name.lower()
+            if _OWN_HEADERS.fullmatch(plain):
+                raise ValueError(f"the header {name} is set by the gateway itself")
+            if plain in seen:
+                raise ValueError(f"the header {name} stands there twice: capitals count for nothing")
+            if plain in _KEY_HEADERS and self.api_key is not None:
+                raise ValueError(f"the header {name} says who calls, as `api_key` does: leave one of them out")
+            if not is_reference(value) and (_SECRET_HEADER.search(plain) or _SECRET_VALUE.match(value)):
+                raise ValueError(f"the header {name} looks like a secret; write where it is found, such as env:NAME")
+            seen.add(plain)
         return self
 
     @model_validator(mode="after")
@@ -241,8 +304,8 @@ class ModelConfig(Section):
         description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are. With "
         "`model: NAME` the entry is its only deployment, and has that one's keys itself.",
     )
-    short_keys: ClassVar[frozenset[str]] = frozenset({"model", *DeploymentConfig.model_fields})
-    """Further keys of an entry that is its own only deployment."""
+    short_keys: ClassVar[Mapping[str, frozenset[str]]] = {"model": frozenset(DeploymentConfig.model_fields)}
+    """Further keys of an entry that has this one: it is its own only deployment."""
 
     @model_validator(mode="before")
     @classmethod

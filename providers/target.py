@@ -1,7 +1,7 @@
 """Targets and their deployments: address, capabilities and price of what can be called."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -40,6 +40,18 @@ OWN_ENGINES: frozenset[DeploymentKind] = frozenset((*get_args(OwnEngine), *get_a
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
 
 
+class OwnTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """The time-outs of one deployment in seconds; None where all have the same."""
+
+    connect_s: float | None = None
+    first_token_s: float | None = None
+    idle_s: float | None = None
+    total_s: float | None = None
+
+
+NO_OWN_TIMEOUTS: Final = OwnTimeouts()
+
+
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """One address of a target, with a circuit breaker of its own.
 
@@ -56,6 +68,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     weight: float = 1.0
     options: dict[str, str] = {}
+    headers: Mapping[str, str] = {}
+    """Headers that each request has besides those of the wire."""
+    timeouts: OwnTimeouts = NO_OWN_TIMEOUTS
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""

@@ -195,13 +195,15 @@ def _sections_of(model: type[BaseModel], key: str) -> list[str]:
 
 def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
     """Return the names that a mapping at `path` may have."""
-    return list(
-        dict.fromkeys(
-            name
-            for found in _models_at(model, values, path)
-            for name in (*field_names(found), *sorted(getattr(found, "short_keys", ())))
-        )
-    )
+    written = _value_at(values, path)
+    names: dict[str, None] = {}
+    for found in _models_at(model, values, path):
+        names |= dict.fromkeys(field_names(found))
+        short: Mapping[str, frozenset[str]] = getattr(found, "short_keys", {})
+        for sign, keys in short.items():
+            if isinstance(written, dict) and sign in written:
+                names |= dict.fromkeys(sorted(keys))
+    return list(names)
 
 
 def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[type[BaseModel]]:
