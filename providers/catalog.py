@@ -251,6 +251,12 @@ _OWN: Final = price_from_usd(version="own engine", input_usd=0, output_usd=0)
 _OWN_NOTE: Final = "A token of your own engine costs nothing by itself; what its GPUs cost is what `cost.pools` says."
 
 
+def costs_nothing(catalog: Catalog, target_id: str) -> bool:
+    """Return True for a target whose tokens are booked at nothing because it runs on an own engine."""
+    target = catalog.named(target_id)
+    return target is not None and target.price is not None and target.price.version == _OWN.version
+
+
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
     """Return the same targets, with the prices in effect at `at_us`."""
     return Catalog(
@@ -279,13 +285,23 @@ def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
     """Yield sentences about facts of a configured model that neither the file nor litellm's table has, and the
     consequence.
     """
+    unpriced = {
+        each.target.target_id for each in catalog.wildcards.entries if each.target.price is None and not each.names
+    }
     for model in section.models:
+        if model.model_id in unpriced:
+            yield (
+                f"{model.model_id}: litellm's table lists no prices of its provider, and a name without one is refused: write "
+                "`prices` here, or `cost.unpriced: book`"
+            )
         target = catalog.targets.get(model.model_id)
         if target is None:
             continue
         follows = [said for fact, said in _ASSUMED.items() if fact in target.assumed]
         if target.price is None:
-            follows.append("its price is unknown, so `auto` never chooses it (`prices`)")
+            follows.append(
+                "its price is unknown, so `auto` never chooses it and others are refused (`prices`, `cost.unpriced`)"
+            )
         if follows:
             why = facts_of(model).why_not
             yield f"{model.model_id}: {'; '.join(follows)}{f'; {why}' if why else ''}"
