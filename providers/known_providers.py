@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from providers.target import OWN_ENGINES, DeploymentKind
+from providers.target import OWN_ENGINES, DeploymentKind, Dialect
 from settings.words import closest
 
 TABLE_FILE: Final = Path(__file__).parent / "data" / "providers.toml"
@@ -30,6 +30,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: tuple[str, ...] = ()
     prices: str = ""
     makers: frozenset[str] = frozenset()
+    dialect: Dialect | None = None
     port: int | None = None
     headers: tuple[str, ...] = ()
     model: str
