@@ -235,7 +235,7 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
         yield dated_price(model.model_id, item, bundled_table)
     if items:
         return
-    if model.is_own and not model.known_as:
+    if model.is_own:
         yield DatedPrice(target_id=model.model_id, price=_OWN, source="config", note=_OWN_NOTE)
         return
     names: list[tuple[str, str | None]] = [(model.model_id, None)]

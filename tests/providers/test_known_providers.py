@@ -228,12 +228,17 @@ def test_a_host_of_open_weights_has_no_makers_price() -> None:
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm", "ollama", "lmstudio"])
 def test_tokens_of_an_own_engine_cost_nothing_unless_said_otherwise(kind: str) -> None:
-    """It is never refused as unpriced; a price that is written, and that of a name that it is said to be known as, count."""
+    """It is never refused as unpriced; what it is known as tells what it can do, and not what others take for it."""
     where = f"deployments: [{{kind: {kind}, base_url: 'http://gpu:9/v1'}}]"
     made = catalog(
         f"{{model_id: free, provider: us, {where}}}",
         f"{{model_id: paid, provider: us, prices: {{input: 1, output: 2}}, {where}}}",
         f"{{model_id: 'any/*', provider: us, {where}}}",
+        f"{{model_id: known, provider: us, known_as: openai/gpt-4o, {where}}}",
+    )
+    assert (made.targets["known"].price, made.targets["known"].max_context_tokens) == (
+        made.targets["free"].price,
+        128_000,
     )
     free, paid, named = made.targets["free"].price, made.targets["paid"].price, made.named("any/thing")
     assert free is not None
