@@ -211,9 +211,9 @@ class LoadBalancer:
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
     """Return the error of a target without a callable deployment since the request was planned."""
     if absence is not None and absence.owner == "pace":
-        whose = "gateway's own limit of this model" if absence.reason == LIMIT else "provider's rate limit"
+        whose = "What may be sent there in a minute" if absence.reason == LIMIT else "The provider's rate limit"
         return UpstreamRateLimited(
-            f"The {whose} is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
+            f"{whose} is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
         )
     ejected = UpstreamUnavailable(f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id)
     ejected.retry_same = False

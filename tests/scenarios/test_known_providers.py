@@ -158,3 +158,4 @@ async def test_no_more_go_to_a_deployment_than_it_takes_in_a_minute(tmp_path: Pa
                 await ask.chat.completions.create(model="m", messages=ASK)
     assert (len(small.bodies), len(large.bodies)) == (1, 1)
     assert 0 < int(refused.value.response.headers["retry-after"]) <= 60
+    assert "hat may be sent there in a minute is reached" in refused.value.message
