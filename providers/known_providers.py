@@ -1,5 +1,6 @@
 """The providers that are known by name, with what calling one needs: the table in `data/providers.toml`."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import date as Day  # noqa: N812  A field is called `date`.
@@ -30,6 +31,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: tuple[str, ...] = ()
     prices: str = ""
     makers: frozenset[str] = frozenset()
+    prefixed: str = ""
     dialect: Dialect | None = None
     port: int | None = None
     headers: tuple[str, ...] = ()
@@ -50,6 +52,13 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             host == _host(self.base_url)
             or any(host.endswith(each) if each.startswith(".") else host == each for each in self.hosts)
         )
+
+    def bare_name(self, name: str) -> str:
+        """Return a model's name there, without the provider that litellm's users write before it."""
+        prefix, _, rest = name.partition("/")
+        if not rest or provider_named(prefix) is not self or re.fullmatch(self.prefixed, name):
+            return name
+        return rest
 
     def whole_address(self, url: str) -> str:
         """Return the address with the provider's path, where it has none."""

@@ -60,6 +60,8 @@ def _line(row: Provider) -> str:
         told.append(row.base_url)
     if row.keys:
         told.append(f"`{row.keys[0]}`")
+    if row.litellm and row.dialect is None:
+        told.append("with an [extra](deployment.md#extras)")
     if row.headers:
         told.append("takes " + ", ".join(f"`{each}`" for each in row.headers))
     return f"- [{row.title}]({row.source}): {', '.join(told)}"

@@ -50,6 +50,7 @@ def _spell_out(entry: dict[str, Any], deployment_keys: frozenset[str]) -> None:
     deployment = {key: entry.pop(key) for key in deployment_keys - _SHARED & entry.keys()}
     entry.setdefault("model_id", name)
     named = entry.get("provider")
+    row = provider_named(named) if isinstance(named, str) else None
     if named is None and "kind" not in deployment:
         # litellm's way: its provider first.
         prefix, _, rest = name.partition("/")
@@ -58,10 +59,10 @@ def _spell_out(entry: dict[str, Any], deployment_keys: frozenset[str]) -> None:
             raise ValueError(
                 f"nothing says whose {name[:80]!r} is: write `provider:` beside it, one of {_names()}, or `kind` and `base_url`"
             )
-        named, name = row.name, rest
-    if "kind" not in deployment or (isinstance(named, str) and provider_named(named) is not None):
+        named = row.name
+    if row is not None or "kind" not in deployment:
         deployment["provider"] = named
-    entry["deployments"] = [deployment | {"upstream_model": name}]
+    entry["deployments"] = [deployment | {"upstream_model": name if row is None else row.bare_name(name)}]
 
 
 def _of_entry(written: Written, entry: Written) -> Written:

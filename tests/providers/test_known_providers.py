@@ -90,6 +90,14 @@ def test_no_name_is_two_providers() -> None:
         ("{model: together_ai/moonshotai/Kimi-K2}", "openai", "https://api.together.xyz/v1", "moonshotai/Kimi-K2"),
         ("{model: hosted_vllm/Qwen/Qwen3-8B, base_url: 'http://gpu:8000/v1'}", "vllm", "http://gpu:8000/v1", "Qwen/Qwen3-8B"),
         ("{model: ollama_chat/llama3.2}", "ollama", "http://localhost:11434/v1", "llama3.2"),
+        ("{provider: openrouter, model: openrouter/qwen/qwen3-max}", "openai", "https://openrouter.ai/api/v1", "qwen/qwen3-max"),
+        ("{provider: openrouter, model: 'openrouter/*'}", "openai", "https://openrouter.ai/api/v1", "*"),
+        ("{provider: deepseek, model: deepseek/deepseek-chat}", "openai", "https://api.deepseek.com", "deepseek-chat"),
+        # Names that begin so at their provider.
+        ("{provider: openrouter, model: openrouter/auto}", "openai", "https://openrouter.ai/api/v1", "openrouter/auto"),
+        ("{model: groq/compound-mini}", "openai", "https://api.groq.com/openai/v1", "groq/compound-mini"),
+        ("{provider: nvidia, model: nvidia/nemotron}", "openai", "https://integrate.api.nvidia.com/v1", "nvidia/nemotron"),
+        ("{model: nvidia_nim/meta/llama}", "openai", "https://integrate.api.nvidia.com/v1", "meta/llama"),
         # Engines, with and without the path.
         ("{provider: ollama, model: 'qwen3:8b'}", "ollama", "http://localhost:11434/v1", "qwen3:8b"),
         ("{provider: ollama, model: m, base_url: 'http://localhost:11434'}", "ollama", "http://localhost:11434/v1", "m"),
