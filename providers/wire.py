@@ -145,20 +145,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The file that goes on with the fields, as a form."""
 
 
-class WireUsage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object as sent; every figure is untrusted until `cost.usage` has normalised it."""
-
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    total_tokens: Any = None
-    prompt_tokens_details: Any = None
-    completion_tokens_details: Any = None
-    cache_creation_input_tokens: Any = None
-    cache_read_input_tokens: Any = None
-    cache_creation: Any = None
-    server_tool_use: Any = None
-    """Anthropic's: how often each tool was called that the provider runs."""
-
+WireUsage = dict[str, Any]
+"""Usage object as sent, in chat's names; every figure is untrusted until `cost.usage` has normalised it."""
 
 EVENTS_TYPE: Final = "text/event-stream"
 
@@ -340,7 +328,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
-    usage = reply.usage if isinstance(reply.usage, WireUsage) else None
+    usage = reply.usage if isinstance(reply.usage, dict) else None
     choices = reply.choices
     served = reply.service_tier
     tier = served if type(served) is str else None
@@ -399,12 +387,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     usage = reply.usage if isinstance(reply.usage, dict) else {}
     total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
-    told = WireUsage(
-        prompt_tokens=total if prompt is None else prompt,
-        completion_tokens=0,
-        total_tokens=total,
-        prompt_tokens_details=usage.get("prompt_tokens_details"),
-    )
+    told = usage | {"prompt_tokens": total if prompt is None else prompt, "completion_tokens": 0}
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 

@@ -336,6 +336,7 @@ class Attempt:
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             disputed_nanousd=money.disputed_nanousd,
+            unknown=usage.unknown,
             continues=self.routed.before is not None,
         )
         self.settled = Settled(
@@ -478,6 +479,8 @@ class Attempt:
                 stale=self._stale or (not self.finished and self.outgrew),
                 units=self.units,
             )
+            if self.deployment.told_cost is not None and self.wire_usage is not None and not self._stale:
+                usage = replace(usage, told_nanousd=self.deployment.told_cost.nanousd(self.wire_usage))
             if self.cached_before is not None:
                 usage = replace(usage, cached_input_tokens=min(usage.cached_input_tokens, self.cached_before))
             self._counted = money_of(self.routed, target, usage, self.service_tier)

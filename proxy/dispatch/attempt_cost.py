@@ -8,7 +8,18 @@ import msgspec
 from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
-from cost.usage import MISSING, MOST_TOKENS, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
+from cost.told_cost import differs, divided, possible_nanousd
+from cost.usage import (
+    COST_DIFFERS,
+    DISPUTED,
+    MISSING,
+    MOST_TOKENS,
+    UNPRICED_CALLS,
+    Usage,
+    estimated,
+    from_openai,
+    plain_usage,
+)
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
@@ -65,22 +76,37 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     """
     usual, asked = target.price, routed.facts.service_tier
     if usual is None:
-        return Money(usage, None, None, NO_BASELINES)
+        return _money_as_told(usage)
     price = usual if asked is None else usual.of_tier(_tier(asked, target, served_tier))
     if not price.covers(usage):
-        return Money(usage, None, None, NO_BASELINES)
+        return _money_as_told(usage)
+    if routed.facts.search and not usage.tool_calls and usage.output_tokens and not is_own(target, routed.pools):
+        # Who is asked to search on chat does so once for each answer, and nobody tells how often.
+        usage = msgspec.structs.replace(usage, tool_calls=((routed.facts.search, 1),))
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
     cost = sum(costs)
     saved = usual.cost_nanousd(usage) - cost if routed.facts.tier == "batch" else 0
     if usage.tool_calls:
         usage, costs = _with_tool_calls(usual, usage, costs)
         cost = sum(costs)
+    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
+    if usage.told_nanousd is not None:
+        told, beyond = possible_nanousd(usage.told_nanousd, cost)
+        if differs(usage.told_nanousd, cost):
+            usage = flagged(usage, (COST_DIFFERS, *((DISPUTED,) if beyond else ())))
+        # The provider's own bill has its dispute in it.
+        costs, cost, disputed = divided(told, costs), told, beyond
     whole, spent = usage, cost
     if routed.before is not None:
         # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
-    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
     return Money(usage, costs, cost, _baselines(routed, target, whole, spent), disputed, saved)
+
+
+def _money_as_told(usage: Usage) -> Money:
+    """Return the money of a request without a price of ours: what its provider told, if it did."""
+    told = usage.told_nanousd
+    return Money(usage, None if told is None else divided(told, ZERO_METERS), told, NO_BASELINES)
 
 
 def _disputed_nanousd(price: Price, usage: Usage, *, batch: bool) -> int:

@@ -203,6 +203,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters sent that an answer must do justice to, such as `n`: targets that cannot take them are not
     asked.
     """
+    search: str = ""
+    """The search that the caller asks the provider for (`web_search_options`), as prices of tool calls name it."""
     unit: str = ""
     """The unit that the request uses beside tokens. Its expected amount and its most, in thousandths, follow, as in
     `ChatRequest`.
@@ -1084,6 +1086,8 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
         return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
+    if facts.search:
+        bound += _search_nanousd(target, facts)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
@@ -1100,7 +1104,18 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     if price is None:
         return None
     most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
+    if facts.search:
+        most += _MOST_SEARCHES * _search_nanousd(target, facts)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def _search_nanousd(target: Target, facts: Facts) -> int:
+    """Return the price of one search; searches cost the same in each service tier."""
+    return 0 if target.price is None else target.price.call_nanousd(facts.search) or 0
+
+
+_MOST_SEARCHES: Final = 10
+"""Searches in one answer: those that Claude is allowed to make for the largest `search_context_size`; others make one."""
 
 
 def longest_prompt(target: Target, facts: Facts) -> int:
