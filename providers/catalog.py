@@ -13,7 +13,7 @@ from cost.price_book.price_config import dated_price, price_items
 from cost.prices import SERVICE_TIERS, Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.known_rows import KnownRow, row_of
-from providers.model_facts import Known, bundled_table, facts_of, names_under
+from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
 from providers.parameters import lacking
 from providers.provider_tools import common_dialect, known_tools
 from providers.target import (
@@ -285,14 +285,14 @@ def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
     """Yield sentences about facts of a configured model that neither the file nor litellm's table has, and the
     consequence.
     """
-    unpriced = {
-        each.target.target_id for each in catalog.wildcards.entries if each.target.price is None and not each.names
-    }
+    entries = {each.target.target_id: each for each in catalog.wildcards.entries}
     for model in section.models:
-        if model.model_id in unpriced:
+        entry = entries.get(model.model_id)
+        if entry is not None and entry.target.price is None and not entry.names:
+            tells = any(each.told_cost is not None for each in entry.target.deployments)
             yield (
                 f"{model.model_id}: litellm's table lists no prices of its provider, and a name without one is refused: write "
-                "`prices` here, or `cost.unpriced: book`"
+                f"`prices` here, or `cost.unpriced: book`{', which books the cost that the provider tells' if tells else ''}"
             )
         target = catalog.targets.get(model.model_id)
         if target is None:
@@ -390,6 +390,7 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
 
 def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret: ResolveSecret) -> Deployment:
     place = f"providers.models[{model.model_id}].deployments[{deployment.name}]"
+    provider = provider_of(deployment)
     return Deployment(
         deployment_id=f"{model.model_id}/{deployment.name}",
         target_id=model.model_id,
@@ -412,6 +413,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
         allow_media_links=deployment.allow_media_links,
         api_version=deployment.api_version,
         batch_api=deployment.batch_api,
+        told_cost=None if provider is None else provider.told_cost,
     )
 
 

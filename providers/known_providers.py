@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cost.told_cost import ToldCost
 from providers.target import OWN_ENGINES, DeploymentKind, Dialect
 from settings.words import closest
 
@@ -32,6 +33,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prices: str = ""
     makers: frozenset[str] = frozenset()
     prefixed: str = ""
+    told_cost: ToldCost | None = None
     dialect: Dialect | None = None
     port: int | None = None
     headers: tuple[str, ...] = ()

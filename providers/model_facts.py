@@ -164,7 +164,7 @@ def _name_of(upstream: str, deployment: DeploymentConfig) -> str:
 
 def _of_maker(upstream: str, deployment: DeploymentConfig) -> Iterator[tuple[str, str]]:
     """Yield the names under which the maker sells a model that a host passes on at the maker's price."""
-    host = _provider(deployment)
+    host = provider_of(deployment)
     maker, _, name = upstream.partition("/")
     sold_by = provider_named(maker) if host is not None and maker in host.makers else None
     if sold_by is not None and name:
@@ -173,7 +173,8 @@ def _of_maker(upstream: str, deployment: DeploymentConfig) -> Iterator[tuple[str
             yield sold_by.prices, each
 
 
-def _provider(deployment: DeploymentConfig) -> Provider | None:
+def provider_of(deployment: DeploymentConfig) -> Provider | None:
+    """Return the provider that a deployment names, else the one whose host its address has."""
     named = provider_named(deployment.provider) if deployment.provider is not None else None
     return named or provider_at(deployment.base_url)
 
@@ -185,7 +186,7 @@ def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str
     if deployment.kind == "litellm":
         yield (deployment.upstream_model or "").partition("/")[0]
         return
-    known = _provider(deployment) or provider_named("azure" if deployment.kind == "azure" else model.provider)
+    known = provider_of(deployment) or provider_named("azure" if deployment.kind == "azure" else model.provider)
     yield model.provider.lower() if known is None else known.prices or known.name
 
 

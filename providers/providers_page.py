@@ -20,7 +20,7 @@ An entry of `providers.models` is a line below; the snippets are complete. Addre
 `api_key: env:NAME` say otherwise: a key goes by itself only to its provider's own hosts. litellm's `model: groq/…` names the provider, too. Callers send `model`, unless `model_id` says what.
 
 Several addresses of a model are its `deployments`, each with its own `provider`. With `model_id: openai/*` the `*` is the upstream's name, with `gpt-*` all of it. Where the table has no price,
-write `prices` (dollars per million tokens), or `cost.unpriced: book`; those below are examples.
+write `prices` (dollars per million tokens), or `cost.unpriced: book`; those below are examples. A cost that a provider tells itself is what is booked.
 
 ## Commercial
 """
@@ -62,6 +62,8 @@ def _line(row: Provider) -> str:
         told.append(f"`{row.keys[0]}`")
     if row.litellm and row.dialect is None:
         told.append("with an [extra](deployment.md#extras)")
+    if row.told_cost is not None:
+        told.append("tells its cost")
     if row.headers:
         told.append("takes " + ", ".join(f"`{each}`" for each in row.headers))
     return f"- [{row.title}]({row.source}): {', '.join(told)}"

@@ -1,6 +1,7 @@
 """Providers by name, end to end: the `openai` client at one end, what a provider of that wire was sent at the other."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CF_TOKEN", "Bearer of-the-edge")
 
 
-async def whole(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+async def whole(_request: web.Request, body: dict[str, Any]) -> web.Response:
     message = {"role": "assistant", "content": "hello"}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     return web.json_response({"id": "c", "object": "chat.completion", "created": 0, "model": body["model"], "choices": choices, "usage": USAGE})  # fmt: skip
@@ -82,6 +83,23 @@ async def test_any_name_below_openrouter(tmp_path: Path) -> None:
             (row,) = await gateway.rows("entry = 'settle'")
     assert [body["model"] for body in served.bodies] == ["anthropic/claude-sonnet-4.5"]
     assert row["cost_nanousd"] == 1_000 * 3_000 + 100 * 15_000
+
+
+async def test_a_cost_that_openrouter_tells_is_booked(tmp_path: Path) -> None:
+    """Of a name that no table has a price of, too, where such are to be booked."""
+
+    async def tells(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        plain = json.loads((await whole(request, body)).text or "")
+        return web.json_response(plain | {"usage": USAGE | {"cost": 0.00042, "is_byok": False}})
+
+    async with provider(tells) as served:
+        entry = {"model": "openrouter/*", "base_url": f"{served.base_url}/api/v1", "api_key": "env:MADE_UP_KEY"}
+        unpriced = {"unpriced": "book"}
+        async with running_gateway(tmp_path, [entry], cost=unpriced) as gateway, client(gateway) as ask:
+            for name in ("openrouter/qwen/qwen3-max", "openrouter/anthropic/claude-sonnet-4.5"):
+                await ask.chat.completions.create(model=name, messages=ASK)
+            rows = await gateway.rows("entry = 'settle'")
+    assert [row["cost_nanousd"] for row in rows] == [420_000, 420_000]
 
 
 @pytest.mark.parametrize(
