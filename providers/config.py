@@ -65,6 +65,24 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 HeaderValue = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
 
 
+_FOREIGN_KEYS: Final[Mapping[str, str]] = {
+    "api_base": "base_url",
+    "url": "base_url",
+    "extra_headers": "headers",
+    "model_name": "model_id",
+    "rpm": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "timeout": "timeouts: {total_s: …}",
+    "stream_timeout": "timeouts: {first_token_s: …}",
+    "custom_llm_provider": "provider",
+}
+"""Keys of LiteLLM's configuration and others', and what they are called here."""
+_AZURE_REQUEST: Final = re.compile(
+    r"(https?://[^/?]+)/openai/deployments/([^/?]+)(?:/[^?]*)?(?:\?api-version=([\w.-]+))?"
+)
+"""What Azure's portal shows as a deployment's target."""
+
+
 class DeploymentTimeouts(Section):
     """The time limits of one deployment's replies, in place of `providers.timeouts`."""
 
@@ -142,6 +160,8 @@ class DeploymentConfig(Section):
         "otherwise only data: URLs.",
     )
 
+    foreign_keys: ClassVar[Mapping[str, str]] = _FOREIGN_KEYS
+
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, written: Any) -> Any:
@@ -203,6 +223,11 @@ def _check_url(url: str) -> None:
         raise ValueError("base_url still has a placeholder (`{…}`, `<…>`, `$NAME`, `your-…`): write what belongs there")
     if "://" not in url:
         raise ValueError("base_url has no scheme: write http:// or https:// before it")
+    if (request := _AZURE_REQUEST.fullmatch(url)) is not None:
+        raise ValueError(
+            f"base_url is a whole request to Azure: write `kind: azure`, `base_url: {request[1]}`, the deployment's name "
+            f'{request[2]} as model, and `api_version: "{request[3] or "2024-10-21"}"`'
+        )
     try:
         port = urlsplit(url).port
     except ValueError:
@@ -233,7 +258,8 @@ class ModelConfig(Section):
     prices: ModelPrices | None = Field(
         default=None,
         description="One price, a list of prices with their dates, or a name in litellm's table. Left out, they are what "
-        "that table says of the provider's model; where it says nothing the cost is unknown, and `auto` never chooses the model.",
+        "that table says of the provider's model; where it says nothing the cost is unknown, and `auto` never chooses the model. "
+        "A token of an own engine then costs nothing.",
     )
     max_context_tokens: int | None = Field(
         default=None,
@@ -304,6 +330,7 @@ class ModelConfig(Section):
         description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are. With "
         "`model: NAME` the entry is its only deployment, and has that one's keys itself.",
     )
+    foreign_keys: ClassVar[Mapping[str, str]] = _FOREIGN_KEYS
     short_keys: ClassVar[Mapping[str, frozenset[str]]] = {"model": frozenset(DeploymentConfig.model_fields)}
     """Further keys of an entry that has this one: it is its own only deployment."""
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from providers.known_providers import Provider, known_providers, nearest_provider, provider_named
-from providers.target import DeploymentKind, DesktopEngine
+from providers.known_providers import Provider, known_providers, nearest_provider, provider_at, provider_named
+from providers.target import OWN_ENGINES, DeploymentKind, DesktopEngine
 
 Written = Mapping[str, Any]
 
@@ -72,7 +72,7 @@ def _of_entry(written: Written, entry: Written) -> Written:
         deployment["provider"] = entry["provider"]
     row = _row_of(deployment)
     model_id = entry.get("model_id")
-    if row is not None and row.litellm and deployment.get("kind", "litellm") not in _KINDS - {"litellm"}:
+    if row is not None and row.litellm and _is_called(deployment, row, "litellm"):
         name = deployment.get("upstream_model") or (model_id if isinstance(model_id, str) else "")
         if isinstance(name, str) and name:
             whole = name.startswith(f"{row.litellm}/")
@@ -93,7 +93,7 @@ def whole_deployment(written: Written) -> Written:
             raise _unknown(named)
         return written
     deployment = dict(written)
-    if deployment.get("kind") not in _KINDS:
+    if _is_called(deployment, row, row.kind):
         deployment["kind"] = row.kind
     deployment["provider"] = row.name
     address = deployment.get("base_url")
@@ -115,6 +115,12 @@ def _row_of(deployment: Written) -> Provider | None:
     return provider_named(kind) if isinstance(kind, str) and kind not in _ADDRESSED else None
 
 
+def _is_called(deployment: Written, row: Provider, kind: str) -> bool:
+    """Return True where a deployment is of this kind: it says so, or names the provider alone."""
+    said = deployment.get("kind", kind)
+    return said == kind or (isinstance(said, str) and said not in _KINDS and provider_named(said) is row)
+
+
 def _unknown(name: str) -> ValueError:
     near = nearest_provider(name)
     meant = f"; did you mean `{near}`?" if near else f"; there are {_names()}."
@@ -124,11 +130,14 @@ def _unknown(name: str) -> ValueError:
 
 
 def _first_provider(deployments: list[Any]) -> str | None:
-    """Return the name of the first provider that a deployment names, for finance."""
+    """Return the name of the first provider that a deployment names, or that its engine or address is, for finance."""
     for each in deployments:
-        row = _row_of(each) if isinstance(each, Mapping) else None
-        if row is not None:
-            return row.name
+        if isinstance(each, Mapping):
+            kind, address = each.get("kind"), each.get("base_url")
+            engine = isinstance(kind, str) and kind in OWN_ENGINES
+            row = _row_of(each) or (provider_named(str(kind)) if engine else provider_at(str(address)))
+            if row is not None:
+                return row.name
     return None
 
 

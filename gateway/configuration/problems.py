@@ -159,7 +159,12 @@ def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
     ]
     if moved:
         return f"is not a known key any more; write `{'.'.join((*map(str, path[:-1]), moved[0]))}`"
-    guess = closest(key, allowed)
+    foreign = {
+        was: now
+        for found in _models_at(model, values, path[:-1])
+        for was, now in getattr(found, "foreign_keys", {}).items()
+    }
+    guess = foreign.get(key) or closest(key, allowed)
     hint = f"; did you mean `{guess}`?" if guess else "."
     return f"is not a known key{hint}" + (f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else "")
 

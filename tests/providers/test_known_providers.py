@@ -1,10 +1,13 @@
 """Providers by name: a name and a model are enough, and nothing else is guessed."""
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.configuration.environment import Environment
@@ -148,6 +151,8 @@ def test_what_callers_send_is_what_was_written() -> None:
     assert entry("{model: groq/m}").model_id == "groq/m"
     assert entry("{provider: groq, model: m, model_id: fast}").model_id == "fast"
     assert entry("{model: groq/m}").provider == "groq"
+    assert entry("{kind: vllm, model: m, base_url: 'http://gpu:8000/v1'}").provider == "vllm"
+    assert entry("{kind: openai, model: m, base_url: 'https://api.x.ai/v1'}").provider == "xai"
     assert entry("{model: together_ai/m}").provider == "together"
     assert entry("{model_id: m, deployments: [{provider: groq}, {provider: cerebras, name: b}]}").provider == "groq"
 
@@ -307,3 +312,32 @@ def test_what_was_read_is_not_changed() -> None:
     plain = written_twice()
     ModelConfig.model_validate(plain)
     assert plain == written_twice()
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "*", "/", "groq", "groq/x", "vllm", "https://h/v1", "http://[", "x:y"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["provider", "kind", "model", "base_url"]), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+KEYS = (
+    "provider",
+    "model",
+    "model_id",
+    "kind",
+    "base_url",
+    "api_key",
+    "upstream_model",
+    "deployments",
+    "headers",
+    "timeouts",
+)
+
+
+@settings(max_examples=200)
+@example(written={"model": "m", "provider": "groq", "kind": ["vllm"]})
+@example(written={"model_id": "m", "deployments": [{"kind": {"a": 1}, "provider": "groq"}]})
+@given(written=st.dictionaries(st.sampled_from(KEYS), JUNK, max_size=6))
+def test_whatever_is_written_is_taken_or_refused_in_words(written: dict[str, Any]) -> None:
+    """No value of another type breaks the reading of an entry."""
+    with contextlib.suppress(ValidationError):
+        ModelConfig.model_validate(written)

@@ -235,6 +235,22 @@ BAD = [
         GOOD + "    - {provider: groq, model: m, api_ky: env:K}\n",
         "14: providers.models[2].api_ky: is not a known key; did you mean `api_key`?",
     ),
+    *(
+        (
+            GOOD + f"    - {{provider: groq, model: m, {was}: 1}}\n",
+            f"14: providers.models[2].{was}: is not a known key; did you mean `{now}",
+        )
+        for was, now in (("rpm", "requests_per_minute"), ("api_base", "base_url"), ("timeout", "timeouts: {total_s"))
+    ),
+    (
+        GOOD.replace(
+            "https://host/v1", "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
+        ),
+        (
+            "8: providers.models[0].deployments[0]: base_url is a whole request to Azure: write `kind: azure`, "
+            '`base_url: https://r.openai.azure.com`, the deployment\'s name d as model, and `api_version: "2024-10-21"`'
+        ),
+    ),
     (
         GOOD + "    - {provider: azure, model: m}\n",
         "14: providers.models[2]: kind azure needs a base_url",
