@@ -11,6 +11,7 @@ One rule holds for what an upstream tells (`from_openai`):
 
 1. What is possible is booked as told: it is what the provider will bill, whatever was asked for. A part that is more than its
    whole was counted beside it.
+   So is a prompt of fewer tokens than its text can have, with a flag: so it will be billed, or it was not read whole.
 2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
    reconciliation. A limit that nobody knows is no reason to dispute.
 3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
@@ -77,6 +78,8 @@ MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 ZERO: Final = "usage_zero"
 """Flag of a report of 0 tokens, or of fewer than possible, where there was text."""
+UNDERTOLD: Final = "prompt_undertold"
+"""Flag of a prompt that was told to have fewer tokens than its text can have. It is booked as told, for so it will be billed."""
 REASONING_ADDED: Final = "reasoning_added"
 CACHE_ADDED: Final = "cache_added"
 """Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""

@@ -227,6 +227,7 @@ class _Delta(msgspec.Struct):
     function_call: _Function | None = None
     audio: Any = None
     thinking_blocks: Any = None
+    reasoning_details: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -355,6 +356,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             or part.refusal
             or part.function_call
             or part.audio
+            or part.reasoning_details
         ):
             token = has_more = True
             chars += _non_content_chars(part)
@@ -455,12 +457,21 @@ def _parts_chars(content: Any) -> int:
 
 def _non_content_chars(part: _Delta) -> int:
     """Return characters generated beside the content: refusals, reasoning, tool calls and what is spoken."""
-    texts = (part.refusal, part.reasoning_content or part.reasoning)
-    chars = sum(len(text) for text in texts if isinstance(text, str))
+    reasoning = part.reasoning_content or part.reasoning
+    chars = sum(len(text) for text in (part.refusal, reasoning) if isinstance(text, str))
+    if not reasoning:
+        # Where both are sent, they say the same.
+        chars += _details_chars(part.reasoning_details)
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
     if isinstance(part.audio, dict) and isinstance(spoken := part.audio.get("transcript"), str):
         chars += len(spoken)
     return chars + _function_chars(part.function_call)
+
+
+def _details_chars(details: Any) -> int:
+    """Return characters of reasoning as OpenRouter details it: texts and summaries, and no encrypted data."""
+    parts = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    return sum(len(text) for part in parts for text in (part.get("text"), part.get("summary")) if isinstance(text, str))
 
 
 def _function_chars(function: _Function | None) -> int:

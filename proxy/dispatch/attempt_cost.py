@@ -14,6 +14,7 @@ from cost.usage import (
     DISPUTED,
     MISSING,
     MOST_TOKENS,
+    UNDERTOLD,
     UNPRICED_CALLS,
     Usage,
     estimated,
@@ -23,7 +24,7 @@ from cost.usage import (
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, asks_for_media, is_own, longest_answer, longest_prompt
+from proxy.plan.route_plan import Facts, as_sound, asks_for_media, is_own, longest_answer, longest_prompt
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -40,6 +41,15 @@ _ECHO: Final = "an echo"
 
 _MARKS: Final = 16
 """Tokens that some engines count beside each choice of an answer: its marks of beginning and end."""
+
+_UNREAD_EVENTS: Final = 1_024
+"""Events without text that every stream may have: signs of life, one a second, for a quarter of an hour."""
+_UNREAD_EVENTS_OF_A_TOKEN: Final = 4
+_UNREAD_BYTES: Final = 262_144
+_UNREAD_BYTES_OF_A_TOKEN: Final = 64
+"""Bytes of events without text; encrypted reasoning is some eight a token, and text that is told again when it is done some fifteen."""
+_TOLD_AGAIN: Final = 4
+_LIKELIHOODS: Final = frozenset({"logprobs", "top_logprobs"})
 
 _FRAMING: Final = 256
 """Tokens of a prompt's template that are taken for no overrun; OpenAI's open models add some 70, Llama's 25."""
@@ -186,6 +196,35 @@ def outgrows_bound(target: Target, routed: RoutedRequest, token_events: int, cha
     )
 
 
+def outgrows_unread(target: Target, routed: RoutedRequest, events: int, size: int) -> bool:
+    """Return whether a stream under a hard budget has more than its answer can need in events that say nothing which is read as text:
+    signatures, encrypted reasoning, fields that nobody knows, empty deltas. `size` is their bytes.
+
+    An event is a token that a parser keeps back, or a sign of life. Pictures, sound and lists of likelihoods take any number of bytes, and
+    so do the results of tools that a provider runs.
+    """
+    facts = routed.facts
+    longest = longest_answer(target, facts)
+    if longest is None or not routed.request.stream:
+        return False
+    most = (longest + _MARKS) * facts.choices
+    if events > _UNREAD_EVENTS_OF_A_TOKEN * most + _UNREAD_EVENTS:
+        return True
+    # Some dialects tell the request in their first events.
+    is_over = size > _UNREAD_BYTES_OF_A_TOKEN * most + _UNREAD_BYTES + _TOLD_AGAIN * (facts.most_input_tokens or 0)
+    return (
+        is_over
+        and facts.dialect is None
+        and not asks_for_media(facts)
+        and _LIKELIHOODS.isdisjoint(routed.request.fields)
+    )
+
+
+def most_written(target: Target, routed: RoutedRequest) -> int:
+    """Return the most tokens of an answer that a hard budget holds; 0 where it holds none."""
+    return (longest_answer(target, routed.facts) or 0) * routed.facts.choices
+
+
 def _is_longer(longest: int, facts: Facts, token_events: int, chars: int) -> bool:
     """Return whether an answer surely has more than so many tokens for each choice.
 
@@ -228,17 +267,14 @@ def usage_of(
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None and plain.output_tokens >= least_output:
-            return plain
+            return _doubted(plain, facts)
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
     asked = facts.max_output_tokens
     if asked is not None and (is_echo or not _is_longer(asked, facts, token_events, chars)):
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, asked * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
-    if "audio" in facts.media:
-        guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
-    if asks_for_media(facts):
-        guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
+    guess = as_sound(guess, facts)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
     told = from_openai(
@@ -251,7 +287,13 @@ def usage_of(
     )
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
-    return told
+    return _doubted(told, facts)
+
+
+def _doubted(usage: Usage, facts: Facts) -> Usage:
+    """Return the usage, flagged where its prompt is told to have fewer tokens than text can have; of media nothing is sure."""
+    is_possible = facts.media or usage.input_tokens * _LONGEST_TOKEN >= facts.input_tokens * _CHARS_PER_TOKEN
+    return usage if is_possible else flagged(usage, (UNDERTOLD,))
 
 
 def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:

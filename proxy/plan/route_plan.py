@@ -22,6 +22,7 @@ from classifier.prediction import Prediction, TargetPrediction
 from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
+from cost.usage import Usage
 from providers.breaker import LIMIT, Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.errors import UpstreamRateLimited
@@ -1071,7 +1072,24 @@ def _expected(
     cached = 0
     if sticky is not None and sticky.target_id == target.target_id:
         cached = min(sticky.cached_tokens, input_tokens)
-    return output_tokens, price.tokens_nanousd(input_tokens, output_tokens, cached)
+    return output_tokens, likely_nanousd(price, facts, input_tokens, output_tokens, cached)
+
+
+def likely_nanousd(price: Price, facts: Facts, input_tokens: int, output_tokens: int, cached: int = 0) -> int:
+    """Return the cost in nano-dollars of so many tokens, of which `cached` came from a cache, at the meters that they fall under."""
+    if "audio" not in facts.media and not asks_for_media(facts):
+        return price.tokens_nanousd(input_tokens, output_tokens, cached)
+    used = Usage(input_tokens=input_tokens, cached_input_tokens=cached, output_tokens=output_tokens)
+    return price.cost_nanousd(as_sound(used, facts))
+
+
+def as_sound(usage: Usage, facts: Facts) -> Usage:
+    """Return a usage of our own count with the tokens as sound that are likely to be: all of a prompt that has some, and all of an
+    answer that is asked for as such.
+    """
+    if "audio" in facts.media:
+        usage = msgspec.structs.replace(usage, audio_input_tokens=usage.input_tokens - usage.cached_input_tokens)
+    return msgspec.structs.replace(usage, audio_output_tokens=usage.output_tokens) if asks_for_media(facts) else usage
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
