@@ -1,7 +1,7 @@
 """The error hierarchy for everything that can go wrong between the gateway and an upstream.
 
 Each class says whose the failure is, whether a retry or a fallback makes sense, and whether it counts against the
-deployment's health. Which refusal of an upstream becomes which class is the table of `providers/refusals.toml`.
+deployment's health. Which refusal of an upstream becomes which class is the table of `providers/data/refusals.toml`.
 `proxy/errors.py` maps the classes to HTTP in one table.
 """
 

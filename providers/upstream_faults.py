@@ -1,4 +1,4 @@
-"""An upstream's refusal, a status and a body, as an UpstreamError that is safe to show. Whose it is stands in `refusals.toml`."""
+"""An upstream's refusal, a status and a body, as an UpstreamError that is safe to show. Whose it is stands in `data/refusals.toml`."""
 
 import json
 import re

@@ -15,6 +15,7 @@ import msgspec
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
 from providers.provider_tools import AsWritten, model_of_dialect
+from providers.quirks import Quirks
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
@@ -565,14 +566,14 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
-    if deployment.kind == "tgi" and bytes(fields.get("top_p", b"")) in _ALL_OF_IT:
-        # What it does without being asked, and it refuses to be asked for.
-        del fields["top_p"]
+    quirks = deployment.quirks
+    if quirks.leaves_out or quirks.renames:
+        _suit_names(fields, quirks)
     if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True
-        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
+        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE)}
     return msgspec.json.encode(fields)
 
 
@@ -585,7 +586,7 @@ def _body_as_written(
 ) -> bytes:
     """Return the body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
     fields: dict[str, Any] = {**written.fields, "model": model_of_dialect(deployment), "stream": request.stream}
-    if _REASONER.match(deployment.upstream_model):
+    if deployment.quirks.reasons:
         fields.update(written.for_reasoners)
     for name in dropped:
         fields.pop(name, None)
@@ -597,13 +598,15 @@ def _body_as_written(
     return msgspec.json.encode(fields)
 
 
-_ALL_OF_IT: Final = frozenset({b"1", b"1.0"})
 _LONGEST: Final = {"responses": "max_output_tokens", "messages": "max_tokens"}
+CONTINUE_FIELDS: Final[Mapping[str, msgspec.Raw]] = {
+    "continue_final_message": msgspec.Raw(b"true"),
+    "add_generation_prompt": msgspec.Raw(b"false"),
+}
+"""What makes an engine go on with the assistant's last message rather than answer it."""
 _MAX_COMPLETION_TOKENS: Final = "max_completion_tokens"
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
-_OPENAI_HOST: Final = "//api.openai.com/"
-_REASONER: Final = re.compile(r"(?:o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
@@ -613,10 +616,24 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
     if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
         return
     fields.update(request.for_openai)
-    if _REASONER.match(deployment.upstream_model):
+    quirks = deployment.quirks
+    if quirks.reasons:
         fields.update(request.for_reasoners)
-    if _MAX_TOKENS in fields:
-        fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)
+    if quirks.longest == _MAX_COMPLETION_TOKENS and _MAX_TOKENS in fields:
+        fields[_MAX_COMPLETION_TOKENS] = fields.pop(_MAX_TOKENS)
+
+
+_OPENAI_HOST: Final = "//api.openai.com/"
+
+
+def _suit_names(fields: dict[str, Any], quirks: Quirks) -> None:
+    """Leave out values that are refused though they ask for what comes anyway, and give parameters the host's own names."""
+    for name, values in quirks.leaves_out.items():
+        if name in fields and any(bytes(fields[name]) == str(value).encode() for value in values):
+            del fields[name]
+    for name, other in quirks.renames.items():
+        if name in fields:
+            fields[other] = fields.pop(name)
 
 
 _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
@@ -625,8 +642,7 @@ _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
 
 def speaks_anthropic(deployment: Deployment) -> bool:
     """Return True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
-    name = deployment.upstream_model
-    return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
+    return bool(deployment.quirks.thinking)
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:

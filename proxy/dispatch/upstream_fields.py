@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from accounts.caller import Caller
-from providers.parameters import MINOR, is_said
+from providers.parameters import MINOR, NOTES, beside_each_other, is_said
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import speaks_anthropic
@@ -84,7 +84,9 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
     if longest is None and deployment.speaks_messages:
         # Anthropic wants to be told, and has room for the longest that there is.
         longest = target.max_output_tokens
-    elif longest == facts.max_output_tokens and not (_OLD in target.lacks and _OLD in routed.request.fields):
+    elif longest == facts.max_output_tokens and not any(
+        name in target.lacks and name in routed.request.fields for name in (_OLD, _NEW)
+    ):
         longest = None
     if tier is None and longest is None:
         return fields
@@ -125,16 +127,16 @@ def _longest_field(target: Target, deployment: Deployment) -> str:
     """Return the field of the longest answer: OpenAI's newer models know the newer name alone, most other hosts the
     older one.
     """
-    openai = deployment.kind == "azure" or "api.openai.com" in deployment.base_url
-    return _NEW if openai or _OLD in target.lacks else _OLD
+    return deployment.quirks.longest or (_NEW if _OLD in target.lacks else _OLD)
 
 
 def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     """Return the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
+    left_out = left_out_fields(target, routed)
     fields = routed.request.fields
-    if target.lacks.isdisjoint(fields):
-        return ()
-    return tuple(sorted(name for name in target.lacks & MINOR & fields.keys() if is_said(name, fields[name])))
+    return (
+        tuple(sorted(name for name in _TOLD.intersection(left_out) if is_said(name, fields[name]))) if left_out else ()
+    )
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
@@ -142,7 +144,14 @@ def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     repeats.
     """
     fields = routed.request.fields
-    return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
+    lacks = target.lacks_at(routed.request.effort)
+    found = () if lacks.isdisjoint(fields) else tuple(lacks & fields.keys())
+    if target.excludes:
+        found += tuple(name for name in beside_each_other(target.excludes, fields) if name not in found)
+    return found
+
+
+_TOLD: Final = MINOR | NOTES
 
 
 def engine_priority(routed: RoutedRequest) -> int:

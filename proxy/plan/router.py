@@ -23,6 +23,7 @@ from proxy.parse.chat_request import (
     most_input_tokens,
     needs,
     opening_tokens,
+    stops_in,
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
@@ -35,6 +36,7 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.route_plan import (
     NO_ABSENCES,
+    Counts,
     Facts,
     Fleet,
     RoutePlan,
@@ -91,6 +93,10 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
+    if request.effort:
+        facts = replace(facts, effort=request.effort)
+    if request.tools or request.images or "stop" in facts.decisive:
+        facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:

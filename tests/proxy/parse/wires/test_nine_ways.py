@@ -117,7 +117,7 @@ CASES: Final[list[tuple[str, str, dict[str, Any], tuple[Any, Any, Any, Any]]]] =
 def sent_to(target: Deployment, wire: Wire, body: dict[str, Any]) -> tuple[Sent, set[str]]:
     """What of the four features a target is sent, and what its caller is told was left out."""
     request = read(wire, {"model": "auto", **body})
-    dropped = tuple(lacking([target]) & request.fields.keys())
+    dropped = tuple(lacking([target]).lacks & request.fields.keys())
     noted: list[str] = []
     call = upstream_call(target, request, dropped=dropped, drops=noted.append)
     if target.speaks_messages:
