@@ -12,8 +12,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
+from providers.message_roles import suited
 from providers.provider_tools import AsWritten, model_of_dialect
 from providers.quirks import Quirks
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
@@ -567,13 +569,17 @@ def upstream_body(
     if request.translated:
         _suit(fields, request, deployment)
     quirks = deployment.quirks
+    if request.operation == "chat" and "messages" in fields:
+        _suit_model(fields, request, quirks)
     if quirks.leaves_out or quirks.renames:
         _suit_names(fields, quirks)
     if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True
-        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE)}
+        if "stream_options" not in dropped:
+            usage = _ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE
+            fields["stream_options"] = {**options, **usage}
     return msgspec.json.encode(fields)
 
 
@@ -624,6 +630,48 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
 
 
 _OPENAI_HOST: Final = "//api.openai.com/"
+
+
+def _suit_model(fields: dict[str, Any], request: ChatRequest, quirks: Quirks) -> None:
+    """Write roles, an answer that is begun, and the effort as this model and its host take them."""
+    if (quirks.developer or quirks.later_system or quirks.needs_user) and (
+        messages := suited(fields["messages"], request.messages, quirks)
+    ) is not None:
+        fields["messages"] = messages
+    if quirks.prefill == "continue" and _is_prefilled(request):
+        fields.update(CONTINUE_FIELDS)
+    if request.effort == "none" and quirks.thinking_off:
+        if fields.keys().isdisjoint(quirks.thinking_off):
+            fields.update(quirks.thinking_off)
+        fields.pop("reasoning_effort", None)
+    elif quirks.efforts and "reasoning_effort" in fields:
+        fields["reasoning_effort"] = _closest_effort(fields["reasoning_effort"], quirks.efforts)
+
+
+def _is_prefilled(request: ChatRequest) -> bool:
+    """Return True for a caller of Anthropic's dialect that began the answer itself. In chat, and for OpenAI, the assistant's last
+    message is a turn like others.
+    """
+    last = request.messages[-1] if request.messages else None
+    return (
+        request.in_messages is not None
+        and last is not None
+        and last.role == "assistant"
+        and bytes(last.tool_calls) in _NO_CALLS
+    )
+
+
+_NO_CALLS: Final = frozenset({b"", b"null", b"[]"})
+
+
+def _closest_effort(raw: msgspec.Raw, efforts: tuple[str, ...]) -> msgspec.Raw:
+    """Return the model's word for an effort like this; one that nobody knows is the target's to refuse."""
+    said = bytes(raw).strip(b'" \n').decode(errors="replace")
+    if said in efforts or said not in EFFORTS:
+        return raw
+    wanted = EFFORTS.index(said)
+    closest = min(efforts, key=lambda each: (abs(EFFORTS.index(each) - wanted), EFFORTS.index(each)))
+    return msgspec.Raw(b'"%b"' % closest.encode())
 
 
 def _suit_names(fields: dict[str, Any], quirks: Quirks) -> None:

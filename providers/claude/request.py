@@ -15,7 +15,7 @@ from providers.claude.schema import answer_schema
 from providers.errors import CannotCarry
 from providers.parameters import DECISIVE, MINOR, NOTES, is_said
 from providers.provider_tools import AsWritten, model_of_dialect
-from providers.quirks import Quirks
+from providers.quirks import Quirks, media_type
 from providers.target import Deployment
 from providers.upstream import UpstreamCall
 from providers.wire import field_of
@@ -101,6 +101,8 @@ def _as_written(written: AsWritten, call: UpstreamCall) -> ClaudeBody:
     fields: Fields = {**written.fields, "model": model_of_dialect(call.deployment), "stream": call.request.stream}
     for name in call.dropped:
         fields.pop(name, None)
+    if "messages" in fields:
+        fields["messages"] = _with_known_types(fields["messages"])
     longest = _longest(call)
     if longest is not None:
         fields["max_tokens"] = longest
@@ -115,6 +117,21 @@ def _as_written(written: AsWritten, call: UpstreamCall) -> ClaudeBody:
                 fields[name] = msgspec.json.decode(fields[name])
         mark_body(fields)
     return ClaudeBody(msgspec.json.encode(fields), written.headers, {})
+
+
+def _with_known_types(messages: msgspec.Raw) -> msgspec.Raw:
+    """Return the raw messages with the media types that Anthropic knows; within a text the quotation marks are escaped."""
+    written = bytes(messages)
+    if b'"image/' not in written:
+        return messages
+
+    def known(found: re.Match[bytes]) -> bytes:
+        return b'"media_type":"%b"' % media_type(found[1].decode()).encode()
+
+    return msgspec.Raw(_MEDIA_TYPE.sub(known, written))
+
+
+_MEDIA_TYPE: Final = re.compile(rb'"media_type"\s*:\s*"(image/[\w.+-]{1,32})"')
 
 
 def _longest(call: UpstreamCall) -> int | str | None:

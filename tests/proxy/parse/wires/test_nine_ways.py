@@ -22,7 +22,7 @@ from tests.proxy.parse.wires.reading import read, understood
 from tests.proxy.parse.wires.writing import served
 
 TARGETS: Final = {
-    "openai": deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5"),
+    "openai": deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5.5"),
     "engine": deployment("vllm"),
     "claude": deployment("litellm", upstream_model="anthropic/claude-opus-4-8", base_url=""),
     "elsewhere": deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url=""),
