@@ -23,6 +23,13 @@ class Original(msgspec.Struct, frozen=True):
     message: str
 
 
+class RefusedParameter(msgspec.Struct, frozen=True):
+    """A parameter that was refused by its name, and the words that say so, in lower case."""
+
+    name: str
+    words: str
+
+
 class UpstreamError(Exception):
     """A failed attempt. `public` is safe to show to a caller: no upstream body, no key."""
 
@@ -186,6 +193,8 @@ class RequestRejected(UpstreamError):
         self.error_type = error_type
         self.param = param
         self.code = code
+        self.parameter: RefusedParameter | None = None
+        """The parameter that was refused by its name."""
         if elsewhere is not None:
             self.fall_back = elsewhere
 

@@ -45,6 +45,11 @@ NOTES: Final = frozenset(
 )
 """For OpenAI's own records, or about the reply's form: they change nothing in an answer."""
 
+LENGTHS: Final[tuple[str, str]] = ("max_tokens", "max_completion_tokens")
+"""The older and the newer name of the longest answer; a target that does not take the one is told by the other."""
+KNOWN: Final = DECISIVE | MINOR | NOTES | frozenset(LENGTHS)
+"""The parameters of which it is known what becomes of a request without them."""
+
 TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
 """Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
 _TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
@@ -105,6 +110,16 @@ def beside_each_other(excludes: Iterable[tuple[str, ...]], fields: Mapping[str, 
         if len(given) > 1:
             kept = next((name for name in given if is_said(name, fields[name])), given[0])
             yield from (name for name in given if name != kept)
+
+
+_SAMPLING: Final = frozenset({"logprobs", "temperature", "top_k", "top_logprobs", "top_p"})
+
+
+def is_conditional(name: str, effort: str) -> bool:
+    """Return True where a refusal of the parameter may be about the effort beside it: models that reason when asked to take no
+    temperature then, and say so in the words for one that they never take.
+    """
+    return name in _SAMPLING and effort not in ("", "none")
 
 
 def is_said(name: str, value: msgspec.Raw) -> bool:

@@ -246,6 +246,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     effort: str = ""
     """The reasoning effort that is asked for; empty for the model's usual one."""
     counts: Counts = NO_COUNTS
+    refused: Mapping[str, frozenset[str]] = {}
+    """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+
+    def lacking(self, target: Target) -> frozenset[str]:
+        """Return what the target cannot take of this request."""
+        lacks = target.lacks_at(self.effort)
+        return lacks | self.refused[target.target_id] if target.target_id in self.refused else lacks
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -539,7 +546,7 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
 
 def _untaken(target: Target, facts: Facts) -> str:
     """Return in words what the request has that the target does not take, or has too much of; empty for nothing."""
-    if lacking := facts.decisive & target.lacks_at(facts.effort):
+    if lacking := facts.decisive & facts.lacking(target):
         return f"cannot take {', '.join(sorted(lacking))}"
     counts, limits = facts.counts, target.limits
     for what, given, most in (
