@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -185,6 +185,14 @@ class LitellmUpstream:
         """Close litellm's HTTP clients, if it was imported."""
         if self._litellm is not None:
             await asyncio.shield(_close_clients(self._litellm))
+
+
+def parameters_by_litellm() -> Callable[[str], frozenset[str] | None]:
+    """Import litellm, and return what tells the parameters that it translates for a model; None where it does not say. Raises
+    ImportError without it.
+    """
+    litellm = _import_litellm()
+    return lambda model: _supported_by(litellm, model) or None
 
 
 def _supported_by(litellm: Any, model: str) -> frozenset[str]:

@@ -105,6 +105,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The whole file."""
 
     media_types: dict[str, str]
+    litellm: dict[str, str]
     families: dict[str, tuple[str, ...]]
     quirk: tuple[Row, ...]
 
@@ -152,6 +153,21 @@ def model_named(name: str) -> Model:
             major, minor = told.get("major"), told.get("minor") or told.get("dashed")
             return Model(family, None if major is None else (int(major), int(minor or 0)))
     return NO_MODEL
+
+
+@cache
+def _newest() -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in read_table().quirk:
+        for family in row.families if row.since else ():
+            found[family] = max(found.get(family, (0, 0)), _version(row.since))
+    return found
+
+
+def is_newest_of(model: Model) -> bool:
+    """Return False for a version that is newer than any that a row begins with, so that it only inherits the newest row."""
+    newest = _newest().get(model.family)
+    return newest is None or model.version is None or model.version <= newest
 
 
 @lru_cache(_MOST_FOUND)
