@@ -52,8 +52,6 @@ KNOWN: Final = DECISIVE | MINOR | NOTES | frozenset(LENGTHS)
 
 TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
 """Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
-_TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
-"""The abilities among them that an engine has."""
 
 
 class Lacks(msgspec.Struct, frozen=True):
@@ -75,7 +73,7 @@ def lacking(deployments: Iterable[Deployment]) -> Lacks:
     limits = NO_LIMITS
     for each in deployments:
         quirks = each.quirks
-        text = TEXT - _TEXT_OF.get(each.kind, _NONE)
+        text = TEXT - quirks.completes
         usual |= quirks.refuses | text
         thinking |= quirks.refuses | quirks.refuses_thinking | text
         unthinking |= (quirks.refuses - quirks.takes_unthinking) | text
@@ -92,9 +90,6 @@ def lacking(deployments: Iterable[Deployment]) -> Lacks:
         tuple(excludes),
         NO_LIMITS if limits == NO_LIMITS else limits,
     )
-
-
-_NONE: Final[frozenset[str]] = frozenset()
 
 
 def _least(one: int | None, other: int | None) -> int | None:

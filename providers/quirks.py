@@ -60,6 +60,10 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     prefill: Prefill = ""
     forces_tools: bool = True
     stream_usage: Literal["", "always"] = ""
+    completes: frozenset[str] = frozenset()
+    counts_tokens: bool = False
+    fetches_links_in_text: bool = False
+    takes_notes: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +100,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     prefill: Prefill | None = None
     forces_tools: bool | None = None
     stream_usage: Literal["", "always"] | None = None
+    completes: frozenset[str] | None = None
+    counts_tokens: bool | None = None
+    fetches_links_in_text: bool | None = None
+    takes_notes: bool | None = None
 
     source: str
     as_of: Day

@@ -619,17 +619,14 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
     """Choose among chat's fields those that this deployment takes, for a caller that did not choose them."""
     if deployment.kind in OWN_ENGINES:
         fields.update(request.for_engines)
-    if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
+    quirks = deployment.quirks
+    if not quirks.takes_notes:
         return
     fields.update(request.for_openai)
-    quirks = deployment.quirks
     if quirks.reasons:
         fields.update(request.for_reasoners)
     if quirks.longest == _MAX_COMPLETION_TOKENS and _MAX_TOKENS in fields:
         fields[_MAX_COMPLETION_TOKENS] = fields.pop(_MAX_TOKENS)
-
-
-_OPENAI_HOST: Final = "//api.openai.com/"
 
 
 def _suit_model(fields: dict[str, Any], request: ChatRequest, quirks: Quirks) -> None:

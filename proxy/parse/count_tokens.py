@@ -43,7 +43,7 @@ async def counted(
 
 def question_for(parsed: ParsedRequest, target: Target, deployment: Deployment) -> Question | None:
     """Return the call that counts; None for a target that does not count such a prompt."""
-    if deployment.kind != "vllm":
+    if not deployment.quirks.counts_tokens:
         return asked_as_written(target, deployment, parsed.to_count)
     request = parsed.request
     fields = {**request.fields, **request.for_engines}

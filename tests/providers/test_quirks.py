@@ -5,7 +5,7 @@ from typing import Final, get_args
 
 import pytest
 
-from providers.parameters import DECISIVE, MINOR, NOTES, lacking
+from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking
 from providers.quirks import BEGUN_ANSWER, Quirks, media_type, model_named, quirks_of, read_table
 from providers.target import Deployment, DeploymentKind, Limits
 
@@ -27,6 +27,7 @@ def test_each_row_says_whom_it_is_about_and_where_it_is_from() -> None:
         assert date(2026, 1, 1) < row.as_of <= date(2030, 1, 1), row
         assert (row.refuses | row.takes) <= DECISIVE | MINOR | NOTES | _LENGTHS, row.refuses | row.takes
         assert not (row.since and not row.families), row
+        assert (row.completes or frozenset()) <= TEXT, row
         assert any(getattr(row, name) not in (None, frozenset()) for name in (*Quirks.__struct_fields__, "takes")), row
 
 
