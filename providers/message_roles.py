@@ -28,13 +28,16 @@ def suited(raw: msgspec.Raw, messages: Sequence[_WithRole], quirks: Quirks) -> m
     """Return a chat's raw messages as a target with these quirks takes them; None where it takes them as they are. `messages`
     are the same, parsed.
     """
-    roles = [each.role for each in messages]
-    told = _INSTRUCTING.intersection(roles)
-    if not told:
+    if not messages:
         return None
-    renames = bool(quirks.developer) and "developer" in told
-    alone = quirks.needs_user and _INSTRUCTING.issuperset(roles)
-    later = quirks.later_system == "reminder" and any(role in _INSTRUCTING for role in roles[1:])
+    first, rest = messages[0].role, {each.role for each in messages[1:]}
+    later = not rest.isdisjoint(_INSTRUCTING)
+    if not later and first != "developer" and (rest or first != _SYSTEM):
+        # Nearly all of them: one system message, or none, and turns.
+        return None
+    renames = bool(quirks.developer) and (first == "developer" or "developer" in rest)
+    alone = quirks.needs_user and first in _INSTRUCTING and _INSTRUCTING.issuperset(rest)
+    later = later and quirks.later_system == "reminder"
     if not (renames or alone or later):
         return None
     made = _decode(raw)
