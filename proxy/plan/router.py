@@ -23,6 +23,7 @@ from proxy.parse.chat_request import (
     most_input_tokens,
     needs,
     opening_tokens,
+    search_asked,
     stops_in,
     turn_key,
 )
@@ -101,6 +102,8 @@ def facts_of(
         facts = replace(facts, refused=refused)
     if request.tools or request.images or "stop" in facts.decisive:
         facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
+    if (search := request.fields.get("web_search_options")) is not None:
+        facts = replace(facts, search=search_asked(search))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
