@@ -41,7 +41,9 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
         "refusals": await refusals_snapshot(gateway, now_us),
-        "targets": target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us),
+        "targets": target_snapshots(
+            gateway.rules().catalog, workers, gateway.ready, recent, now_us, gateway.refused_parameters()
+        ),
         "pools": fleet(gateway),
         "queues": queues(workers),
         "tiers": tier_snapshots(gateway.config(), recent),
