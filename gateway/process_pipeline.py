@@ -57,6 +57,7 @@ from proxy.plan.evidence import Evidence
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import learn_from_own_requests
+from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
@@ -104,6 +105,7 @@ class ProcessPipeline:
         """Both keep their values of the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.overruns = Overruns(time.monotonic)
+        self.refused_parameters = RefusedParameters(time.monotonic)
         self.refusals = Refusals(wall_us)
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
@@ -160,6 +162,7 @@ class ProcessPipeline:
             latency=gate.latency,
             replicas=self._fleet,
             hedging=hedging(config),
+            refused=self.refused_parameters,
         )
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)

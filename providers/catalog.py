@@ -381,7 +381,7 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
         capabilities=CHAT_CAPABILITIES if capabilities is None else capabilities,
         assumed=frozenset(fact for fact, value in given.items() if value is None),
         answer_beside=model.max_context_tokens is None,
-        lacks=lacking(target.deployments),
+        **msgspec.structs.asdict(lacking(target.deployments)),
         dialect=common_dialect(target.deployments),
         provider_tools=known_tools(target.deployments) if model.provider_tools is None else model.provider_tools,
         service_tiers=frozenset(tiers) | (facts.service_tiers if facts is not None else frozenset()),

@@ -165,7 +165,7 @@ class LoadBalancer:
         target, scope = candidate.target, routed.caller.scope
         pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
-            pool = [each for each in pool if goes_on(each.kind, routed.request)]
+            pool = [each for each in pool if goes_on(each, routed.request)]
         if tried:
             pool = [each for each in pool if each.deployment_id not in tried] or pool
         name, tokens = name_of(target), routed.facts.input_tokens + candidate.output_tokens

@@ -401,7 +401,7 @@ def _is_wanted(attempt: Attempt) -> bool:
         routed.caller.settings.continue_streams
         and routed.origin == "caller"
         and request.stream
-        and goes_on(attempt.deployment.kind, request)
+        and goes_on(attempt.deployment, request)
         and can_be_continued(request)
     )
 
