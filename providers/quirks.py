@@ -28,6 +28,7 @@ _VERSION: Final = (
 )
 _WORD: Final = r"[a-z]+"
 _BEGINS: Final = r"(?:^|(?<=[/.:@~_-]))"
+_AT_THE_FRONT: Final = r"(?:^|(?<=[/:]))"
 _NEWEST: Final = (99, 0)
 _MOST_FOUND: Final = 4_096
 """The names of models that are kept in mind with what was found for them."""
@@ -145,10 +146,12 @@ def _names() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
+    begins = _AT_THE_FRONT if name.startswith("^") else _BEGINS
+    name = name.removeprefix("^")
     parts = re.split(r"(-?\{version\}|\{word\})", name)
     made = {"{version}": _VERSION, "-{version}": _VERSION, "{word}": _WORD}
     end = r"(?![a-z])" if parts[-1] else ""
-    return re.compile(_BEGINS + "".join(made.get(part) or re.escape(part) for part in parts) + end)
+    return re.compile(begins + "".join(made.get(part) or re.escape(part) for part in parts) + end)
 
 
 def model_named(name: str) -> Model:

@@ -96,14 +96,15 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
-    if request.effort:
-        facts = replace(facts, effort=request.effort)
-    if refused:
-        facts = replace(facts, refused=refused)
-    if request.tools or request.images or "stop" in facts.decisive:
-        facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
     if (search := request.fields.get("web_search_options")) is not None:
         facts = replace(facts, search=search_asked(search))
+    if request.effort or refused or request.tools or request.images or "stop" in facts.decisive:
+        facts = replace(
+            facts,
+            effort=request.effort,
+            refused=refused or {},
+            counts=Counts(stops_in(request), request.tools, request.images),
+        )
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:

@@ -77,6 +77,8 @@ def test_a_version_of_tomorrow_inherits_the_newest_row(today: str, tomorrow: str
         ("gpt-35-turbo", "gpt-3.5", None),
         ("openai/gpt-oss-120b", "gpt-oss", None),
         ("o3-mini", "o", (3, 0)),
+        ("ft:o4-mini-2025-04-16:acme", "o", (4, 0)),
+        ("openbmb/MiniCPM-o-2_6", "", None),
         ("omni-moderation", "", None),
         ("claude-3-5-sonnet-20241022", "claude", (3, 5)),
         ("claude-opus-4-20250514", "claude", (4, 0)),
