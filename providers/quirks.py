@@ -50,6 +50,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     most_stops: int | None = None
     most_tools: int | None = None
     most_images: int | None = None
+    most_output_tokens: int | None = None
     reasons: bool = False
     efforts: tuple[str, ...] = ()
     thinking: Thinking = ""
@@ -90,6 +91,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     most_stops: int | None = None
     most_tools: int | None = None
     most_images: int | None = None
+    most_output_tokens: int | None = None
     reasons: bool | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Thinking | None = None

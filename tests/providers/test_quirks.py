@@ -5,7 +5,7 @@ from typing import Final, get_args
 
 import pytest
 
-from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking
+from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking, most_output_tokens
 from providers.quirks import BEGUN_ANSWER, Quirks, media_type, model_named, quirks_of, read_table
 from providers.target import Deployment, DeploymentKind, Limits
 
@@ -166,3 +166,15 @@ def test_media_types_have_the_names_that_providers_know() -> None:
         "image/jpeg",
         "image/png",
     ]
+
+
+def test_the_longest_answer_of_a_model_that_no_table_has_is_its_familys() -> None:
+    """Known only where each of a target's deployments tells it."""
+
+    def one(kind: DeploymentKind, model: str, address: str = "") -> Deployment:
+        return Deployment(deployment_id="a/b", target_id="a", kind=kind, base_url=address, upstream_model=model)
+
+    claude, gpt = one("litellm", "anthropic/claude-opus-9"), one("openai", "gpt-9", OPENAI)
+    assert most_output_tokens([claude]) == most_output_tokens([claude, gpt]) == 128_000
+    assert most_output_tokens([claude, one("openai", "gpt-9", "https://elsewhere.example/v1")]) is None
+    assert most_output_tokens([]) is None
