@@ -295,12 +295,14 @@ class AccountStore:
         expires_at: datetime | None = None,
         role: Role = "member",
         models: Iterable[str] | None = None,
+        replaces: str = "",
     ) -> MintedKey:
         """Create a key for a team, for some of its models only if they are given. The plaintext is in the result and is stored nowhere.
+        `replaces` is the id of the key that it follows.
 
         Raises UnknownTeam, BadName or BadSetting.
         """
-        minted = mint_key(pepper, random_bytes=self._random_bytes)
+        minted = mint_key(pepper, replaces=replaces, random_bytes=self._random_bytes)
         values = {
             "key_id": minted.key_id,
             "team_id": team_id,
@@ -381,7 +383,13 @@ class AccountStore:
         if not old.works_at(now):
             raise UnknownKeyId(f"the key {key_id[:80]!r} is revoked or expired; make a new one")
         minted = await self.create_key(
-            team_id, old.name, pepper, expires_at=old.expires_at, role=old.role, models=old.models
+            team_id,
+            old.name,
+            pepper,
+            expires_at=old.expires_at,
+            role=old.role,
+            models=old.models,
+            replaces=key_id,
         )
         if overlap_s <= 0:
             await self.revoke_key(key_id)

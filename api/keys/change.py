@@ -8,19 +8,12 @@ from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
 from accounts.caller import Role
 from accounts.keys import MintedKey, Pepper
 from accounts.store import AccountStore, KeyRecord, TeamRecord, utc_now
-from api.budgets import change as budgets
-from api.limits import change as limits
 from api.web.changing import changing, check_may_change, looking
-from cost.budgets.store import BudgetStore, new_budget_id
-from proxy.admit.limits.rules import Place, Rule
-from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
 
 MAX_LIVE_KEYS: Final = 1_000
@@ -119,8 +112,8 @@ async def rotate_key(
     may_all: bool,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey]:
-    """Create a key in the place of an old one, which works for `overlap_s` more. Limits and budgets are copied; the new
-    budgets start at zero spend. Raises BadRequest and KeyNotFound.
+    """Create a key in the place of an old one, which works for `overlap_s` more. Both are one key to limits and budgets
+    (`settings.key_ids`). Raises BadRequest and KeyNotFound.
     """
     if not 0 <= overlap_s <= MAX_OVERLAP_S:
         raise BadRequest(f"The overlap is between 0 and {MAX_OVERLAP_S} seconds (30 days).", param="overlap_s")
@@ -138,10 +131,6 @@ async def rotate_key(
         made = await store.key_of(owner, team.team_id, minted.key_id)
         change.tell("key", key_id, audit_record(old), audit_record(await store.key_of(owner, team.team_id, key_id)))
         change.tell("key", made.key_id, None, audit_record(made))
-        keys = await store.keys_of(owner, team.team_id)
-        dead = frozenset(key.key_id for key in keys if key.name == old.name and not key.works_at(clock()))
-        await _hand_over_limits(change, team, key_id, made.key_id, dead)
-        await _hand_over_budgets(change, team, key_id, made.key_id, dead)
     return made, minted
 
 
@@ -316,36 +305,3 @@ def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
         raise BadRequest("The expiry needs its time zone, such as 2027-01-31T00:00:00Z.", param="expires_at")
     if expires_at <= now:
         raise BadRequest("The expiry lies in the past; choose a later day, or none.", param="expires_at")
-
-
-async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copy the old key's limits to the new one, and remove those of expired and revoked keys of the name, which
-    rotations would pile up.
-    """
-    store = LimitStore(change.within)
-    for rule in await store.of_team(team.organisation_id, team.team_id):
-        if rule.place.scope != "key":
-            continue
-        if rule.place.scope_id == old_id:
-            place = Place("key", new_id, rule.place.model)
-            await store.put(Rule(place=place, limits=rule.limits))
-            change.tell("limit", str(place), None, limits.audit_record(rule))
-        if rule.place.scope_id in dead:
-            await store.remove(rule.place)
-            change.tell("limit", str(rule.place), limits.audit_record(rule), None)
-
-
-async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copy the old key's budgets to the new one, and remove those of expired and revoked keys of the name."""
-    store = BudgetStore(change.within)
-    for standing in await store.of_team(team.organisation_id, team.team_id, sorted({old_id, *dead})):
-        budget = standing.budget
-        if budget.scope != "key":
-            continue
-        if budget.scope_id == old_id:
-            made = msgspec.structs.replace(budget, budget_id=new_budget_id(), scope_id=new_id)
-            await store.put(made)
-            change.tell("budget", made.budget_id, None, budgets.audit_record(made))
-        if budget.scope_id in dead:
-            await store.remove(budget.budget_id, team.organisation_id)
-            change.tell("budget", budget.budget_id, budgets.audit_record(budget), None)

@@ -10,6 +10,7 @@ from cost.budgets.budget_errors import BadBudget, UnknownBudget
 from cost.budgets.periods import Period, end_us, start_us
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd
+from settings.key_ids import first_id
 
 Scope = Literal["organisation", "team", "key", "tag"]
 Kind = Literal["hard", "soft"]
@@ -44,6 +45,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     limit_nanousd: int
     on_exhausted: OnExhausted = "refuse"
     webhook: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scope == "key":
+            # A rotated key goes on with the budget of the first.
+            msgspec.structs.force_setattr(self, "scope_id", first_id(self.scope_id))
 
     @property
     def hard(self) -> bool:

@@ -23,6 +23,7 @@ from cost.budgets.periods import PERIODS, end_us
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import AttemptKey, Entry
 from cost.times import moment, wall_us
+from settings.key_ids import first_id
 
 _log: Final = logging.getLogger(__name__)
 
@@ -385,7 +386,7 @@ class BudgetReservations:
         index = self._index
         found = index.get(("organisation", organisation_id), ())
         found += index.get(("team", team_id), ())
-        found += index.get(("key", key_id), ())
+        found += index.get(("key", first_id(key_id)), ())
         return found + index.get(("tag", tag_id(organisation_id, tag)), ()) if tag else found
 
     def _refuse_spent(self, budgets: Sequence[_LocalBudget], amount_nanousd: int) -> None:

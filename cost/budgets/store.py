@@ -15,6 +15,7 @@ from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
 from cost.tables import BudgetGrant, BudgetRow, rollup_day
 from cost.times import wall_us
+from settings.key_ids import first_id
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
@@ -121,7 +122,7 @@ class BudgetStore:
             used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
             mine = or_(
                 _in_scope("team", [team_id]),
-                _in_scope("key", key_ids),
+                _in_scope("key", sorted(set(map(first_id, key_ids)))),
                 _in_scope("tag", [tag_id(organisation_id, tag) for tag in used]),
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)

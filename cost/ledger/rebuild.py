@@ -11,6 +11,7 @@ from cost.ledger.rollups import (
     SPEND_KEY,
     SPENT_ORIGINS,
     counted,
+    first_ids,
     ledger_groups,
     ledger_key,
     ledger_sums,
@@ -65,7 +66,7 @@ def _day_of_hours(day_us: int) -> Any:
 
 def _spent(dimension: DimensionRow, day_us: int) -> Any:
     days = rollup_day.c
-    given = days[dimension.column]
+    given = first_ids(days[dimension.column]) if dimension.rotates else days[dimension.column]
     scope_id = days.organisation_id + "/" + given if dimension.callers_own else given
     sums = select(literal(dimension.name), scope_id, literal(day_us), func.sum(days.cost_nanousd))
     return sums.where(days.start_us == day_us, days.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)

@@ -20,6 +20,7 @@ from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US
+from settings.key_ids import FIRST_CHARS, SEPARATOR, first_id
 
 LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
@@ -100,7 +101,7 @@ def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
         if found["origin"] not in SPENT_ORIGINS:
             continue
         for each in BUDGETED:
-            value = found[each.column]
+            value = first_id(found[each.column]) if each.rotates else found[each.column]
             if value:
                 scope_id = f"{found['organisation_id']}/{value}" if each.callers_own else value
                 place = (each.name, scope_id, found["start_us"])
@@ -189,6 +190,11 @@ def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:
     """Return `ROLLUP_KEY` for entries of the hour or day that begins at `start_us`."""
     start = literal(start_us).label("start_us")
     return tuple(start if name == "start_us" else getattr(LedgerEntry, name) for name in ROLLUP_KEY)
+
+
+def first_ids(key_id: ColumnElement[str]) -> ColumnElement[str]:
+    """Return `settings.key_ids.first_id` as SQL."""
+    return case((key_id.contains(SEPARATOR, autoescape=True), func.substr(key_id, 1, FIRST_CHARS)), else_=key_id)
 
 
 def ledger_groups() -> list[ColumnElement[Any]]:

@@ -18,11 +18,15 @@ from cost.budgets.memory import MemoryGrants
 from cost.budgets.store import BudgetStore
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import Entry, orphan_settlement, void_of
+from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
+from cost.ledger.verify import Difference
 from cost.tables import Boot
 from cost.times import DAY_US
+from settings.key_ids import successor_id
 from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget, ends_of
 from tests.cost.entries import reserve, until
+from tests.cost.ledger.verified import verify
 
 HOUR_US = 3_600_000_000
 
@@ -31,6 +35,7 @@ class Real:
     """Processes on one database."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
         self.budgets = BudgetStore(engine)
         self.grants = GrantStore(engine)
         self.store = LedgerStore(engine)
@@ -105,6 +110,35 @@ async def test_a_crowd_gets_exactly_what_there_is(real: Real, limit: int) -> Non
     assert not await process.reserve("late", 1)
     await process.holds.tidy()
     assert (await real.standing()).held_nanousd == 0
+
+
+async def test_a_rotated_key_goes_on_with_its_budget(real: Real) -> None:
+    """What the first key spent and holds is missing for its successors, at once, and the roll-ups are sound."""
+    first = "key_0123456789ab"
+    second, third = successor_id(first, "key_aaaaaaaaaaaa"), successor_id("key_0123456789ab.x", "key_bbbbbbbbbbbb")
+    await real.set(10, scope="key", scope_id=second)
+    process, other = real.process(), real.process("boot2")
+    assert await process.reserve("r1", 4, key_id=first)
+    process.settle("r1", 4, key_id=first)
+    await process.drain()
+    assert (await real.standing()).spent_nanousd == 4
+    assert await process.reserve("r2", 3, key_id=first)
+    await process.holds.tidy()
+    await process.holds.tidy()
+    assert not await other.reserve("r3", 4, key_id=second)
+    assert await other.reserve("r4", 3, key_id=third)
+    other.settle("r4", 3, key_id=third)
+    await other.drain()
+    assert (await real.standing()).spent_nanousd == 7
+    assert await _wrong_sums(real) == []
+    await rebuild(real.engine, 0, NOON_US + DAY_US)
+    assert (await real.standing()).spent_nanousd == 7
+    assert await _wrong_sums(real) == []
+
+
+async def _wrong_sums(real: Real) -> list[Difference]:
+    found = await verify(real.engine, 0, NOON_US + DAY_US)
+    return [each for each in found if each.table.startswith("spend")]
 
 
 async def test_a_crowd_on_several_budgets_gets_exactly_what_the_tightest_has(real: Real) -> None:
