@@ -66,6 +66,7 @@ class _LocalBudget:
         "granted",
         "held",
         "lacking",
+        "left",
         "removed",
         "scarce",
         "spent",
@@ -94,6 +95,8 @@ class _LocalBudget:
         self.scarce = False
         self.lacking = False
         """True if the last change refused at least one hold for want of this budget."""
+        self.left = 0
+        """What one more hold could have been of then."""
         self.removed = False
 
     @property
@@ -121,6 +124,7 @@ class _LocalBudget:
 
     def exceeded(self, now_us: int) -> BudgetExceeded:
         resets_us = end_us(self.budget.period, now_us)
+        left = self.left if self.lacking else self.budget.limit_nanousd - self.spent - self.floor
         return BudgetExceeded(
             scope=self.budget.scope,
             scope_id=self.budget.shown_id,
@@ -130,6 +134,7 @@ class _LocalBudget:
             downgrade=self.budget.on_exhausted == "downgrade",
             spent=self.is_spent(now_us),
             retry_after_s=(resets_us - now_us) / 1_000_000,
+            left_nanousd=max(0, left),
         )
 
 
@@ -399,7 +404,9 @@ class BudgetReservations:
         # A budget whose `on_exhausted` is `refuse` takes precedence over one that would downgrade.
         local = next((local for local in lacking if local.budget.on_exhausted == "refuse"), lacking[0])
         self._refused(local.budget.scope)
-        return local.exceeded(self.now_us())
+        told = local.exceeded(now_us := self.now_us())
+        told.left_nanousd = min(each.exceeded(now_us).left_nanousd for each in lacking)
+        return told
 
     # Taking and dropping holds.
 
@@ -542,7 +549,7 @@ class BudgetReservations:
         # What was booked since the request may be missing from `spent` in the answer: take it off here.
         local.granted = grant.granted_nanousd - booked_nanousd
         local.stored = grant.granted_nanousd
-        local.scarce, local.lacking = grant.scarce, grant.lacking
+        local.scarce, local.lacking, local.left = grant.scarce, grant.lacking, grant.left_nanousd
         local.learn(grant.room.budget, grant.room.spent_nanousd, at_us)
 
     @staticmethod

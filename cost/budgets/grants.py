@@ -72,6 +72,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """True if at least one waiting hold was refused because this budget had too little."""
     scarce: bool
     """True if less was granted than the process would have been given of an ample budget."""
+    left_nanousd: int = 0
+    """What one more hold could have been of."""
 
 
 class Grants(Protocol):
@@ -134,6 +136,7 @@ def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: boo
         granted_nanousd=ask.floor_nanousd + taken_nanousd + ahead,
         lacking=lacking,
         scarce=lacking or ahead < liked,
+        left_nanousd=max(0, after),
     )
 
 
