@@ -54,6 +54,8 @@ class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None
     created_at: datetime
     settings: TeamSettings = TeamSettings()
+    blocked_at: datetime | None = None
+    """Since when its keys are refused for now."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +72,11 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     models: list[str] | None = None
     """The only models it may use, of its team's; None for all of those."""
+    blocked_at: datetime | None = None
+    """Since when it is refused for now."""
 
     def works_at(self, moment: datetime) -> bool:
-        """Return True when the key is neither revoked nor expired at that moment."""
+        """Return True when the key is neither revoked nor expired at that moment; a block is for now only."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
 
@@ -91,6 +95,13 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
     models: list[str] | None = None
+    blocked_at: datetime | None = None
+    team_blocked_at: datetime | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """True while the key or its team is blocked."""
+        return self.blocked_at is not None or self.team_blocked_at is not None
 
     @property
     def caller(self) -> Caller:
@@ -280,6 +291,15 @@ class AccountStore:
             else team.allowed_models,
         )
 
+    async def block_team(self, organisation_id: str, team_id: str, *, blocked: bool) -> TeamRecord:
+        """Refuse all of a team's keys from now on, or let them work again; a second block keeps the first time. Raises UnknownTeam."""
+        mine = (col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        other = col(Team.blocked_at).is_(None) if blocked else col(Team.blocked_at).is_not(None)
+        async with self._engine.begin() as connection:
+            moment = self._clock() if blocked else None
+            await connection.execute(update(Team).where(*mine, other).values(blocked_at=moment))
+        return await self.team_of(organisation_id, team_id)
+
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
         """Return each team's current learning setting, by team id; teams that do not exist are left out."""
         async with self._engine.connect() as connection:
@@ -414,6 +434,16 @@ class AccountStore:
         listed = None if models is None else sorted(set(models))
         return await self._change_key(organisation_id, team_id, key_id, models=listed)
 
+    async def block_key(self, organisation_id: str, team_id: str, key_id: str, *, blocked: bool) -> KeyRecord:
+        """Refuse a key from now on, or let it work again; a second block keeps the first time. Raises UnknownKeyId, also for a revoked
+        key.
+        """
+        found = await self.key_of(organisation_id, team_id, key_id)
+        if (found.blocked_at is not None) == blocked:
+            return found
+        moment = self._clock() if blocked else None
+        return await self._change_key(organisation_id, team_id, key_id, blocked_at=moment)
+
     async def _change_key(self, organisation_id: str, team_id: str, key_id: str, **values: object) -> KeyRecord:
         change = update(ApiKey).where(
             col(ApiKey.key_id) == key_id,
@@ -442,7 +472,7 @@ class AccountStore:
     async def caller_of(self, key_id: str) -> Caller | None:
         """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
         key = await self._stored_key(col(ApiKey.key_id) == key_id)
-        if key is None or key.revoked_at is not None:
+        if key is None or key.revoked_at is not None or key.blocked:
             return None
         return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
 
@@ -502,6 +532,7 @@ _TEAM_COLUMNS: Final = (
     col(Team.name),
     col(Team.allowed_models),
     col(Team.created_at),
+    col(Team.blocked_at),
     *_SETTINGS_COLUMNS,
 )
 _KEY_COLUMNS: Final = (
@@ -515,8 +546,9 @@ _KEY_COLUMNS: Final = (
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
     col(ApiKey.models),
+    col(ApiKey.blocked_at),
 )
-_STORED_COLUMNS: Final = (
+_STORED_COLUMNS: Final[tuple[Any, ...]] = (
     col(ApiKey.key_id),
     col(ApiKey.name),
     col(ApiKey.digest),
@@ -526,6 +558,8 @@ _STORED_COLUMNS: Final = (
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
     col(ApiKey.models),
+    col(ApiKey.blocked_at),
+    col(Team.blocked_at).label("team_blocked_at"),
     col(Team.organisation_id),
     col(Team.allowed_models),
     *_SETTINGS_COLUMNS,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
+from accounts.errors import DirectoryUnavailable, KeyBlocked, MalformedKey, UnknownKey
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import (
     AnswerLost,
@@ -401,6 +401,7 @@ class DeadlineExceeded(Refused, status=504, code="deadline_exceeded"):
 FAULTS: Final[Mapping[type[BaseException], Fault]] = {
     MalformedKey: fault_of(401, "invalid_api_key"),
     UnknownKey: fault_of(401, "invalid_api_key"),
+    KeyBlocked: fault_of(403, "key_blocked"),
     BudgetExceeded: fault_of(402, "budget_exceeded"),
     UnpricedUnderBudget: fault_of(402, "unpriced_under_budget"),
     BudgetsUnavailable: fault_of(503, "budgets_unavailable"),

@@ -5,7 +5,7 @@ change the whole organisation, so only administrators create, rotate or revoke t
 """
 
 from collections.abc import Callable, Container, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from accounts.audit.entry import Actor
@@ -21,6 +21,7 @@ MAX_LIVE_KEYS: Final = 1_000
 MAX_MODELS: Final = 1_000
 MAX_OVERLAP_S: Final = 30 * 86_400
 _TRIES: Final = 3
+_SAME_END: Final = timedelta(minutes=1)
 
 
 async def put_key(
@@ -33,16 +34,22 @@ async def put_key(
     may_all: bool,
     role: Role = "member",
     expires_at: datetime | None = None,
+    life_s: int | None = None,
     models: Sequence[str] | None = None,
     known: Container[str] | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey | None]:
     """Ensure that the team has a working key of this name and expiry. The second value is None where it existed: a
-    secret is known only at creation. Raises NameTaken for a key of another role.
+    secret is known only at creation. `life_s` in place of `expires_at` counts from the key's creation. Raises NameTaken for a key of
+    another role.
     """
+    if life_s is not None and expires_at is not None:
+        raise BadRequest("A key ends at `expires_at` or after `expires_in_s`; send one of them.", param="expires_in_s")
     check_models(models, known)
     for _ in range(_TRIES):
-        found = await _update_existing(log, actor, team, name, role, expires_at, models, may_all=may_all, clock=clock)
+        found = await _update_existing(
+            log, actor, team, name, role, expires_at, models, life_s=life_s, may_all=may_all, clock=clock
+        )
         if found is not None:
             return found, None
         try:
@@ -54,7 +61,7 @@ async def put_key(
                 pepper,
                 may_all=may_all,
                 role=role,
-                expires_at=expires_at,
+                expires_at=expires_at if life_s is None else ends_after(clock(), life_s),
                 models=models,
                 clock=clock,
             )
@@ -123,6 +130,8 @@ async def rotate_key(
         old = await _changeable_key(store, team, key_id, may_all=may_all)
         if not old.works_at(clock()):
             raise KeyNotFound("This key works no more, so there is nothing to replace; make a new key.")
+        if old.blocked_at is not None:
+            raise BadRequest("This key is blocked, and its successor would not be; unblock it first.")
         newest = newest_working(await store.keys_of(owner, team.team_id), old.name, clock())
         if newest is not None and newest.key_id != key_id:
             # A form that is sent twice replaces once.
@@ -196,6 +205,29 @@ async def revoke_key(
     return after
 
 
+async def block_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    *,
+    blocked: bool,
+    may_all: bool,
+    reason: str = "",
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Refuse a key until it is unblocked, or unblock it. Idempotent. Servers follow within `accounts.fresh_s`."""
+    action = "key.blocked" if blocked else "key.unblocked"
+    async with changing(log, actor, action, team.organisation_id, team_id=team.team_id, reason=reason) as change:
+        store = AccountStore(change.within, clock=clock)
+        before = await _changeable_key(store, team, key_id, may_all=may_all)
+        if not before.works_at(clock()):
+            raise KeyNotFound("This key works no more, blocked or not; make a new key.")
+        after = await store.block_key(team.organisation_id, team.team_id, key_id, blocked=blocked)
+        change.tell("key", key_id, audit_record(before), audit_record(after))
+    return after
+
+
 async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:
     """Return a team's keys, oldest first."""
     async with looking():
@@ -206,6 +238,14 @@ async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRec
     """Return one of a team's keys. Raises KeyNotFound."""
     async with looking():
         return await store.key_of(team.organisation_id, team.team_id, key_id)
+
+
+def ends_after(created_at: datetime, life_s: int) -> datetime:
+    """Return the expiry of a key that lives so many seconds. Raises BadRequest beyond the calendar."""
+    try:
+        return created_at + timedelta(seconds=life_s)
+    except OverflowError as error:
+        raise BadRequest("The key would live beyond the calendar; leave its end out instead.") from error
 
 
 def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord | None:
@@ -222,6 +262,7 @@ def audit_record(key: KeyRecord) -> dict[str, Any]:
         "last4": key.last4,
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
+        "blocked_at": key.blocked_at,
     }
 
 
@@ -234,6 +275,7 @@ async def _update_existing(
     expires_at: datetime | None,
     models: Sequence[str] | None,
     *,
+    life_s: int | None,
     may_all: bool,
     clock: Callable[[], datetime],
 ) -> KeyRecord | None:
@@ -254,6 +296,11 @@ async def _update_existing(
             check_may_change(found, may_all=may_all)
             before, found = found, await store.set_key_models(owner, team.team_id, found.key_id, wanted)
             change.tell("key", found.key_id, audit_record(before), audit_record(found))
+        if life_s is not None:
+            expires_at = ends_after(found.created_at, life_s)
+            if found.expires_at is not None and abs(found.expires_at - expires_at) < _SAME_END:
+                # Its end was counted a moment before it was stored.
+                return found
         if found.expires_at == expires_at:
             return found
         check_may_change(found, may_all=may_all)

@@ -1,5 +1,6 @@
 """/v1/admin over a socket: what administrators' keys set, how often, and who may not."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,6 +100,51 @@ async def test_a_key_is_rotated_and_revoked(gateway: Running) -> None:
     assert (await actions(gateway)).count("key.revoked") == 1
     gone = await call(gateway, "GET", "/teams/team_a/keys/nothing", admin)
     assert (gone.status, gone.code) == (404, "key_not_found")
+
+
+async def test_keys_and_teams_are_blocked_for_a_while(gateway: Running) -> None:
+    """Whoever is blocked gets 403 with the code and words of it, until it is unblocked; twice is once; it is in the log."""
+    await gateway.accounts.create_team("other")
+    admin = await key_of(gateway, "admin", "other")
+    made = (await call(gateway, "PUT", "/teams/team_a/keys/ci", admin)).body
+    for place, shown in (("/teams/team_a/keys/ci", "key"), ("/teams/team_a", "team")):
+        for _ in range(2):
+            told = await call(gateway, "POST", f"{place}/block", admin, {"reason": "it leaked"})
+            assert (told.status, told.body["blocked_at"] is None) == (200, False)
+        refused = await until_status(gateway, made["key"], 403)
+        assert (refused.code, shown in refused.body["error"]["message"]) == ("key_blocked", True)
+        if shown == "key":
+            assert told.body["state"] == "blocked"
+            again = await call(gateway, "POST", f"{place}/rotate", admin, {"overlap_s": 0})
+            assert (again.status, "unblock it first" in again.body["error"]["message"]) == (400, True)
+        told = await call(gateway, "POST", f"{place}/unblock", admin, {})
+        assert (told.status, told.body["blocked_at"]) == (200, None)
+        await until_status(gateway, made["key"], 200)
+    log = [each for each in await actions(gateway) if "block" in each]
+    assert log == ["key.blocked", "key.unblocked", "team.blocked", "team.unblocked"]
+
+
+async def until_status(gateway: Running, key: str, status: int) -> Any:
+    """The answer to this key, once it is the expected one: servers follow within seconds."""
+    async with asyncio.timeout(30):
+        while True:
+            told = await call(gateway, "GET", "/teams/team_a", key)
+            if told.status == status:
+                return told
+            await asyncio.sleep(0.05)
+
+
+async def test_a_lifetime_counts_from_creation(gateway: Running) -> None:
+    """The same body twice is one end and one entry; beside `expires_at`, or beyond the calendar, it is refused."""
+    admin = await key_of(gateway, "admin")
+    for _ in range(2):
+        told = (await call(gateway, "PUT", "/teams/team_a/keys/ci", admin, {"expires_in_s": 86_400})).body
+        created, ends = datetime.fromisoformat(told["created_at"]), datetime.fromisoformat(told["expires_at"])
+        assert timedelta(hours=23, minutes=59) < ends - created <= timedelta(days=1)
+    assert await actions(gateway) == ["key.created"]
+    for bad in ({"expires_in_s": 5, "expires_at": LATER}, {"expires_in_s": 10**12}, {"expires_in_s": 0}):
+        refused = await call(gateway, "PUT", "/teams/team_a/keys/ci", admin, bad)
+        assert (refused.status, refused.param) == (400, "expires_in_s")
 
 
 @in_turn("overlap_s", [-1, 31 * 86_400, 1.5, "1", None])
