@@ -26,7 +26,7 @@ class BudgetExceeded(Exception):
         scope_id: str,
         period_adjective: str,
         limit_nanousd: int,
-        resets_at: datetime,
+        resets_at: datetime | None,
         downgrade: bool = False,
         spent: bool = True,
         retry_after_s: float = 0.0,
@@ -54,7 +54,10 @@ class BudgetExceeded(Exception):
         """True if the budget's owner prefers the cheapest capable target to a refusal."""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self._why, self.advice, f"It resets at {self.resets_at:%Y-%m-%dT%H:%M:%SZ}.")))
+        renewed = "It does not renew; its owner can raise it or pay in."
+        if self.resets_at is not None:
+            renewed = f"It resets at {self.resets_at:%Y-%m-%dT%H:%M:%SZ}."
+        return " ".join(filter(None, (self._why, self.advice, renewed)))
 
 
 class BudgetsUnavailable(Exception):

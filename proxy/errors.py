@@ -530,7 +530,7 @@ def _refused(error: Refused) -> ErrorReply:
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
     """Render a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
     reply = _reply(fault, str(error), should_retry=False)
-    if isinstance(error, UnpricedUnderBudget):
+    if isinstance(error, UnpricedUnderBudget) or error.resets_at is None:
         return reply
     headers = (
         (b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()),

@@ -93,13 +93,13 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
 
 
 @router.post(f"{_PLACE}/{{key}}/block", **described("Block a key", takes=BlockKey, gives={200: KeyOut}, example={}))
-async def block(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
+async def block_one_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
     """Refuse a key with 403 until it is unblocked; every server follows within seconds."""
     return await _blocked(desk, key, blocked=True)
 
 
 @router.post(f"{_PLACE}/{{key}}/unblock", **described("Unblock a key", takes=BlockKey, gives={200: KeyOut}, example={}))
-async def unblock(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
+async def unblock_one_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
     """Let a blocked key work again."""
     return await _blocked(desk, key, blocked=False)
 

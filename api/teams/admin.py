@@ -63,7 +63,7 @@ async def set_team(
 @router.post(
     f"{PREFIX}/teams/{{team_id}}/block", **described("Block a team", takes=BlockTeam, gives={200: TeamOut}, example={})
 )
-async def block(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
+async def block_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
     """Refuse all keys of a team with 403 until it is unblocked; every server follows within seconds."""
     return await _blocked(desk, blocked=True)
 
@@ -72,7 +72,7 @@ async def block(desk: Annotated[AdminRequest, Depends(admin("organisation.change
     f"{PREFIX}/teams/{{team_id}}/unblock",
     **described("Unblock a team", takes=BlockTeam, gives={200: TeamOut}, example={}),
 )
-async def unblock(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
+async def unblock_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
     """Let a blocked team's keys work again."""
     return await _blocked(desk, blocked=False)
 

@@ -28,7 +28,7 @@ from api.web.address import base_url
 from api.web.changing import looking
 from api.web.reading import reading
 from cost.budgets.budget import Budget, BudgetStatus, Kind
-from cost.budgets.periods import Period
+from cost.budgets.periods import PERIODS, Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.reports.keys import KeyUse, read_key_use
 from dashboards.limits.limit_fields import (
@@ -391,8 +391,8 @@ def _budget_row(standing: BudgetStatus) -> dict[str, Any]:
     budget = standing.budget
     return {
         "id": budget.budget_id,
-        "words": f"{budget.kind.capitalize()}, each {budget.period}",
-        "limit": budget.limit_nanousd,
+        "words": f"{budget.kind.capitalize()}, {PERIODS[budget.period].every}",
+        "limit": standing.limit_nanousd,
         "spent": standing.spent_nanousd,
         "share": standing.share,
         "tone": {"open": "good", "warning": "warn", "spent": "bad"}[standing.state],

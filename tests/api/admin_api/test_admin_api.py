@@ -196,6 +196,41 @@ async def test_people_and_members_are_put(gateway: Running) -> None:
     assert (unknown.status, unknown.code) == (404, "person_not_found")
 
 
+async def test_budgets_are_raised_and_topped_up(gateway: Running) -> None:
+    """A raise shows beside the limit, and ends; a top-up of the same id is paid in once; other budgets take none."""
+    admin = await key_of(gateway, "admin")
+    budget = {"scope": "team", "scope_id": "team_a", "period": "month", "limit_usd": 5, "kind": "hard"}
+    await call(gateway, "PUT", "/budgets/b1", admin, budget)
+    raised = await call(gateway, "POST", "/budgets/b1/raise", admin, {"limit_usd": 8.5, "until": LATER})
+    assert (raised.status, raised.body["limit_usd"], raised.body["raised_limit_usd"]) == (200, 5, 8.5)
+    assert (raised.body["left_usd"], raised.body["raised_until"]) == (8.5, LATER)
+    again = await call(gateway, "PUT", "/budgets/b1", admin, budget)
+    assert (again.status, again.body["raised_limit_usd"]) == (200, 8.5)
+    for bad in (
+        {"limit_usd": 1},
+        {"until": LATER},
+        {"limit_usd": 1, "until": "2020-01-01T00:00:00Z"},
+        {"limit_usd": -1, "until": LATER},
+    ):
+        assert (await call(gateway, "POST", "/budgets/b1/raise", admin, bad)).status == 400
+    ended = await call(gateway, "POST", "/budgets/b1/raise", admin, {})
+    assert (ended.status, ended.body["raised_until"]) == (200, None)
+    assert (await call(gateway, "POST", "/budgets/b1/topups", admin, {"amount_usd": 5})).status == 400
+    for status in (201, 200):
+        assert (await call(gateway, "PUT", "/budgets/b2", admin, {**budget, "period": "prepaid"})).status == status
+    for status in (201, 200):
+        paid = await call(gateway, "POST", "/budgets/b2/topups", admin, {"amount_usd": 2.5, "id": "i1", "note": "Q4"})
+        assert (paid.status, paid.body["limit_usd"], paid.body["resets_at"]) == (status, 7.5, None)
+    listed = (await call(gateway, "GET", "/budgets/b2/topups", admin)).body["data"]
+    assert [(each["id"], each["amount_usd"], each["note"]) for each in listed] == [("first", 5, ""), ("i1", 2.5, "Q4")]
+    assert (
+        await call(gateway, "PUT", "/budgets/b2", admin, {**budget, "period": "prepaid", "limit_usd": 9})
+    ).status == 400
+    assert (await call(gateway, "POST", "/budgets/b9/topups", admin, {"amount_usd": 1})).code == "budget_not_found"
+    log = [each for each in await actions(gateway) if each != "budget.set"]
+    assert log == ["budget.raised", "budget.raised", "budget.topped_up"]
+
+
 async def test_budgets_and_limits_are_put(gateway: Running) -> None:
     """Exact amounts; what was put is what is read; after DELETE it is not found."""
     admin = await key_of(gateway, "admin")
