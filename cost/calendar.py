@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
-from cost.times import moment
+from cost.times import DAY_US, QUARTER_US, moment
 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 WEEKDAYS: Final[tuple[Weekday, ...]] = get_args(Weekday)
@@ -42,14 +42,25 @@ class Calendar(msgspec.Struct, frozen=True):
         """Return the first day of the week of a day."""
         return day - timedelta(days=(day.weekday() - WEEKDAYS.index(self.week_start)) % _WEEK_DAYS)
 
-    def days(self, from_us: int, to_us: int) -> list[int]:
-        """Return the first microsecond of each local day that touches a time, and of the day after."""
-        day = self.day(from_us)
-        starts: list[int] = []
-        while not starts or starts[-1] < to_us:
-            starts.append(self.start(day))
-            day += timedelta(days=1)
-        return starts
+    def offset_us(self, at_us: int) -> int:
+        """Return how far the local clock is ahead of UTC at a moment."""
+        ahead = moment(at_us).astimezone(_zone(self.time_zone)).utcoffset()
+        return 0 if ahead is None else ahead // _MICROSECOND
+
+    def offsets(self, from_us: int, to_us: int) -> tuple[tuple[int, int], ...]:
+        """Return the local clock's offsets within a time, each with the moment from which it holds."""
+        found = [(from_us, self.offset_us(from_us))]
+        for day_us in range(from_us, to_us, DAY_US):
+            low, high = day_us, min(day_us + DAY_US, to_us)
+            if self.offset_us(high) == found[-1][1]:
+                continue
+            while high - low > QUARTER_US:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self.offset_us(middle) == found[-1][1] else (low, middle)
+            # Clocks are set at quarters of an hour.
+            high -= high % QUARTER_US
+            found.append((high, self.offset_us(high)))
+        return tuple(found)
 
 
 UTC_CALENDAR: Final = Calendar()

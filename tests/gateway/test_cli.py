@@ -94,6 +94,18 @@ def test_teams_and_keys_from_first_to_last() -> None:
     assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
 
 
+def test_an_organisations_calendar_is_set_from_a_day_on() -> None:
+    """By a zone's name; a day that has begun, and what is no zone, are refused; UTC stays what was told before."""
+    (usual,) = json.loads(_ok("organisations", "calendar", "--json"))
+    assert (usual["time_zone"], usual["week_start"], usual["from"]) == ("UTC", "monday", None)
+    zone = ("organisations", "calendar", "default", "--time-zone")
+    told = _ok(*zone, "Asia/Kolkata", "--week-start", "sunday", "--from", "2090-01-01")
+    assert "2089-12-31T18:30:00Z" in told
+    assert "IANA" in _fails(*zone, "India")
+    assert "later day" in _fails(*zone, "Asia/Kolkata", "--from", "2020-01-01")
+    assert "no organisation" in _fails("organisations", "calendar", "acme", "--time-zone", "UTC")
+
+
 def test_keys_and_teams_are_blocked_and_keys_end() -> None:
     """Blocked and unblocked by id, and a key's end set, moved and lifted by date or by time from now."""
     _ok("teams", "create", "team_a")
