@@ -18,6 +18,7 @@ from api.web.parameters import Parameter, Parameters, day, listed, moment, text,
 from api.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
 from cost.calendar import UTC_CALENDAR, Calendar, UnknownTimeZone, check_time_zone
 from cost.calendars import calendars_of
+from cost.currency import SecondCurrency, second_currency
 from cost.dimensions import OFFERED, TIMES, Dimension, UsageFilters
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
@@ -211,11 +212,13 @@ async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
     query = msgspec.structs.replace(query, limit=_LEDGER_ROWS if query.in_ledger else _EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
+    currency = second_currency(gateway.config().cost.shown_currency)
     if kind == CSV:
         name = f"usage-{iso(query.start_us)[:10]}-{iso(query.end_us)[:10]}.csv"
         headers["content-disposition"] = f'attachment; filename="{name}"'
-        lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query)  # noqa: E731
-        heading = csv_line([*_fields(query), *_FIGURES]).encode()
+        lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query, currency)  # noqa: E731
+        shown = [] if currency is None else [f"cost{currency.column}"]
+        heading = csv_line([*_fields(query), *_FIGURES, *shown]).encode()
         media_type = "text/csv; charset=utf-8; header=present"
     else:
         lines, heading, media_type = (lambda page: _json_lines(page, query)), b"", NDJSON
@@ -240,12 +243,16 @@ async def _pages(
     raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
 
 
-def _csv_lines(page: UsagePage, query: UsageQuery) -> bytes:
-    return "".join(csv_line(_cells(row, query)) for row in page.rows).encode()
+def _csv_lines(page: UsagePage, query: UsageQuery, currency: SecondCurrency | None) -> bytes:
+    return "".join(csv_line(_cells(row, query, currency)) for row in page.rows).encode()
 
 
-def _cells(row: UsageRow, query: UsageQuery) -> list[Cell]:
-    return list(_as_row(row, query).values())
+def _cells(row: UsageRow, query: UsageQuery, currency: SecondCurrency | None) -> list[Cell]:
+    cells = list(_as_row(row, query).values())
+    if currency is None:
+        return cells
+    cost = row.sums.known_cost_nanousd
+    return [*cells, None if cost is None else currency.of(cost)]
 
 
 def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
