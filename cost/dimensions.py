@@ -52,6 +52,8 @@ class DimensionRow(NamedTuple):
     """True if showback and exports are divided by it."""
     posted: bool = False
     """True if corrections, true-ups and reconciliations are divided by it."""
+    rotates: bool = False
+    """True if one value may replace another, whose spending it goes on with (`settings.key_ids`)."""
     rolled_up: bool = True
     """False for what has too many values for the roll-ups: it is read from the ledger, for fewer days at once."""
     later: bool = False
@@ -71,7 +73,7 @@ class DimensionRow(NamedTuple):
 DIMENSIONS: Final = (
     DimensionRow("organisation", "organisation_id", 64, posted=True),
     DimensionRow("team", "team_id", 64, "Team", "team_id", on_pages=True, posted=True),
-    DimensionRow("key", "key_id", 64, "Key", "key_id", searched_as="key", on_pages=True, posted=True),
+    DimensionRow("key", "key_id", 64, "Key", "key_id", searched_as="key", on_pages=True, posted=True, rotates=True),
     DimensionRow("model", "target_id", 200, "Model", "model", searched_as="target", on_pages=True, posted=True),
     DimensionRow("provider", "provider", 200, "Provider", "provider", on_pages=True, posted=True),
     DimensionRow("tier", "tier", 32, "Tier", "tier", searched_as="tier", on_pages=True, posted=True),

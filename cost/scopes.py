@@ -6,7 +6,7 @@ A new scope is a name in `Scope` and its row here. What it spent is then summed 
 and pages offer it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -14,6 +14,7 @@ import msgspec
 
 from cost.dimensions import BY_NAME, Dimension
 from cost.end_users import booked
+from settings.key_ids import first_id
 
 Scope = Literal["organisation", "team", "key", "tag", "end_user", "model", "provider", "team_model", "team_provider"]
 ANY: Final = "*"
@@ -60,6 +61,11 @@ class ScopeRow(NamedTuple):
     def rolled_up(self) -> bool:
         """True if the roll-ups have its sums; otherwise they are the ledger's."""
         return BY_NAME[self.dimension].rolled_up
+
+    @property
+    def rotates(self) -> bool:
+        """True if one value goes on with another one's spending, as a key does after its rotation."""
+        return BY_NAME[self.dimension].rotates
 
     def id_of(self, spender: Any) -> str:
         """Return the scope id of an entry or a `Spender`; empty where it has no such value."""
@@ -117,9 +123,14 @@ SCOPES: Final = (
     ScopeRow("team_model", "model", "team", "model", of_target=True),
     ScopeRow("team_provider", "provider", "team", "provider", of_target=True),
 )
-_GETTERS: Final = {
-    each.name: (attrgetter(each.column), attrgetter(each.owner_column or each.column)) for each in SCOPES
-}
+
+
+def _value_getter(scope: ScopeRow) -> Callable[[Any], str]:
+    get = attrgetter(scope.column)
+    return (lambda spender: first_id(get(spender))) if scope.rotates else get
+
+
+_GETTERS: Final = {each.name: (_value_getter(each), attrgetter(each.owner_column or each.column)) for each in SCOPES}
 ROWS: Final[Mapping[Scope, ScopeRow]] = {each.name: each for each in SCOPES}
 LONGEST_ID: Final = max(
     BY_NAME[each.dimension].width + (0 if each.owner is None else 1 + BY_NAME[each.owner].width) for each in SCOPES

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.ledger.rollups import (
     MONTH_KEY,
+    QUARTER_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
     counted,
@@ -17,7 +18,9 @@ from cost.ledger.rollups import (
     ledger_key,
     ledger_sums,
     month_sums,
+    quarter_sums,
     spend_day,
+    spend_quarter,
     spend_sums,
 )
 from cost.ledger.verify import next_day
@@ -25,7 +28,9 @@ from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, month_of
 
 # Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
-_LOCK: Final = text("LOCK TABLE rollup_hour, rollup_day, spend_day, end_user_month IN SHARE ROW EXCLUSIVE MODE")
+_LOCK: Final = text(
+    "LOCK TABLE rollup_hour, rollup_day, spend_day, spend_quarter, end_user_month IN SHARE ROW EXCLUSIVE MODE"
+)
 _COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
 
 
@@ -65,12 +70,16 @@ async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
         within = (table.c.start_us >= day_us, table.c.start_us < day_us + DAY_US)
         await connection.execute(delete(table).where(*within))
     await connection.execute(delete(spend_day).where(spend_day.c.day_us == day_us))
+    start = spend_quarter.c.start_us
+    await connection.execute(delete(spend_quarter).where(start >= day_us, start < day_us + DAY_US))
     for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
         sums = select(*ledger_key(hour_us), *ledger_sums()).where(counted(hour_us, hour_us + HOUR_US))
         await connection.execute(insert(rollup_hour).from_select(_COLUMNS, sums.group_by(*ledger_groups())))
     await connection.execute(insert(rollup_day).from_select(_COLUMNS, _day_of_hours(day_us)))
     for sums in spend_sums(day_us):
         await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], sums))
+    for sums in quarter_sums(day_us):
+        await connection.execute(insert(spend_quarter).from_select([*QUARTER_KEY, "spent_nanousd"], sums))
 
 
 def _day_of_hours(day_us: int) -> Any:

@@ -18,9 +18,19 @@ from sqlmodel import col
 
 from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
-from cost.scopes import SCOPES
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, EndUserMonth, LedgerEntry, SpendDay, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US, month_of, next_month
+from cost.scopes import SCOPES, ScopeRow
+from cost.tables import (
+    ROLLUP_DIMENSIONS,
+    ROLLUP_SUMS,
+    EndUserMonth,
+    LedgerEntry,
+    SpendDay,
+    SpendQuarter,
+    rollup_day,
+    rollup_hour,
+)
+from cost.times import DAY_US, HOUR_US, QUARTER_US, month_of, next_month
+from settings.key_ids import FIRST_CHARS, SEPARATOR
 
 LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
@@ -35,6 +45,7 @@ ROLLUP_KEY: Final = (
 """Dimensions in the order of the primary key."""
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
 MONTH_KEY: Final = ("team_id", "month_us", "end_user")
+QUARTER_KEY: Final = ("scope", "scope_id", "start_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
 _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
@@ -46,14 +57,17 @@ MonthSums = dict[tuple[str, int, str], int]
 
 spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
 end_user_month: Final[Table] = EndUserMonth.__table__  # type: ignore[attr-defined]
+_ledger: Final[Table] = LedgerEntry.__table__  # type: ignore[attr-defined]
+spend_quarter: Final[Table] = SpendQuarter.__table__  # type: ignore[attr-defined]
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """Amounts that a batch of entries adds to each of the four tables, by key."""
+    """Amounts that a batch of entries adds to each of the five tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
     spend: SpendSums
+    quarters: SpendSums
     months: MonthSums
     """By team, month and end user."""
 
@@ -79,15 +93,18 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     alike: dict[tuple[int, tuple[Any, ...]], list[Entry]] = {}
     for entry in entries:
         if entry.entry != "reserve":
-            alike.setdefault((entry.at_us // HOUR_US, _kind(entry)), []).append(entry)
-    hours: dict[RollupKey, Sums] = {}
-    spend: SpendSums = {}
-    for (hour, kind), group in alike.items():
-        add(hours, (kind[0], hour * HOUR_US, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
+            alike.setdefault((entry.at_us // QUARTER_US, _kind(entry)), []).append(entry)
+    quarters: dict[RollupKey, Sums] = {}
+    alone: SpendSums = {}
+    for (quarter, kind), group in alike.items():
+        start_us = quarter * QUARTER_US
+        add(quarters, (kind[0], start_us, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
         if kind[_ORIGIN] in SPENT_ORIGINS:
-            _add_spend(spend, group)
+            _add_spend(alone, group, start_us)
+    hours = _summed(quarters, HOUR_US)
     days = days_of(hours)
-    return RollupDeltas(hours, days, spend_of(days) | spend, months_of(spend))
+    alone_days = _spend_by_day(alone)
+    return RollupDeltas(hours, days, spend_of(days) | alone_days, spend_of(quarters) | alone, months_of(alone_days))
 
 
 def months_of(spend: SpendSums) -> MonthSums:
@@ -101,13 +118,21 @@ def months_of(spend: SpendSums) -> MonthSums:
     return months
 
 
-def _add_spend(spend: SpendSums, alike: Iterable[Entry]) -> None:
-    """Add the daily spend of what the roll-ups do not have; a hundred thousand end users have a row a day each here alone."""
+def _add_spend(spend: SpendSums, alike: Iterable[Entry], start_us: int) -> None:
+    """Add the spend of what the roll-ups do not have; a hundred thousand end users have rows of their own here alone."""
     for entry in alike:
         for each in _SPENT_ALONE:
             if scope_id := each.id_of(entry):
-                place = (each.name, scope_id, entry.at_us - entry.at_us % DAY_US)
+                place = (each.name, scope_id, start_us)
                 spend[place] = spend.get(place, 0) + (entry.cost_nanousd or 0)
+
+
+def _spend_by_day(quarters: SpendSums) -> SpendSums:
+    days: SpendSums = {}
+    for (scope, scope_id, start_us), amount in quarters.items():
+        place = (scope, scope_id, start_us - start_us % DAY_US)
+        days[place] = days.get(place, 0) + amount
+    return days
 
 
 def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
@@ -118,15 +143,20 @@ def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
 
 def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
     """Return hourly sums added up to UTC days."""
-    days: dict[RollupKey, Sums] = {}
-    for key, sums in hours.items():
+    return _summed(hours, DAY_US)
+
+
+def _summed(parts: Mapping[RollupKey, Sums], length_us: int) -> dict[RollupKey, Sums]:
+    """Return sums added up to longer times."""
+    found: dict[RollupKey, Sums] = {}
+    for key, sums in parts.items():
         start_us = key[_START]
-        add(days, (key[0], start_us - start_us % DAY_US, *key[2:]), sums)
-    return days
+        add(found, (key[0], start_us - start_us % length_us, *key[2:]), sums)
+    return found
 
 
 def spend_of(days: Mapping[RollupKey, Sums]) -> SpendSums:
-    """Return the daily spend per (scope, scope id, day) of what may have a budget and is rolled up; an empty value gets no row."""
+    """Return the spend per (scope, scope id, start) of what may have a budget and is rolled up; an empty value gets no row."""
     spend: SpendSums = {}
     for key, sums in days.items():
         found = dict(zip(ROLLUP_KEY, key, strict=True))
@@ -223,6 +253,11 @@ def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:
     return tuple(start if name == "start_us" else getattr(LedgerEntry, name) for name in ROLLUP_KEY)
 
 
+def first_ids(key_id: ColumnElement[str]) -> ColumnElement[str]:
+    """Return `settings.key_ids.first_id` as SQL."""
+    return case((key_id.contains(SEPARATOR, autoescape=True), func.substr(key_id, 1, FIRST_CHARS)), else_=key_id)
+
+
 def ledger_groups() -> list[ColumnElement[Any]]:
     """Return the GROUP BY columns within one hour or day of the ledger."""
     return [getattr(LedgerEntry, name) for name in ROLLUP_KEY if name != "start_us"]
@@ -237,14 +272,27 @@ def spend_sums(day_us: int, *, rolled_up: bool = True) -> Iterator[Any]:
     """Yield the queries for the day's rows of `spend_day`, a scope each, from its roll-ups and from the ledger; without
     `rolled_up` those from the ledger alone.
     """
-    ledger: Table = LedgerEntry.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
     for each in SCOPES if rolled_up else _SPENT_ALONE:
-        source = rollup_day.c if each.rolled_up else ledger.c
+        source = rollup_day.c if each.rolled_up else _ledger.c
         within = rollup_day.c.start_us == day_us if each.rolled_up else counted(day_us, day_us + DAY_US)
-        value = source[each.column]
-        scope_id = source[each.owner_column] + "/" + value if each.owner_column else value
-        sums = select(literal(each.name), scope_id, literal(day_us), func.sum(func.coalesce(source.cost_nanousd, 0)))
-        yield sums.where(within, source.origin.in_(SPENT_ORIGINS), value != "").group_by(scope_id)
+        yield _spend_sum(each, source, literal(day_us)).where(within)
+
+
+def quarter_sums(from_us: int, length_us: int = DAY_US, *, rolled_up: bool = True) -> Iterator[Any]:
+    """Yield the queries for the rows of `spend_quarter` in a time, a scope each, from the ledger; without `rolled_up` those of
+    what the roll-ups do not have.
+    """
+    start = col(LedgerEntry.at_us) - col(LedgerEntry.at_us) % QUARTER_US
+    for each in SCOPES if rolled_up else _SPENT_ALONE:
+        yield _spend_sum(each, _ledger.c, start).where(counted(from_us, from_us + length_us)).group_by(start)
+
+
+def _spend_sum(scope: ScopeRow, source: Any, start: Any) -> Any:
+    given = source[scope.column]
+    value = first_ids(given) if scope.rotates else given
+    scope_id = source[scope.owner_column] + "/" + value if scope.owner_column else value
+    sums = select(literal(scope.name), scope_id, start, func.sum(func.coalesce(source.cost_nanousd, 0)))
+    return sums.where(source.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)
 
 
 def month_sums(month_us: int) -> Any:
@@ -262,12 +310,13 @@ _TABLES: Final = (
     (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
     (spend_day, SPEND_KEY, ("spent_nanousd",)),
     (end_user_month, MONTH_KEY, ("spent_nanousd",)),
+    (spend_quarter, QUARTER_KEY, ("spent_nanousd",)),
 )
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
-    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.months)
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.months, rolled.quarters)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
 

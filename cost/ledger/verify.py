@@ -17,6 +17,7 @@ from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
     MONTH_KEY,
+    QUARTER_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
     Sums,
@@ -28,8 +29,10 @@ from cost.ledger.rollups import (
     ledger_key,
     ledger_sums,
     month_sums,
+    quarter_sums,
     spend_day,
     spend_of,
+    spend_quarter,
     spend_sums,
 )
 from cost.meters import METER_COLUMNS
@@ -135,7 +138,13 @@ async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> int | None:
     """Return the start of the next day that has anything in the ledger or a roll-up; None if there is none."""
-    times = (col(LedgerEntry.at_us), rollup_hour.c.start_us, rollup_day.c.start_us, spend_day.c.day_us)
+    times = (
+        col(LedgerEntry.at_us),
+        rollup_hour.c.start_us,
+        rollup_day.c.start_us,
+        spend_day.c.day_us,
+        spend_quarter.c.start_us,
+    )
     queries = (select(func.min(time)).where(time >= start_us, time < end_us) for time in times)
     found = [await connection.scalar(query) for query in queries]
     first = min((at_us for at_us in found if at_us is not None), default=None)
@@ -150,6 +159,7 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await findings.look("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found)
         for key, sums in days_of(hours).items():
             add(days, key, sums)
+        await _check_quarters(connection, hour_us, hours, findings)
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
@@ -173,6 +183,22 @@ async def _check_months(
         query = select(end_user_month).where(end_user_month.c.month_us == month_us)
         found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
         await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
+
+
+async def _check_quarters(
+    connection: AsyncConnection, hour_us: int, hours: dict[tuple[Any, ...], Sums], findings: _Findings
+) -> None:
+    """Compare the spend by quarters of an hour, hour by hour."""
+    start = spend_quarter.c.start_us
+    key = (spend_quarter.c.scope, spend_quarter.c.scope_id)
+    query = select(*key, func.sum(spend_quarter.c.spent_nanousd)).where(start >= hour_us, start < hour_us + HOUR_US)
+    found = {(*row[:2], hour_us): (int(row[2]),) for row in await connection.execute(query.group_by(*key))}
+    spent = {each: (amount,) for each, amount in (await asyncio.to_thread(spend_of, hours)).items()}
+    for sums in quarter_sums(hour_us, HOUR_US, rolled_up=False):
+        async for scope, scope_id, _, amount in await connection.stream(sums):
+            place = (scope, scope_id, hour_us)
+            spent[place] = (spent.get(place, (0,))[0] + int(amount),)
+    await findings.look("spend_quarter", QUARTER_KEY, ("spent_nanousd",), spent, found)
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:

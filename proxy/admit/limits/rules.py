@@ -9,6 +9,7 @@ from cost.end_users import BOOKED
 from cost.scopes import ANY, ROWS
 from proxy.admit.limits.limit import Limits, Scope
 from proxy.admit.limits.limit_tables import MODEL_CHARS, SCOPE_ID_CHARS
+from settings.key_ids import first_id
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 OWN_SCOPES: Final = tuple(scope for scope in SCOPES if scope != "model")
@@ -51,6 +52,11 @@ class Place(msgspec.Struct, frozen=True):
     scope: Scope
     scope_id: str
     model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scope == "key":
+            # A rotated key goes on with the limits of the first, and with what it used of them.
+            msgspec.structs.force_setattr(self, "scope_id", first_id(self.scope_id))
 
     def __str__(self) -> str:
         if self.scope == "model":
