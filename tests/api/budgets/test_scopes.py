@@ -94,6 +94,7 @@ async def test_a_spent_target_is_passed_over(gateway: Running, scope: str, scope
     admin = await key_of(gateway, "admin")
     body = {"scope": scope, "scope_id": scope_id, "period": "month", "limit_usd": TINY, "kind": "hard"}
     assert (await call(gateway, "PUT", "/budgets/b", admin, body))[0] == 200
+    await until(lambda: not gateway.data.holds._unbooked)
     await gateway.data.holds.poll()
     status, told, _ = await ask(gateway, "dear")
     assert (status, "is used up" in told["error"]["message"]) == (402, True)
