@@ -52,12 +52,8 @@ class DimensionRow(NamedTuple):
     """True if showback and exports are divided by it."""
     posted: bool = False
     """True if corrections, true-ups and reconciliations are divided by it."""
-    budgeted: bool = False
-    """True if it may have a budget, so that `spend_day` has its sums."""
     rotates: bool = False
     """True if one value may replace another, whose spending it goes on with (`settings.key_ids`)."""
-    callers_own: bool = False
-    """True if callers choose the values, so that two organisations may have the same."""
     rolled_up: bool = True
     """False for what has too many values for the roll-ups: it is read from the ledger, for fewer days at once."""
     later: bool = False
@@ -75,20 +71,9 @@ class DimensionRow(NamedTuple):
 
 
 DIMENSIONS: Final = (
-    DimensionRow("organisation", "organisation_id", 64, posted=True, budgeted=True),
-    DimensionRow("team", "team_id", 64, "Team", "team_id", on_pages=True, posted=True, budgeted=True),
-    DimensionRow(
-        "key",
-        "key_id",
-        64,
-        "Key",
-        "key_id",
-        searched_as="key",
-        on_pages=True,
-        posted=True,
-        budgeted=True,
-        rotates=True,
-    ),
+    DimensionRow("organisation", "organisation_id", 64, posted=True),
+    DimensionRow("team", "team_id", 64, "Team", "team_id", on_pages=True, posted=True),
+    DimensionRow("key", "key_id", 64, "Key", "key_id", searched_as="key", on_pages=True, posted=True, rotates=True),
     DimensionRow("model", "target_id", 200, "Model", "model", searched_as="target", on_pages=True, posted=True),
     DimensionRow("provider", "provider", 200, "Provider", "provider", on_pages=True, posted=True),
     DimensionRow("tier", "tier", 32, "Tier", "tier", searched_as="tier", on_pages=True, posted=True),
@@ -102,15 +87,13 @@ DIMENSIONS: Final = (
         searched_as="tag",
         on_pages=True,
         posted=True,
-        budgeted=True,
-        callers_own=True,
     ),
     DimensionRow("price_version", "price_version", 200, posted=True),
     DimensionRow("pool", "pool", 64, posted=True),
     DimensionRow("origin", "origin", 16, "Origin"),
     DimensionRow("unit", "unit", 64, "Unit", "unit", example="second", later=True),
     # A team may have a hundred thousand of them, and each would make a row of every hour, key and model.
-    DimensionRow("end_user", "end_user", 64, "End user", "end_user", callers_own=True, rolled_up=False),
+    DimensionRow("end_user", "end_user", 64, "End user", "end_user", rolled_up=False),
 )
 """All dimensions but time, in the order of the roll-ups' columns."""
 
@@ -127,7 +110,6 @@ OFFERED: Final = tuple(each for each in DIMENSIONS if each.field)
 ON_PAGES: Final[Mapping[Dimension, DimensionRow]] = {each.name: each for each in DIMENSIONS if each.on_pages}
 REQUEST_FILTERS: Final[Mapping[str, str]] = {each.searched_as: each.column for each in DIMENSIONS if each.searched_as}
 """Columns that requests are searched by, by the parameter's name."""
-BUDGETED: Final = tuple(each for each in DIMENSIONS if each.budgeted)
 POSTED_COLUMNS: Final = tuple(each.column for each in DIMENSIONS if each.posted)
 """Columns that postings are divided by, one field of `PostedGroup` each."""
 

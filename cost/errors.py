@@ -3,6 +3,8 @@
 from datetime import datetime
 from decimal import Decimal
 
+from cost.scopes import ROWS, Scope
+
 
 class LedgerUnavailable(Exception):
     """The attempt cannot be booked and must not be made: the journal is full, closed or cannot be written."""
@@ -22,7 +24,7 @@ class BudgetExceeded(Exception):
     def __init__(
         self,
         *,
-        scope: str,
+        scope: Scope,
         scope_id: str,
         period_adjective: str,
         limit_nanousd: int,
@@ -34,9 +36,9 @@ class BudgetExceeded(Exception):
     ) -> None:
         exact = Decimal(limit_nanousd) / 1_000_000_000
         limit = f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"
-        whose = f"The {period_adjective} budget of {scope} `{scope_id}` ({limit})"
+        budget = f"The {period_adjective} budget of {ROWS[scope].in_words(scope_id)} ({limit})"
         why = "is used up." if spent else "has no room left for what this request may cost."
-        self._why = f"{whose} {why}"
+        self._why = f"{budget} {why}"
         self.advice = "" if spent else "A smaller `max_tokens` or a cheaper model may still fit."
         """What its caller may do; whoever knows the request says it better."""
         super().__init__(self._why)

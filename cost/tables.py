@@ -21,8 +21,10 @@ from sqlmodel import Field, SQLModel
 
 from cost.dimensions import ROLLED_UP
 from cost.meters import LATER_COLUMNS, METER_COLUMNS, TOKEN_COLUMNS
+from cost.scopes import LONGEST_ID
 
 _ID = 200
+_BUDGET_ID = 64
 """Width of id columns: wider than the gateway's own ids, because some come from callers and configurations."""
 _PRICE = 2 * _ID + 1
 """Width of `target@version`."""
@@ -193,18 +195,37 @@ rollup_day = _rollup("rollup_day")
 
 
 class SpendDay(SQLModel, table=True):
-    """Spend of an organisation, team, key or tag on one UTC day, which budgets read.
+    """Spend of one scope of `cost.scopes` on one UTC day, which budgets read.
 
     It has everything of the ledger that was booked to a request or corrected since, but no true-up and no idle GPU: a
-    budget counts at the planned rate. A tag's id is `organisation/tag`.
+    budget counts at the planned rate.
     """
 
     __tablename__: ClassVar[str] = "spend_day"
-    __table_args__ = (PrimaryKeyConstraint("scope", "scope_id", "day_us", name="pk_spend_day"),)
+    __table_args__ = (
+        PrimaryKeyConstraint("scope", "scope_id", "day_us", name="pk_spend_day"),
+        # A day may have a row of each of a hundred thousand end users.
+        Index("ix_spend_day_day_us", "day_us"),
+    )
 
     scope: str = Field(sa_column=Column(String(16), nullable=False))
-    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(LONGEST_ID), nullable=False))
     day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class EndUserMonth(SQLModel, table=True):
+    """Spend of one end user of a team in one UTC month, so that the largest are found without adding up the others."""
+
+    __tablename__: ClassVar[str] = "end_user_month"
+    __table_args__ = (
+        PrimaryKeyConstraint("team_id", "month_us", "end_user", name="pk_end_user_month"),
+        Index("ix_end_user_month_spent", "team_id", "month_us", "spent_nanousd"),
+    )
+
+    team_id: str = Field(sa_column=Column(String(64), nullable=False))
+    month_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    end_user: str = Field(sa_column=Column(String(64), nullable=False))
     spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
@@ -212,10 +233,13 @@ class SpendQuarter(SQLModel, table=True):
     """The same as `spend_day`, in a quarter of an hour: where a budget's hour, or a day of its time zone, begins or ends."""
 
     __tablename__: ClassVar[str] = "spend_quarter"
-    __table_args__ = (PrimaryKeyConstraint("scope", "scope_id", "start_us", name="pk_spend_quarter"),)
+    __table_args__ = (
+        PrimaryKeyConstraint("scope", "scope_id", "start_us", name="pk_spend_quarter"),
+        Index("ix_spend_quarter_start_us", "start_us"),
+    )
 
     scope: str = Field(sa_column=Column(String(16), nullable=False))
-    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(LONGEST_ID), nullable=False))
     start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
 
@@ -288,10 +312,10 @@ class BudgetRow(SQLModel, table=True):
     __tablename__: ClassVar[str] = "budget"
     __table_args__ = (UniqueConstraint("scope", "scope_id", "period", "kind", name="uq_budget_scope"),)
 
-    budget_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    budget_id: str = Field(sa_column=Column(String(_BUDGET_ID), primary_key=True))
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     scope: str = Field(sa_column=Column(String(16), nullable=False))
-    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(LONGEST_ID), nullable=False))
     period: str = Field(sa_column=Column(String(16), nullable=False))
     kind: str = Field(sa_column=Column(String(16), nullable=False))
     """`hard` or `soft`."""
@@ -344,7 +368,8 @@ class BudgetGrant(SQLModel, table=True):
     __tablename__: ClassVar[str] = "budget_grant"
     __table_args__ = (PrimaryKeyConstraint("budget_id", "boot_id", name="pk_budget_grant"),)
 
-    budget_id: str = Field(sa_column=Column(String(64), nullable=False))
+    budget_id: str = Field(sa_column=Column(String(_BUDGET_ID + 1 + LONGEST_ID), nullable=False))
+    """The budget's id; of one for each end user, with `/` and the scope id that this grant is of."""
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
     granted_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
 

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -26,6 +27,17 @@ def start_of(day: date) -> int:
 def day_of(at_us: int) -> date:
     """Return the UTC day that a microsecond lies in."""
     return _EPOCH + timedelta(days=at_us // DAY_US)
+
+
+@lru_cache(maxsize=64)
+def month_of(day_us: int) -> int:
+    """Return the first microsecond of the UTC month that a day is in."""
+    return start_of(day_of(day_us).replace(day=1))
+
+
+def next_month(month_us: int) -> int:
+    """Return the first microsecond of the month after."""
+    return month_of(month_us + 31 * DAY_US)
 
 
 def moment(at_us: int) -> datetime:

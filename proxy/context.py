@@ -1,12 +1,14 @@
 """The request context: everything known of one request, from its first byte to its settlement."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
 from accounts.caller import Caller
+from cost.dimensions import Dimension
+from cost.errors import BudgetExceeded
 from providers.wire import Operation
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
@@ -60,6 +62,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     admission: Admission | None = None
     bounded: bool = False
     """True when a hard budget holds money for it."""
+    spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = {}
+    """Models and providers that have no budget left for it."""
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []

@@ -241,7 +241,7 @@ class RequestPipeline:
             )
             return
         budgets = self._admission.look_at_budgets(caller, parsed.request)
-        context.bounded = budgets.bounded
+        context.bounded, context.spent_targets = budgets.bounded, budgets.spent_targets
         if context.admission is None:
             context.admission = await self._admission.take(caller, parsed, context.reply)
         # Plan and dispatch.
@@ -300,6 +300,7 @@ class RequestPipeline:
             in_flight=self.in_flight,
             downgraded=downgraded,
             bounded=context.bounded,
+            spent_targets=context.spent_targets,
             compared=self.shadow is not None and self.shadow.wants(caller, request.model, context.request_id),
             trace_headers=None if context.trace is None else context.trace.headers(),
             dry=dry,
@@ -312,11 +313,12 @@ class RequestPipeline:
         replaced once.
         """
         while True:
-            routed = context.routed = self.plan(context, caller, parsed, downgraded=downgraded)
             try:
+                routed = context.routed = self.plan(context, caller, parsed, downgraded=downgraded)
                 return await self._dispatch(context, routed)
             except BudgetExceeded as exceeded:
-                untried = routed.facts.alias != AUTO and not context.attempts and is_replaceable(routed.request)
+                named = not downgraded and parsed.request.model != AUTO
+                untried = named and not context.attempts and is_replaceable(parsed.request)
                 if not exceeded.downgrade or not untried:
                     raise
                 # What was wanted does not fit any more; the cheapest that is good enough may, which is planned as `auto`.

@@ -13,6 +13,7 @@ from cost.budgets.budget import Budget, BudgetStatus, checked
 from cost.budgets.budget_errors import UnknownBudget
 from cost.budgets.store import BudgetStore
 from cost.budgets.topups import Topup
+from cost.scopes import ROWS
 from cost.times import iso
 from proxy.errors import BadRequest, NotAllowed
 
@@ -41,7 +42,7 @@ async def put_budget(
             param="webhook",
         )
     owner = budget.organisation_id
-    team_id = budget.scope_id if budget.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+    team_id = ROWS[budget.scope].team_in(budget.scope_id) or ("" if only_keys_of is None else only_keys_of.team_id)
     async with changing(log, actor, "budget.set", owner, team_id=team_id, reason=reason) as change:
         store = BudgetStore(change.within)
         team_id = await _team_of(AccountStore(change.within), budget, only_keys_of)
@@ -118,7 +119,7 @@ async def remove_budget(
         if only_keys_of is not None:
             await _team_of(AccountStore(change.within), found, only_keys_of)
         await store.remove(budget_id, organisation_id)
-        team_id = found.scope_id if found.scope == "team" else "" if only_keys_of is None else only_keys_of.team_id
+        team_id = ROWS[found.scope].team_in(found.scope_id) or ("" if only_keys_of is None else only_keys_of.team_id)
         change.tell("budget", budget_id, audit_record(found), None, team_id=team_id)
     return found
 
@@ -161,17 +162,20 @@ async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRec
     """Return the team whose audit log the change also belongs to, or ''. A team or key of another organisation is not found."""
     owner = budget.organisation_id
     if only_keys_of is not None and budget.scope != "key":
-        raise NotAllowed("Only the organisation's administrators set budgets of teams, tags and the organisation.")
+        raise NotAllowed("Only the organisation's administrators set other budgets than those of a team's keys.")
     try:
-        if budget.scope == "team":
-            return (await accounts.team_of(owner, budget.scope_id)).team_id
+        if team_id := ROWS[budget.scope].team_in(budget.scope_id):
+            return (await accounts.team_of(owner, team_id)).team_id
         if budget.scope == "key":
             within = None if only_keys_of is None else only_keys_of.team_id
             key = await accounts.key_of(owner, within, budget.scope_id)
             check_may_change(key, may_all=only_keys_of is None)
             return key.team_id
     except (UnknownTeam, UnknownKeyId) as error:
-        raise no_such_place(budget.scope, budget.scope_id) from error
+        unknown = (
+            ("key", budget.scope_id) if budget.scope == "key" else ("team", ROWS[budget.scope].team_in(budget.scope_id))
+        )
+        raise no_such_place(*unknown) from error
     return ""
 
 

@@ -8,21 +8,21 @@ import msgspec
 
 from api.web.api_types import Reason
 from cost.budgets.alerts import dollars
-from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, Scope, limit_from_usd, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, limit_from_usd
 from cost.budgets.budget_errors import BadBudget
 from cost.budgets.periods import Period
 from cost.budgets.topups import MAX_NOTE, Topup
+from cost.scopes import LONGEST_ID, ROWS, Scope
 from cost.times import in_us, iso
 
-_MAX_ID: Final = 200
 _MAX_NAME: Final = 64
 
 
 class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of PUT /v1/budgets/{id}. A tag's `scope_id` is the tag alone."""
+    """The body of PUT /v1/budgets/{id}. `scope_id` is as people write it (`cost.scopes.ScopeRow.stored`)."""
 
     scope: Scope
-    scope_id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID)]
+    scope_id: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]
     period: Period
     limit_usd: Decimal
     kind: Kind = "soft"
@@ -30,13 +30,12 @@ class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     webhook: Annotated[str, msgspec.Meta(max_length=_MAX_NAME)] = ""
 
     def budget(self, budget_id: str, organisation_id: str) -> Budget:
-        """Return the body as a stored budget; a tag's id is prefixed with its organisation. Raises BadBudget."""
-        scope_id = tag_id(organisation_id, self.scope_id) if self.scope == "tag" else self.scope_id
+        """Return the body as a stored budget. Raises BadBudget."""
         return Budget(
             budget_id=budget_id,
             organisation_id=organisation_id,
             scope=self.scope,
-            scope_id=scope_id,
+            scope_id=ROWS[self.scope].stored(self.scope_id, organisation_id),
             period=self.period,
             kind=self.kind,
             limit_nanousd=limit_from_usd(self.limit_usd),
@@ -88,11 +87,9 @@ def parse_budget(body: bytes) -> EnteredBudget:
 def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
     found = budget_as_json(standing)
-    return (
-        found
-        if standing.budget.scope != "tag"
-        else {**found, "spent_usd": None, "held_usd": None, "left_usd": None, "share": None}
-    )
+    shared = ROWS[standing.budget.scope].owner == "organisation"
+    hidden = {"spent_usd": None, "held_usd": None, "left_usd": None, "share": None}
+    return {**found, **hidden} if shared else found
 
 
 def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
@@ -109,10 +106,11 @@ def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
         "limit_usd": Decimal(dollars(budget.limit_nanousd)),
         "on_exhausted": budget.on_exhausted,
         "webhook": budget.webhook or None,
-        "spent_usd": Decimal(dollars(standing.spent_nanousd)),
-        "held_usd": Decimal(dollars(standing.held_nanousd)),
-        "left_usd": Decimal(dollars(standing.limit_nanousd - standing.spent_nanousd)),
-        "share": standing.share,
+        # One for each end user has no spending itself.
+        "spent_usd": None if budget.for_each else Decimal(dollars(standing.spent_nanousd)),
+        "held_usd": None if budget.for_each else Decimal(dollars(standing.held_nanousd)),
+        "left_usd": None if budget.for_each else Decimal(dollars(standing.limit_nanousd - standing.spent_nanousd)),
+        "share": None if budget.for_each else standing.share,
         "state": standing.state,
         "period_start": None if standing.renews_us is None else iso(standing.start_us),
         "resets_at": None if standing.renews_us is None else iso(standing.renews_us),

@@ -12,22 +12,21 @@ from api.web.api_types import Deleted, Listed
 from api.web.openapi import PREFIX, described
 from api.web.parameters import text
 from proxy.admit.limits.limit import Scope
-from proxy.admit.limits.rules import ANY_ID, Place, Rule
+from proxy.admit.limits.rules import ANY_ID, OWN_SCOPES, SCOPES, Place, Rule, with_booked_user
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, NotAllowed
 
 router = APIRouter(tags=["limits"])
 
-_OWN: Final = ("organisation", "team", "key")
 _MODEL: Final = f"{PREFIX}/limits/model/{{model:path}}"
-_PLACE: Final = f"{PREFIX}/limits/{{scope}}/{{scope_id}}"
+_PLACE: Final = f"{PREFIX}/limits/{{scope}}/{{scope_id:path}}"
 _QUERY: Final = {"model": text("Only on this model, as callers name it.")}
 _EXAMPLE: Final = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "concurrency": 20}
 
 
 @router.get(f"{PREFIX}/limits", **described("List the limits that were set", gives={200: Listed[LimitOut]}))
 async def list_limits(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))]) -> Response:
-    """Return limits set for the organisation, its teams and its keys. Others have the configuration's."""
+    """Return limits set for the organisation, its teams, keys and end users. Others have the configuration's."""
     found = await read_limits(LimitStore(desk.gateway.database), desk.organisation_id)
     return desk.reply(Listed(data=[limit_out(each) for each in found]))
 
@@ -57,7 +56,7 @@ async def take_model_limit(desk: Annotated[AdminRequest, Depends(admin("operatio
 async def show_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], scope: str, scope_id: str
 ) -> Response:
-    """Return the limit of the organisation, a team, or a key."""
+    """Return the limit of the organisation, a team, a key, or an end user."""
     return await _show(desk, _place_of(desk, scope, scope_id))
 
 
@@ -68,7 +67,7 @@ async def show_limit(
 async def set_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """Replace the limit of the organisation, a team, or a key; every process follows within seconds."""
+    """Replace the limit of the organisation, a team, a key, or an end user; every process follows within seconds."""
     return await _set(desk, _place_of(desk, scope, scope_id))
 
 
@@ -76,7 +75,7 @@ async def set_limit(
 async def take_limit(
     desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], scope: str, scope_id: str
 ) -> Response:
-    """Remove the limit of the organisation, a team, or a key; the configuration's applies again."""
+    """Remove the limit of the organisation, a team, a key, or an end user; the configuration's applies again."""
     return await _take(desk, _place_of(desk, scope, scope_id))
 
 
@@ -111,12 +110,12 @@ def _check_may_change(desk: AdminRequest, place: Place) -> None:
 
 
 def _place_of(desk: AdminRequest, scope: str, scope_id: str) -> Place:
-    if scope not in _OWN:
-        raise BadRequest("A limit is for one of organisation, team, key, model.", param="scope")
+    if scope not in OWN_SCOPES:
+        raise BadRequest(f"A limit is for one of {', '.join(SCOPES)}.", param="scope")
     model = desk.request.query_params.get("model", "")
     if not model.isprintable():
         raise BadRequest("A model's name is printable.", param="model")
-    return Place(cast(Scope, scope), scope_id, model)
+    return with_booked_user(Place(cast(Scope, scope), scope_id, model))
 
 
 def _model(model: str) -> Place:

@@ -10,7 +10,7 @@ from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
 from api.web.changing import changing, check_may_change, looking, no_such_place
 from proxy.admit.limits.limit import Limits
-from proxy.admit.limits.rules import Place, Rule, check_limits
+from proxy.admit.limits.rules import Place, Rule, check_limits, check_place, team_of
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, LimitNotFound, NotAllowed
 
@@ -67,7 +67,7 @@ async def remove_limit(
 
 
 async def read_limits(store: LimitStore, organisation_id: str) -> list[Rule]:
-    """Return limits set for an organisation, its teams and their keys."""
+    """Return limits set for an organisation, its teams, their keys and end users."""
     async with looking():
         return await store.of_organisation(organisation_id)
 
@@ -94,14 +94,15 @@ def as_fields(limits: Limits) -> dict[str, int | None]:
 
 async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, only_keys_of: TeamRecord | None) -> str:
     """Return the team whose audit log the change also belongs to, or ''. A place of another organisation is not found."""
+    check_place(place)
     if only_keys_of is not None and place.scope != "key":
-        raise NotAllowed("Only the organisation's administrators set limits of teams and of the organisation.")
+        raise NotAllowed("Only the organisation's administrators set other limits than those of a team's keys.")
     try:
         match place.scope:
             case "organisation" if place.scope_id != organisation_id:
                 raise BadRequest(f"There is no organisation `{place.scope_id[:80]}`.", param="scope_id")
-            case "team":
-                return (await accounts.team_of(organisation_id, place.scope_id)).team_id
+            case "team" | "end_user":
+                return (await accounts.team_of(organisation_id, team_of(place))).team_id
             case "key":
                 within = None if only_keys_of is None else only_keys_of.team_id
                 key = await accounts.key_of(organisation_id, within, place.scope_id)
@@ -110,4 +111,5 @@ async def _team_of(accounts: AccountStore, organisation_id: str, place: Place, o
             case _:
                 return ""
     except (UnknownTeam, UnknownKeyId) as error:
-        raise no_such_place(place.scope, place.scope_id) from error
+        unknown = ("key", place.scope_id) if place.scope == "key" else ("team", team_of(place))
+        raise no_such_place(*unknown) from error

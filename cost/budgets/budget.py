@@ -1,6 +1,7 @@
 """The budget and its status: scope, period, limit, and what is spent and held of it."""
 
 import re
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Final, Literal
 
@@ -9,11 +10,12 @@ import msgspec
 from cost.budgets.budget_errors import BadBudget, UnknownBudget
 from cost.budgets.periods import PERIODS, Period, end_us, start_us
 from cost.calendar import UTC_CALENDAR, Calendar
+from cost.end_users import BOOKED
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd
+from cost.scopes import ANY, LONGEST_ID, ROWS, Scope
 from settings.key_ids import first_id
 
-Scope = Literal["organisation", "team", "key", "tag"]
 RAISE_FIELDS: Final = frozenset({"raised_nanousd", "raised_until_us"})
 """Fields that setting a budget leaves as they are: a raise is set for itself."""
 Kind = Literal["hard", "soft"]
@@ -29,14 +31,13 @@ _PERCENT: Final = 100
 _SHARE: Final = Decimal("0.0001")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _WEBHOOK: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
-_MAX_SCOPE_ID: Final = 200
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Spending limit of one organisation, team, key or tag in each period.
+    """Spending limit of one scope (`cost.scopes`) in each period.
 
-    The `scope_id` of a tag is `organisation/tag`. A `soft` budget only warns; a `hard` one is never overrun. `webhook`
-    names the configured destination of its warnings; empty sends none.
+    A `soft` budget only warns; a `hard` one is never overrun. `webhook` names the configured destination of its warnings; empty
+    sends none.
     """
 
     budget_id: str
@@ -68,8 +69,23 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown_id(self) -> str:
-        """Scope id without the organisation in front of a tag, which everybody who may see the budget knows."""
-        return self.scope_id.removeprefix(f"{self.organisation_id}/") if self.scope == "tag" else self.scope_id
+        """Scope id as people write it: without the organisation, which everybody who may see the budget knows."""
+        return ROWS[self.scope].shown(self.scope_id, self.organisation_id)
+
+    @property
+    def in_words(self) -> str:
+        """Whose budget it is, such as: model `gpt-4o` of team `payments`."""
+        return ROWS[self.scope].in_words(self.shown_id)
+
+    @property
+    def for_each(self) -> bool:
+        """True if it is one budget for each value that has none of its own, and so has no spending itself."""
+        row = ROWS[self.scope]
+        return row.each and (self.shown_id == ANY or self.scope_id.endswith(f"/{ANY}"))
+
+    def of_each(self, scope_id: str) -> "Budget":
+        """Return this budget as it holds for one of those that it is for."""
+        return msgspec.structs.replace(self, budget_id=f"{self.budget_id}/{scope_id}", scope_id=scope_id)
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +139,20 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         return "warning" if self.reached(_WARNING_PERCENT) else "open"
 
 
-def tag_id(organisation_id: str, tag: str) -> str:
-    """Return a tag's scope id, `organisation/tag`, since two organisations may use the same tag."""
-    return f"{organisation_id}/{tag}"
+def nearest(*levels: Iterable[Budget]) -> Iterator[Budget]:
+    """Yield the budgets that hold: of each period and kind those of the first level that has any."""
+    seen: set[tuple[Period, Kind]] = set()
+    for level in levels:
+        for budget in level:
+            if (kind := (budget.period, budget.kind)) not in seen:
+                seen.add(kind)
+                yield budget
+
+
+def split_id(budget_id: str) -> tuple[str, str]:
+    """Return the id of the stored budget, and the scope id of the one that `of_each` made it for; empty for none."""
+    stored, _, scope_id = budget_id.partition("/")
+    return stored, scope_id
 
 
 def limit_from_usd(dollars: Decimal | str | int) -> int:
@@ -150,14 +177,20 @@ def checked(budget: Budget) -> Budget:
     """Return the budget unchanged. Raises BadBudget when one of its fields is not valid."""
     if not _ID.match(budget.budget_id):
         raise BadBudget("a budget's id has 1 to 64 letters, digits, `_`, `.` or `-`")
-    if not 0 < len(budget.scope_id) <= _MAX_SCOPE_ID or not budget.scope_id.isprintable():
-        raise BadBudget(f"the id of a budget's {budget.scope} has 1 to {_MAX_SCOPE_ID} printable characters")
+    if not 0 < len(budget.scope_id) <= LONGEST_ID or not budget.scope_id.isprintable():
+        raise BadBudget(f"the id of a budget's {budget.scope} has 1 to {LONGEST_ID} printable characters")
+    if problem := _part_problem(budget):
+        raise BadBudget(problem)
     if budget.scope == "organisation" and budget.scope_id != budget.organisation_id:
         raise BadBudget("an organisation's budget is its own")
     if budget.scope == "tag" and not _is_tag(budget):
         raise BadBudget(f"a budget's tag is one that requests can have: {TAG_RULE}")
     if budget.webhook and not _WEBHOOK.match(budget.webhook):
         raise BadBudget("a webhook's name has 1 to 64 of a-z, 0-9, _ and -, as in the configuration")
+    if budget.webhook and budget.for_each:
+        raise BadBudget("a budget for each one warns nobody: that would be a message for each of them")
+    if budget.period == "prepaid" and budget.for_each:
+        raise BadBudget("what is paid in is one's own: a budget for each one is for a time")
     check_limit(budget.limit_nanousd)
     return budget
 
@@ -166,6 +199,25 @@ def check_limit(limit_nanousd: int) -> None:
     """Raise BadBudget for a limit that none can be."""
     if not 0 <= limit_nanousd <= MAX_LIMIT_NANOUSD:
         raise BadBudget(_LIMIT)
+
+
+def _part_problem(budget: Budget) -> str:
+    """Return what is wrong with the id of a part of somebody's spending; empty for nothing."""
+    row = ROWS[budget.scope]
+    if row.owner is None or (row.each and budget.shown_id == ANY):
+        return ""
+    owner, _, value = budget.scope_id.partition("/")
+    if not value or not owner or owner == ANY or (row.owner == "organisation" and owner != budget.organisation_id):
+        every = f", TEAM/{ANY} for each one of a team, or {ANY} for each one of every team" if row.each else ""
+        within = "TEAM/" if row.owner == "team" else ""
+        return f"the id of the budget of one {row.label} is {within}{row.dimension.upper()}{every}"
+    if value == ANY and not row.each:
+        return f"there is no budget for each {row.label}: name one"
+    if row.each and value != ANY and BOOKED.fullmatch(value) is None:
+        return "an end user is as the books have it; GET /v1/usage?group_by=end_user has those that called"
+    if row.of_target and budget.kind == "soft" and budget.on_exhausted == "downgrade":
+        return f"a soft budget of one {row.label} only warns; a hard one sends requests elsewhere"
+    return ""
 
 
 def _is_tag(budget: Budget) -> bool:

@@ -5,8 +5,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cost.budgets.budget import BudgetStatus, Scope
+from cost.budgets.budget import BudgetStatus
 from cost.prices import NANO_PER_USD
+from cost.scopes import Scope
 
 MAX_SHOWN: Final = 1_000
 
@@ -32,7 +33,7 @@ class BudgetMetrics:
         )
 
     def count_refusal(self, scope: Scope) -> None:
-        """Count one refusal. The label has four possible values, so its cardinality needs no cap."""
+        """Count one refusal. The label has few possible values, so its cardinality needs no cap."""
         self._refusals.labels(scope).inc()
 
     def set_budgets(self, standings: Sequence[BudgetStatus]) -> None:

@@ -11,20 +11,24 @@ it fits in both periods.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from cost.budgets.budget import Budget, BudgetStatus, Scope, tag_id
+from cost.budgets.budget import Budget, BudgetStatus, split_id
+from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import PERIODS, end_us
 from cost.calendar import UTC_CALENDAR, Calendar
+from cost.dimensions import Dimension
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import AttemptKey, Entry
+from cost.scopes import ROWS, Scope, Spender
 from cost.times import moment, wall_us
-from settings.key_ids import first_id
 
 _log: Final = logging.getLogger(__name__)
 
@@ -35,6 +39,12 @@ _IDLE_S: Final = 1.0
 _SETTLING_S: Final = 0.02
 """Pause before a second look: long enough for the drain to tell of a commit."""
 _MAX_WAITING: Final = 20_000
+_MAX_EACH: Final = 10_000
+"""Most budgets of single end users that are remembered; those that are needed now come on top."""
+_EACH_IDLE_US: Final = 600_000_000
+"""Time after its last use for which such a budget is remembered."""
+_AT_ONCE: Final = 500
+"""Most budgets whose grants one transaction gives back, and most of single end users that one poll reads."""
 _DUTY_PATIENCE: Final = 5
 """Timeout of a background duty, as a multiple of `patience_s`."""
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -52,6 +62,8 @@ class BudgetCheck(msgspec.Struct, frozen=True):
     """True if a soft budget is spent whose `on_exhausted` is `downgrade`: take the cheapest capable target."""
     hard: bool = False
     """True if a hard budget holds money for the request's attempts."""
+    spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = {}
+    """Models and providers whose hard budget is spent, by dimension and value: another target may still have room."""
 
 
 NOTHING: Final = BudgetCheck()
@@ -78,6 +90,7 @@ class _LocalBudget:
         "unbooked",
         "until_us",
         "used",
+        "used_at_us",
     )
 
     def __init__(self, budget: Budget) -> None:
@@ -99,6 +112,8 @@ class _LocalBudget:
         """True while its grant is being changed: nothing may be taken from it then."""
         self.used = 0
         """Held since grants were last given back, however it ended: the next second may need as much."""
+        self.used_at_us = 0
+        """When a request fell under it last; of one made for a single end user."""
         self.scarce = False
         self.lacking = False
         """True if the last change refused at least one hold for want of this budget."""
@@ -193,7 +208,12 @@ class BudgetReservations:
         self._look = look
         self._learned = False
         self._budgets: dict[str, _LocalBudget] = {}
-        self._index: dict[tuple[str, str], tuple[_LocalBudget, ...]] = {}
+        self._index = BudgetIndex()
+        self._of_targets: dict[tuple[Dimension, str], list[tuple[tuple[Dimension, str], _LocalBudget]]] = {}
+        """Hard budgets of models and providers, each with its dimension and value, by whose part of them it is."""
+        self._each: OrderedDict[str, _LocalBudget] = OrderedDict()
+        """Budgets that were made for single end users, the one used longest ago first."""
+        self._polled_us = 0
         self._open: dict[AttemptKey, _Hold] = {}
         self._unbooked: dict[AttemptKey, _Hold] = {}
         self._waiting: list[_Waiter] = []
@@ -207,21 +227,36 @@ class BudgetReservations:
 
     # Called for each request.
 
-    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck:
-        """Return whether a caller's budgets are spent, as of the last poll; no query."""
+    def check(self, spender: Spender) -> BudgetCheck:
+        """Return whether a request's budgets are spent, as of the last poll; no query."""
         if not self._index:
             return NOTHING
         now_us = self.now_us()
-        applicable = self._applicable(organisation_id, team_id, key_id, tag)
+        applicable = self._applicable(spender)
         spent = [local for local in applicable if local.is_spent(now_us)]
         hard = next((local for local in spent if local.budget.hard), None)
         if hard is not None:
             self._refused(hard.budget.scope)
             return BudgetCheck(exceeded=hard.exceeded(now_us))
+        of_targets = self._hard_of_targets(spender)
         return BudgetCheck(
             downgrade=any(local.budget.on_exhausted == "downgrade" for local in spent),
-            hard=any(local.budget.hard for local in applicable),
+            hard=bool(of_targets) or any(local.budget.hard for local in applicable),
+            spent_targets={part: local.exceeded(now_us) for part, local in of_targets if local.is_spent(now_us)},
         )
+
+    def _hard_of_targets(self, spender: Spender) -> Sequence[tuple[tuple[Dimension, str], _LocalBudget]]:
+        """Return the hard budgets of single models and providers that this spender's requests may fall under."""
+        found = self._of_targets
+        if not found:
+            return ()
+        of_all = found.get(("organisation", spender.organisation_id), ())
+        return (*of_all, *found.get(("team", spender.team_id), ()))
+
+    @property
+    def remembered(self) -> int:
+        """The number of single end users' budgets that this process knows of."""
+        return len(self._each)
 
     @property
     def none_needed(self) -> bool:
@@ -238,11 +273,7 @@ class BudgetReservations:
             await self._ensure_polled()
         if not self._index:
             return False
-        budgets = tuple(
-            local
-            for local in self._applicable(entry.organisation_id, entry.team_id, entry.key_id, entry.tag)
-            if local.budget.hard
-        )
+        budgets = tuple(local for local in self._applicable(entry) if local.budget.hard)
         if not budgets:
             return False
         amount = entry.cost_nanousd if hold_nanousd is None else hold_nanousd
@@ -315,11 +346,7 @@ class BudgetReservations:
         self._fail_waiters(self._waiting, BudgetsUnavailable(_UNAVAILABLE))
         async with self._changing:
             await self._regrant(
-                [
-                    (local, GrantNeed(floor_nanousd=local.floor))
-                    for local in self._budgets.values()
-                    if _needs_regrant(local)
-                ]
+                [(local, GrantNeed(floor_nanousd=local.floor)) for local in self._all() if _needs_regrant(local)]
             )
 
     async def poll(self) -> list[BudgetStatus]:
@@ -328,21 +355,44 @@ class BudgetReservations:
         async with asyncio.timeout(self._patience_s):
             found = await self._grants.standings(at_us)
         self._replace_budgets(found, at_us)
+        await self._poll_each(at_us)
         return found
+
+    async def _poll_each(self, at_us: int) -> None:
+        """Read what was spent of single end users' budgets that no grant tells of: soft ones and spent ones, as far as they were used
+        since the last poll.
+        """
+        since_us, self._polled_us = self._polled_us, at_us
+        wanted: list[str] = []
+        for budget_id, local in reversed(self._each.items()):
+            if local.used_at_us < since_us or len(wanted) == _AT_ONCE:
+                break
+            if not local.budget.hard or local.is_spent(at_us):
+                wanted.append(budget_id)
+        if not wanted:
+            return
+        async with asyncio.timeout(self._patience_s):
+            found = await self._grants.standings_of_each(wanted, at_us)
+        for each in found:
+            if (known := self._each.get(each.budget.budget_id)) is not None:
+                known.learn(each.budget, each.spent_nanousd, at_us, each.calendar)
 
     async def tidy(self, *, scarce_only: bool = False) -> None:
         """Give back unused grants; a budget used since the last call, and not scarce, keeps what it has."""
         async with self._changing:
             self._look()
             asks: list[tuple[_LocalBudget, GrantNeed]] = []
-            for local in self._budgets.values():
+            for local in self._all():
                 if scarce_only and not local.scarce:
                     continue
                 keep = max(0, local.free) if local.used and not local.scarce else 0
                 local.used = 0
                 if local.budget.hard and local.floor + keep != local.stored:
                     asks.append((local, GrantNeed(floor_nanousd=local.floor, keep_nanousd=keep)))
-            await self._regrant(asks)
+            for first in range(0, len(asks), _AT_ONCE):
+                await self._regrant(asks[first : first + _AT_ONCE])
+            if not scarce_only:
+                self._forget_each()
         self._start_worker()
 
     async def _run(self) -> None:
@@ -394,27 +444,61 @@ class BudgetReservations:
 
     def _replace_budgets(self, found: Sequence[BudgetStatus], at_us: int) -> None:
         before, self._budgets = self._budgets, {}
-        index: dict[tuple[str, str], list[_LocalBudget]] = {}
+        of_targets: dict[tuple[Dimension, str], list[tuple[tuple[Dimension, str], _LocalBudget]]] = {}
         for each in found:
             budget = each.budget
             local = before.pop(budget.budget_id) if budget.budget_id in before else _LocalBudget(budget)
             self._budgets[budget.budget_id] = local
             local.learn(budget, each.spent_nanousd, at_us, each.calendar)
             local.removed = False
-            index.setdefault((budget.scope, budget.scope_id), []).append(local)
+            row = ROWS[budget.scope]
+            if row.of_target and row.owner is not None and budget.hard:
+                owner, _, value = budget.scope_id.partition("/")
+                of_targets.setdefault((row.owner, owner), []).append(((row.dimension, value), local))
         for gone, local in before.items():
             local.removed, local.granted, local.stored = True, 0, -1
             if local.floor:
                 self._budgets[gone] = local
-        self._index = {scope: tuple(budgets) for scope, budgets in index.items()}
+        self._index = BudgetIndex(each.budget for each in found)
+        self._of_targets = of_targets
+        for budget_id, local in self._each.items():
+            stored, scope_id = split_id(budget_id)
+            default = self._budgets.get(stored)
+            if default is None or default.removed:
+                local.removed, local.granted, local.stored = True, 0, -1
+            elif local.budget.limit_nanousd != default.budget.limit_nanousd or local.budget != default.budget.of_each(
+                scope_id
+            ):
+                local.budget = default.budget.of_each(scope_id)
         self._learned = True
 
-    def _applicable(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> tuple[_LocalBudget, ...]:
-        index = self._index
-        found = index.get(("organisation", organisation_id), ())
-        found += index.get(("team", team_id), ())
-        found += index.get(("key", first_id(key_id)), ())
-        return found + index.get(("tag", tag_id(organisation_id, tag)), ()) if tag else found
+    def _applicable(self, spender: Spender | Entry) -> list[_LocalBudget]:
+        return [self._budgets.get(each.budget_id) or self._made_of(each) for each in self._index.of(spender)]
+
+    def _made_of(self, budget: Budget) -> _LocalBudget:
+        """Return the budget that was made for a single end user."""
+        budget_id = budget.budget_id
+        local = self._each.get(budget_id)
+        if local is None or local.removed:
+            local = self._each[budget_id] = _LocalBudget(budget)
+        self._each.move_to_end(budget_id)
+        local.used_at_us = self.now_us()
+        return local
+
+    def _forget_each(self) -> None:
+        """Forget single end users' budgets that were not used for long, or are too many, and of which nothing is granted."""
+        idle_us, many = self.now_us() - _EACH_IDLE_US, len(self._each) - _MAX_EACH
+        gone: list[str] = []
+        for budget_id, local in self._each.items():
+            if local.used_at_us >= idle_us and len(gone) >= many:
+                break
+            if not local.floor and not local.asking and (local.removed or not local.budget.hard or not local.stored):
+                gone.append(budget_id)
+        for budget_id in gone:
+            del self._each[budget_id]
+
+    def _all(self) -> Iterator[_LocalBudget]:
+        return chain(self._budgets.values(), self._each.values())
 
     def _refuse_spent(self, budgets: Sequence[_LocalBudget], amount_nanousd: int) -> None:
         now_us = self.now_us()
@@ -596,4 +680,4 @@ def _needs_regrant(local: _LocalBudget) -> bool:
 
 
 def _scope_label(local: _LocalBudget) -> str:
-    return f"{local.budget.scope} `{local.budget.scope_id}`"
+    return local.budget.in_words

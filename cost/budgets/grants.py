@@ -5,7 +5,7 @@ next requests. Spending and all grants together never exceed the limit: whoever 
 both in one statement, and takes no more than is left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -14,9 +14,14 @@ from sqlalchemy import (
     ColumnElement,
     ScalarSelect,
     Select,
+    SQLColumnExpression,
+    String,
+    Text,
     and_,
     bindparam,
     case,
+    cast,
+    column,
     delete,
     exists,
     func,
@@ -24,11 +29,12 @@ from sqlalchemy import (
     literal,
     select,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget import Budget, BudgetStatus, split_id
 from cost.budgets.periods import NEVER_US, PERIODS, bounds_us, parts_of
 from cost.calendar import UTC_CALENDAR, Calendar
 from cost.calendars import read_calendars
@@ -40,6 +46,9 @@ MAX_BUDGETS: Final = 10_000
 _AHEAD: Final = 8
 """Multiple of the need that is granted ahead, and divisor that caps it: at most this fraction of what is left."""
 _MAX_BOOTS: Final = 1_000
+_COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
+_BUDGET_ID: Final = col(BudgetRow.budget_id)
+_SCOPE_ID: Final = col(BudgetRow.scope_id)
 
 
 class GrantNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +103,8 @@ class Grants(Protocol):
     async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
     ) -> dict[str, Grant]:
-        """Replace this process's grants of the budgets in `asks`, and return the new ones by budget id.
+        """Replace this process's grants of the budgets in `asks`, and return the new ones by budget id, also of budgets that
+        `Budget.of_each` made.
 
         Budgets that are gone or not hard are left out. `wants` are served in order, each whole or not at all. `at_us`
         picks the period.
@@ -103,6 +113,10 @@ class Grants(Protocol):
 
     async def standings(self, at_us: int) -> list[BudgetStatus]:
         """Return the status of every budget at a moment in microseconds since 1970."""
+        ...
+
+    async def standings_of_each(self, ids: Sequence[str], at_us: int) -> list[BudgetStatus]:
+        """Return the status of budgets that `Budget.of_each` made, by their ids; those that are gone are left out."""
         ...
 
     async def forget_boot(self, boot_id: str) -> None:
@@ -163,6 +177,8 @@ class GrantStore:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._sqlite = engine.dialect.name == "sqlite"
+        # Made once, as they are asked for each request of an end user whom this process has not served lately.
+        self._rooms, self._each_standing = _queries_for_asked(sqlite=self._sqlite)
 
     async def renew_grants(
         self, boot_id: str, asks: Mapping[str, GrantNeed], wants: Sequence[GrantRequest], at_us: int
@@ -174,7 +190,7 @@ class GrantStore:
         async with self._engine.begin() as connection:
             await self._lock(connection, ids)
             # Lock first: the next statement then sees all that was committed before the locks were taken.
-            rooms = await _read_rooms(connection, ids, boot_id, at_us)
+            rooms = await self._read_rooms(connection, ids, boot_id, at_us)
             given = share_out(rooms, asks, wants)
             await _write_grants(connection, boot_id, given)
         return given
@@ -183,7 +199,8 @@ class GrantStore:
         if self._sqlite:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
             return
-        locked = select(col(BudgetRow.budget_id)).where(col(BudgetRow.budget_id).in_(ids))
+        stored = sorted({split_id(each)[0] for each in ids})
+        locked = select(col(BudgetRow.budget_id)).where(col(BudgetRow.budget_id).in_(stored))
         # In the order of their ids, so that two processes never deadlock.
         await connection.execute(locked.order_by(col(BudgetRow.budget_id)).with_for_update())
 
@@ -191,6 +208,38 @@ class GrantStore:
         """Return the status of every budget at a moment in microseconds since 1970."""
         async with self._engine.connect() as connection:
             return await standings(connection, at_us)
+
+    async def standings_of_each(self, ids: Sequence[str], at_us: int) -> list[BudgetStatus]:
+        """Return the status of budgets that `Budget.of_each` made, by their ids."""
+        async with self._engine.connect() as connection:
+            rows = await _by_calendar(connection, self._each_standing, at_us, asked=_as_asked(ids))
+            return [
+                BudgetStatus(
+                    budget=_asked_budget(row),
+                    at_us=at_us,
+                    spent_nanousd=int(row.spent),
+                    held_nanousd=int(row.granted),
+                    calendar=calendar,
+                )
+                for calendar, row in rows
+            ]
+
+    async def _read_rooms(
+        self, connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int
+    ) -> dict[str, BudgetRoom]:
+        found = await _by_calendar(connection, self._rooms, at_us, asked=_as_asked(ids), mine=boot_id)
+        return {
+            row.asked_id: BudgetRoom(
+                budget=_asked_budget(row),
+                # A process whose clock is ahead may have begun the next period already; grants count in both.
+                spent_nanousd=max(int(row.spent), int(row.spent_later)),
+                others_nanousd=int(row.granted),
+                mine_nanousd=int(row.granted_mine),
+                at_us=at_us,
+                calendar=calendar,
+            )
+            for calendar, row in found
+        }
 
     async def forget_boot(self, boot_id: str) -> None:
         """Delete the grants of a dead process whose attempts are all closed."""
@@ -236,45 +285,24 @@ async def standings(connection: AsyncConnection, at_us: int, *where: ColumnEleme
     ]
 
 
-async def _by_calendar(connection: AsyncConnection, query: Select[Any], at_us: int) -> list[tuple[Calendar, Any]]:
+async def _by_calendar(
+    connection: AsyncConnection, query: Select[Any], at_us: int, **more: str
+) -> list[tuple[Calendar, Any]]:
     """Return the rows of a query of budgets and their sums, each with its organisation's calendar, which bounds its period."""
     others, owner = (await read_calendars(connection)).at(at_us), col(BudgetRow.organisation_id)
     own = [each for organisations in others.values() for each in organisations]
     parts = [(UTC_CALENDAR, query.where(owner.not_in(own)) if own else query)]
     parts += [(calendar, query.where(owner.in_(organisations))) for calendar, organisations in others.items()]
     return [
-        (calendar, row) for calendar, part in parts for row in await connection.execute(part, _bounds(at_us, calendar))
+        (calendar, row)
+        for calendar, part in parts
+        for row in await connection.execute(part, {**_bounds(at_us, calendar), **more})
     ]
 
 
 def budget_of(row: Sequence[Any]) -> Budget:
     """Return the budget of a row that begins with the budget columns."""
     return Budget(**dict(zip(Budget.__struct_fields__, row, strict=False)))
-
-
-async def _read_rooms(
-    connection: AsyncConnection, ids: Sequence[str], boot_id: str, at_us: int
-) -> dict[str, BudgetRoom]:
-    others, mine = col(BudgetGrant.boot_id) != boot_id, col(BudgetGrant.boot_id) == boot_id
-    query = select(
-        *_COLUMNS,
-        _spent_subquery(),
-        _spent_subquery(later=True),
-        _granted_subquery(others),
-        _granted_subquery(mine),
-    ).where(col(BudgetRow.budget_id).in_(ids), col(BudgetRow.kind) == "hard")
-    return {
-        row.budget_id: BudgetRoom(
-            budget=budget_of(row),
-            # A process whose clock is ahead may have begun the next period already; grants count in both.
-            spent_nanousd=max(int(row[-4]), int(row[-3])),
-            others_nanousd=int(row[-2]),
-            mine_nanousd=int(row[-1]),
-            at_us=at_us,
-            calendar=calendar,
-        )
-        for calendar, row in await _by_calendar(connection, query, at_us)
-    }
 
 
 async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mapping[str, Grant]) -> None:
@@ -290,9 +318,6 @@ async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mappin
     ]
     if rows:
         await connection.execute(insert(BudgetGrant), rows)
-
-
-_COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
 
 
 def _bounds(at_us: int, calendar: Calendar) -> dict[str, int]:
@@ -311,32 +336,72 @@ def _bound(when: str, name: str) -> ColumnElement[int]:
     return case(branches, value=col(BudgetRow.period))
 
 
-def _spent_subquery(*, later: bool = False) -> ColumnElement[int]:
+def _spent_subquery(scope_id: SQLColumnExpression[str] = _SCOPE_ID, *, later: bool = False) -> ColumnElement[int]:
     """Build the sum of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
     when = "later" if later else "now"
-    sums = [_sum(SpendDay, col(SpendDay.day_us), when, "days")]
-    sums += [_sum(SpendQuarter, col(SpendQuarter.start_us), when, part) for part in ("head", "tail")]
+    sums = [_sum(SpendDay, col(SpendDay.day_us), scope_id, when, "days")]
+    sums += [_sum(SpendQuarter, col(SpendQuarter.start_us), scope_id, when, part) for part in ("head", "tail")]
     return sums[0] + sums[1] + sums[2] - (0 if later else col(BudgetRow.opening_nanousd))
 
 
-def _sum(table: type[SpendDay | SpendQuarter], start: Any, when: str, part: str) -> ScalarSelect[int]:
-    of_budget = and_(col(table.scope) == col(BudgetRow.scope), col(table.scope_id) == col(BudgetRow.scope_id))
+def _sum(
+    table: type[SpendDay | SpendQuarter], start: Any, scope_id: SQLColumnExpression[str], when: str, part: str
+) -> ScalarSelect[int]:
+    of_budget = and_(col(table.scope) == col(BudgetRow.scope), col(table.scope_id) == scope_id)
     within = and_(start >= _bound(when, f"{part}_from"), start < _bound(when, f"{part}_to"))
     return (
         select(func.coalesce(func.sum(col(table.spent_nanousd)), 0))
         .where(of_budget, within)
-        .correlate(BudgetRow)
+        .correlate_except(table)
         .scalar_subquery()
     )
 
 
-def _granted_subquery(*where: ColumnElement[bool]) -> ScalarSelect[int]:
+def _granted_subquery(
+    *where: ColumnElement[bool], budget_id: SQLColumnExpression[str] = _BUDGET_ID
+) -> ScalarSelect[int]:
     return (
         select(func.coalesce(func.sum(col(BudgetGrant.granted_nanousd)), 0))
-        .where(col(BudgetGrant.budget_id) == col(BudgetRow.budget_id), *where)
-        .correlate(BudgetRow)
+        .where(col(BudgetGrant.budget_id) == budget_id, *where)
+        .correlate_except(BudgetGrant)
         .scalar_subquery()
     )
+
+
+def _queries_for_asked(*, sqlite: bool) -> tuple[Select[Any], Select[Any]]:
+    """Build the queries for the rooms of asked budgets, and for the standings of those among them that are made for each one.
+
+    The budgets come as one JSON list (`_as_asked`), however many they are, so that the database knows the statement.
+    """
+    if sqlite:
+        each = func.json_each(bindparam("asked")).table_valued("value").alias("asked")
+        parts = [func.json_extract(each.c.value, f"$[{place}]") for place in range(3)]
+    else:
+        asked = cast(bindparam("asked", type_=Text), JSONB)
+        each = func.jsonb_array_elements(asked).table_valued(column("value", JSONB)).render_derived(name="asked")
+        parts = [each.c.value[place].astext for place in range(3)]
+    asked_id, stored, each_id = parts
+    scope_id = case((each_id == "", _SCOPE_ID), else_=each_id)
+    spent = _spent_subquery(scope_id).label("spent")
+    base = select(*_COLUMNS, asked_id.label("asked_id"), each_id.label("each_id")).select_from(each)
+    base = base.join(BudgetRow, stored == _BUDGET_ID)
+    mine = col(BudgetGrant.boot_id) == bindparam("mine", type_=String)
+    rooms = base.add_columns(
+        spent,
+        _spent_subquery(scope_id, later=True).label("spent_later"),
+        _granted_subquery(~mine, budget_id=asked_id).label("granted"),
+        _granted_subquery(mine, budget_id=asked_id).label("granted_mine"),
+    ).where(col(BudgetRow.kind) == "hard")
+    return rooms, base.add_columns(spent, _granted_subquery(budget_id=asked_id).label("granted"))
+
+
+def _as_asked(ids: Iterable[str]) -> str:
+    return msgspec.json.encode([(each, *split_id(each)) for each in ids]).decode()
+
+
+def _asked_budget(row: Any) -> Budget:
+    """Return the budget of a row of `_queries_for_asked` as it holds for whom it was asked."""
+    return budget_of(row).of_each(row.each_id) if row.each_id else budget_of(row)
 
 
 def _has_open_reserve(boot_id: ColumnElement[str]) -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget import Budget, BudgetStatus, split_id
 from cost.budgets.grants import BudgetRoom, Grant, GrantNeed, GrantRequest, share_out
 from cost.budgets.periods import end_us, start_us
 from cost.times import QUARTER_US
@@ -38,10 +38,11 @@ class MemoryGrants:
     ) -> dict[str, Grant]:
         """Replace this process's grants of these budgets."""
         self._count_call()
+        meant = {each: self._meant(each) for each in asks}
         rooms = {
-            each: self._room(self.budgets[each], boot_id, at_us)
-            for each in asks
-            if each in self.budgets and self.budgets[each].hard
+            each: self._room(budget, boot_id, at_us)
+            for each, budget in meant.items()
+            if budget is not None and budget.hard
         }
         given = share_out(rooms, asks, wants)
         for each, grant in given.items():
@@ -51,15 +52,25 @@ class MemoryGrants:
     async def standings(self, at_us: int) -> list[BudgetStatus]:
         """Return the status of every budget at a moment in microseconds since 1970."""
         self._count_call()
-        return [
-            BudgetStatus(
-                budget=each,
-                at_us=at_us,
-                spent_nanousd=self.spent(each, start_us(each.period, at_us), end_us(each.period, at_us)),
-                held_nanousd=self._granted(each, None),
-            )
-            for each in self.budgets.values()
-        ]
+        return [self._standing(each, at_us) for each in self.budgets.values()]
+
+    async def standings_of_each(self, ids: Sequence[str], at_us: int) -> list[BudgetStatus]:
+        """Return the status of budgets that `Budget.of_each` made, by their ids."""
+        self._count_call()
+        return [self._standing(budget, at_us) for each in ids if (budget := self._meant(each)) is not None]
+
+    def _standing(self, budget: Budget, at_us: int) -> BudgetStatus:
+        return BudgetStatus(
+            budget=budget,
+            at_us=at_us,
+            spent_nanousd=self.spent(budget, start_us(budget.period, at_us), end_us(budget.period, at_us)),
+            held_nanousd=self._granted(budget, None),
+        )
+
+    def _meant(self, budget_id: str) -> Budget | None:
+        stored, scope_id = split_id(budget_id)
+        found = self.budgets.get(stored)
+        return found.of_each(scope_id) if found is not None and scope_id else found
 
     async def forget_boot(self, boot_id: str) -> None:
         """Delete the grants of a dead process."""

@@ -10,13 +10,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, Scope, check_id, check_limit, checked, tag_id
+from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, check_limit, checked
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
-from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
+from cost.budgets.budget_index import BudgetIndex
+from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
 from cost.budgets.periods import PERIODS
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
-from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, SpendDay, rollup_day
-from cost.times import wall_us
+from cost.scopes import ROWS, SCOPES, Scope, Spender
+from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, rollup_day
+from cost.times import month_of, wall_us
 from settings.key_ids import first_id
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
@@ -25,6 +27,14 @@ MAX_OF_ORGANISATION: Final = 1_000
 _MAX_TAGS: Final = 1_000
 _TAGS_OF_US: Final = 62 * 86_400_000_000
 """Time after its last use for which a tag counts as a team's own."""
+
+
+class EndUserStanding(msgspec.Struct, frozen=True):
+    """What an end user of a team spent this month, and how the budgets stand that hold for them."""
+
+    end_user: str
+    spent_nanousd: int
+    budgets: list[BudgetStatus]
 
 
 def new_budget_id() -> str:
@@ -155,7 +165,9 @@ class BudgetStore:
             if found is None or organisation_id not in {None, found.organisation_id}:
                 raise UnknownBudget(f"there is no budget {budget_id!r}")
             await connection.execute(delete(BudgetRow).where(col(BudgetRow.budget_id) == budget_id))
-            await connection.execute(delete(BudgetGrant).where(col(BudgetGrant.budget_id) == budget_id))
+            granted = col(BudgetGrant.budget_id)
+            mine = or_(granted == budget_id, granted.startswith(f"{budget_id}/", autoescape=True))
+            await connection.execute(delete(BudgetGrant).where(mine))
         return found
 
     async def get(self, budget_id: str, organisation_id: str | None = None) -> BudgetStatus:
@@ -178,11 +190,13 @@ class BudgetStore:
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
-        """Return the budgets of a team, of one of its keys, and of the tags that the team used in the last 62 days."""
+        """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
         return await self.of_team(organisation_id, team_id, [key_id])
 
     async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[BudgetStatus]:
-        """Return the budgets of a team, of these of its keys, and of the tags that the team used in the last 62 days."""
+        """Return the budgets of a team, of its models, providers and end users, of these of its keys, and of the tags that the team
+        used in the last 62 days.
+        """
         tags = (
             select(rollup_day.c.tag)
             .distinct()
@@ -195,16 +209,48 @@ class BudgetStore:
         )
         async with self._engine.connect() as connection:
             used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
+            parts = (_of_team(each.name, team_id) for each in SCOPES if each.owner == "team")
             mine = or_(
                 _in_scope("team", [team_id]),
                 _in_scope("key", sorted(set(map(first_id, key_ids)))),
-                _in_scope("tag", [tag_id(organisation_id, tag) for tag in used]),
+                _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
+                *parts,
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
 
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))
+
+    async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
+        """Return the end users of a team that spent most in this UTC month, with the budgets that hold for each."""
+        row, now_us = ROWS["end_user"], self._now_us()
+        spent = (
+            select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
+            .where(col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == month_of(now_us))
+            .order_by(col(EndUserMonth.spent_nanousd).desc(), col(EndUserMonth.end_user))
+            .limit(most)
+        )
+        async with self._engine.connect() as connection:
+            largest = [(name, int(amount)) for name, amount in await connection.execute(spent)]
+            names = {
+                name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
+                for name, _ in largest
+            }
+            places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
+            known = {
+                each.budget.budget_id: each
+                for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
+            }
+        index = BudgetIndex(each.budget for each in known.values())
+        holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
+        if made := [each for found in holding.values() for each in found if each not in known]:
+            for status in await GrantStore(self._engine).standings_of_each(made, now_us):
+                known[status.budget.budget_id] = status
+        return [
+            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
+            for name, amount in largest
+        ]
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:
@@ -216,7 +262,7 @@ class BudgetStore:
             raise BudgetConflict(f"the id {budget.budget_id!r} is taken")
         if any(getattr(found, name) != getattr(budget, name) for name in _FIXED):
             raise BudgetConflict(
-                f"{budget.budget_id!r} is a {found.kind} budget of {found.scope} {found.scope_id!r} for each "
+                f"{budget.budget_id!r} is a {found.kind} budget of {found.in_words} for each "
                 f"{found.period}; only its limit, on_exhausted and webhook can change. Use another id for another budget"
             )
 
@@ -264,8 +310,13 @@ def _in_scope(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
     return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
 
 
+def _of_team(scope: Scope, team_id: str) -> ColumnElement[bool]:
+    """Return the condition for the parts of a team's spending that such a scope makes."""
+    return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).startswith(f"{team_id}/", autoescape=True))
+
+
 def _conflict_message(budget: Budget) -> str:
     return (
-        f"{budget.scope} {budget.scope_id!r} has a {budget.kind} budget for each {budget.period} already, or the id "
+        f"{budget.in_words} has a {budget.kind} budget for each {budget.period} already, or the id "
         f"{budget.budget_id!r} was taken just now"
     )

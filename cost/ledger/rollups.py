@@ -6,21 +6,31 @@ memory and as SQL over the ledger; `cost.ledger.verify` compares the two.
 """
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter, itemgetter
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, and_, case, func, literal
+from sqlalchemy import ColumnElement, Table, and_, case, func, literal, select
 from sqlmodel import col
 
-from cost.dimensions import BUDGETED
 from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, SpendQuarter, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US, QUARTER_US
-from settings.key_ids import FIRST_CHARS, SEPARATOR, first_id
+from cost.scopes import SCOPES, ScopeRow
+from cost.tables import (
+    ROLLUP_DIMENSIONS,
+    ROLLUP_SUMS,
+    EndUserMonth,
+    LedgerEntry,
+    SpendDay,
+    SpendQuarter,
+    rollup_day,
+    rollup_hour,
+)
+from cost.times import DAY_US, HOUR_US, QUARTER_US, month_of, next_month
+from settings.key_ids import FIRST_CHARS, SEPARATOR
 
 LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
@@ -34,6 +44,7 @@ ROLLUP_KEY: Final = (
 )
 """Dimensions in the order of the primary key."""
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
+MONTH_KEY: Final = ("team_id", "month_us", "end_user")
 QUARTER_KEY: Final = ("scope", "scope_id", "start_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
@@ -41,21 +52,30 @@ _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
 
 RollupKey = tuple[Any, ...]
 Sums = Sequence[int]
+SpendSums = dict[tuple[str, str, int], int]
+MonthSums = dict[tuple[str, int, str], int]
 
 spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+end_user_month: Final[Table] = EndUserMonth.__table__  # type: ignore[attr-defined]
+_ledger: Final[Table] = LedgerEntry.__table__  # type: ignore[attr-defined]
 spend_quarter: Final[Table] = SpendQuarter.__table__  # type: ignore[attr-defined]
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """Amounts that a batch of entries adds to each of the four tables, by key."""
+    """Amounts that a batch of entries adds to each of the five tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
-    spend: dict[tuple[str, str, int], int]
-    quarters: dict[tuple[str, str, int], int]
+    spend: SpendSums
+    quarters: SpendSums
+    months: MonthSums
+    """By team, month and end user."""
 
 
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
+_ORIGIN: Final = _DIMENSIONS.index("origin")
+_SPENT_ROLLED_UP: Final = tuple(each for each in SCOPES if each.rolled_up)
+_SPENT_ALONE: Final = tuple(each for each in SCOPES if not each.rolled_up)
 _kind: Final = attrgetter(*_DIMENSIONS, "entry", "attempt", "served", "usage_source", "flags")
 _amounts: Final = attrgetter(
     "cost_nanousd",
@@ -75,11 +95,44 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
         if entry.entry != "reserve":
             alike.setdefault((entry.at_us // QUARTER_US, _kind(entry)), []).append(entry)
     quarters: dict[RollupKey, Sums] = {}
+    alone: SpendSums = {}
     for (quarter, kind), group in alike.items():
-        add(quarters, (kind[0], quarter * QUARTER_US, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
+        start_us = quarter * QUARTER_US
+        add(quarters, (kind[0], start_us, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
+        if kind[_ORIGIN] in SPENT_ORIGINS:
+            _add_spend(alone, group, start_us)
     hours = _summed(quarters, HOUR_US)
     days = days_of(hours)
-    return RollupDeltas(hours, days, spend_of(days), spend_of(quarters))
+    alone_days = _spend_by_day(alone)
+    return RollupDeltas(hours, days, spend_of(days) | alone_days, spend_of(quarters) | alone, months_of(alone_days))
+
+
+def months_of(spend: SpendSums) -> MonthSums:
+    """Return what each end user spent in a month, of the daily spend."""
+    months: MonthSums = {}
+    for (scope, scope_id, day_us), amount in spend.items():
+        if scope == "end_user":
+            team_id, _, end_user = scope_id.partition("/")
+            place = (team_id, month_of(day_us), end_user)
+            months[place] = months.get(place, 0) + amount
+    return months
+
+
+def _add_spend(spend: SpendSums, alike: Iterable[Entry], start_us: int) -> None:
+    """Add the spend of what the roll-ups do not have; a hundred thousand end users have rows of their own here alone."""
+    for entry in alike:
+        for each in _SPENT_ALONE:
+            if scope_id := each.id_of(entry):
+                place = (each.name, scope_id, start_us)
+                spend[place] = spend.get(place, 0) + (entry.cost_nanousd or 0)
+
+
+def _spend_by_day(quarters: SpendSums) -> SpendSums:
+    days: SpendSums = {}
+    for (scope, scope_id, start_us), amount in quarters.items():
+        place = (scope, scope_id, start_us - start_us % DAY_US)
+        days[place] = days.get(place, 0) + amount
+    return days
 
 
 def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
@@ -102,17 +155,16 @@ def _summed(parts: Mapping[RollupKey, Sums], length_us: int) -> dict[RollupKey, 
     return found
 
 
-def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
-    """Return the spend per (scope, scope id, start) of what may have a budget; an empty value gets no row."""
-    spend: dict[tuple[str, str, int], int] = {}
+def spend_of(days: Mapping[RollupKey, Sums]) -> SpendSums:
+    """Return the spend per (scope, scope id, start) of what may have a budget and is rolled up; an empty value gets no row."""
+    spend: SpendSums = {}
     for key, sums in days.items():
         found = dict(zip(ROLLUP_KEY, key, strict=True))
         if found["origin"] not in SPENT_ORIGINS:
             continue
-        for each in BUDGETED:
-            value = first_id(found[each.column]) if each.rotates else found[each.column]
-            if value:
-                scope_id = f"{found['organisation_id']}/{value}" if each.callers_own else value
+        spender = SimpleNamespace(**found)
+        for each in _SPENT_ROLLED_UP:
+            if scope_id := each.id_of(spender):
                 place = (each.name, scope_id, found["start_us"])
                 spend[place] = spend.get(place, 0) + sums[COST]
     return spend
@@ -216,19 +268,55 @@ def counted(from_us: int, to_us: int) -> ColumnElement[bool]:
     return and_(col(LedgerEntry.at_us) >= from_us, col(LedgerEntry.at_us) < to_us, _entry != "reserve")
 
 
+def spend_sums(day_us: int, *, rolled_up: bool = True) -> Iterator[Any]:
+    """Yield the queries for the day's rows of `spend_day`, a scope each, from its roll-ups and from the ledger; without
+    `rolled_up` those from the ledger alone.
+    """
+    for each in SCOPES if rolled_up else _SPENT_ALONE:
+        source = rollup_day.c if each.rolled_up else _ledger.c
+        within = rollup_day.c.start_us == day_us if each.rolled_up else counted(day_us, day_us + DAY_US)
+        yield _spend_sum(each, source, literal(day_us)).where(within)
+
+
+def quarter_sums(from_us: int, length_us: int = DAY_US, *, rolled_up: bool = True) -> Iterator[Any]:
+    """Yield the queries for the rows of `spend_quarter` in a time, a scope each, from the ledger; without `rolled_up` those of
+    what the roll-ups do not have.
+    """
+    start = col(LedgerEntry.at_us) - col(LedgerEntry.at_us) % QUARTER_US
+    for each in SCOPES if rolled_up else _SPENT_ALONE:
+        yield _spend_sum(each, _ledger.c, start).where(counted(from_us, from_us + length_us)).group_by(start)
+
+
+def _spend_sum(scope: ScopeRow, source: Any, start: Any) -> Any:
+    given = source[scope.column]
+    value = first_ids(given) if scope.rotates else given
+    scope_id = source[scope.owner_column] + "/" + value if scope.owner_column else value
+    sums = select(literal(scope.name), scope_id, start, func.sum(func.coalesce(source.cost_nanousd, 0)))
+    return sums.where(source.origin.in_(SPENT_ORIGINS), given != "").group_by(scope_id)
+
+
+def month_sums(month_us: int) -> Any:
+    """Return the query for the month's rows of `end_user_month`, from the ledger."""
+    team_id, end_user = col(LedgerEntry.team_id), col(LedgerEntry.end_user)
+    cost = func.sum(func.coalesce(col(LedgerEntry.cost_nanousd), 0))
+    within = (counted(month_us, next_month(month_us)), col(LedgerEntry.origin).in_(SPENT_ORIGINS), end_user != "")
+    return select(team_id, literal(month_us), end_user, cost).where(*within).group_by(team_id, end_user)
+
+
 # Upserts for SQLite and PostgreSQL.
 
 _TABLES: Final = (
     (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
     (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
     (spend_day, SPEND_KEY, ("spent_nanousd",)),
+    (end_user_month, MONTH_KEY, ("spent_nanousd",)),
     (spend_quarter, QUARTER_KEY, ("spent_nanousd",)),
 )
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
-    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.quarters)
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.months, rolled.quarters)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
 

@@ -4,7 +4,7 @@ All is read in one snapshot, hour by hour, so that neither concurrent writes nor
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from sqlmodel import col
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
+    MONTH_KEY,
     QUARTER_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
@@ -23,16 +24,20 @@ from cost.ledger.rollups import (
     add,
     counted,
     days_of,
+    end_user_month,
     ledger_groups,
     ledger_key,
     ledger_sums,
+    month_sums,
+    quarter_sums,
     spend_day,
     spend_of,
     spend_quarter,
+    spend_sums,
 )
 from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 MOST_DIFFERENCES: Final = 1000
 """Most differences that are listed; all are counted."""
@@ -108,10 +113,13 @@ async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -
     """Compare the roll-ups of the UTC days from `from_us` up to `to_us` with the ledger."""
     findings = _Findings()
     start_us, end_us = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US
+    days: list[int] = []
     async with _snapshot(engine) as connection:
         while (day_us := await next_day(connection, start_us, end_us)) is not None:
             await _check_day(connection, day_us, findings, now_us)
+            days.append(day_us)
             start_us = day_us + DAY_US
+        await _check_months(connection, days, from_us - from_us % DAY_US, end_us, findings, now_us)
     return findings.done()
 
 
@@ -155,9 +163,26 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
+    for query in spend_sums(day_us, rolled_up=False):
+        async for scope, scope_id, day, amount in await connection.stream(query):
+            spent[scope, scope_id, day] = (int(amount),)
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found)
+
+
+async def _check_months(
+    connection: AsyncConnection, days: Collection[int], start_us: int, end_us: int, findings: _Findings, now_us: int
+) -> None:
+    """Check what end users spent in months that are checked whole, up to now: the others would be read again each hour."""
+    kept = await connection.scalars(select(end_user_month.c.month_us).distinct())
+    for month_us in sorted({*map(month_of, days), *kept}):
+        if month_us < start_us or min(next_month(month_us), now_us) > end_us:
+            continue
+        expected = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(month_sums(month_us))}
+        query = select(end_user_month).where(end_user_month.c.month_us == month_us)
+        found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
+        await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
 
 
 async def _check_quarters(
@@ -169,6 +194,10 @@ async def _check_quarters(
     query = select(*key, func.sum(spend_quarter.c.spent_nanousd)).where(start >= hour_us, start < hour_us + HOUR_US)
     found = {(*row[:2], hour_us): (int(row[2]),) for row in await connection.execute(query.group_by(*key))}
     spent = {each: (amount,) for each, amount in (await asyncio.to_thread(spend_of, hours)).items()}
+    for sums in quarter_sums(hour_us, HOUR_US, rolled_up=False):
+        async for scope, scope_id, _, amount in await connection.stream(sums):
+            place = (scope, scope_id, hour_us)
+            spent[place] = (spent.get(place, (0,))[0] + int(amount),)
     await findings.look("spend_quarter", QUARTER_KEY, ("spent_nanousd",), spent, found)
 
 

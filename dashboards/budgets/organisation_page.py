@@ -10,6 +10,7 @@ from starlette.responses import Response
 from api.web.changing import looking
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
+from cost.scopes import ANY, ROWS
 from dashboards.budgets.page import STATES
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -50,7 +51,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         caption="Budgets",
         sort="-share",
         search=("of", "scope", "state"),
-        empty="No team, key or tag has a budget yet. A team's are set on its page “Budgets and limits”.",
+        empty="Nobody has a budget yet. A team's are set on its page “Budgets and limits”.",
     )
     return view.csv_asked("budgets", table) or view.page(
         "budgets/organisation.html",
@@ -68,11 +69,11 @@ def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tu
     return {
         "of": name,
         "of_href": href,
-        "scope": budget.scope,
+        "scope": ROWS[budget.scope].label,
         "period": budget.period,
-        "state": STATES[standing.state],
-        "share": standing.share,
-        "spent": standing.spent_nanousd,
+        "state": None if budget.for_each else STATES[standing.state],
+        "share": None if budget.for_each else standing.share,
+        "spent": None if budget.for_each else standing.spent_nanousd,
         "limit": standing.limit_nanousd,
         "resets": standing.renews_us,
         "kind": budget.kind,
@@ -90,6 +91,13 @@ def _whose(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, 
         name, team_id = keys.get(budget.scope_id, (budget.scope_id, ""))
         whole = f"{name} ({teams.get(team_id, team_id)})" if team_id else name
         return whole, _page(team_id, budget.budget_id) if team_id else ""
+    if team_id := ROWS[budget.scope].team_in(budget.scope_id):
+        value = budget.scope_id.partition("/")[2]
+        label = ROWS[budget.scope].label
+        name = f"each {label}" if value == ANY else value
+        return f"{name} ({teams.get(team_id, team_id)})", _page(team_id, budget.budget_id)
+    if budget.for_each:
+        return "Each one of every team", ""
     return ("The whole organisation" if budget.scope == "organisation" else budget.shown_id), ""
 
 

@@ -1,4 +1,4 @@
-"""/dashboard/teams/{team_id}/budgets: budgets and rate limits of a team and its keys.
+"""/dashboard/teams/{team_id}/budgets: budgets and rate limits of a team, its keys, end users, models and providers.
 
 Those who may change the team set budgets and limits of its keys; the team's own are for the organisation's
 administrators.
@@ -20,6 +20,7 @@ from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import PERIODS, Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.budgets.topups import Topup, new_topup_id
+from cost.scopes import ANY, LONGEST_ID, ROWS, SCOPES, Scope
 from cost.times import moment
 from dashboards.limits.limit_fields import (
     ENDS,
@@ -37,8 +38,9 @@ from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
 from proxy.admit.limits.limit import Limits
+from proxy.admit.limits.limit import Scope as LimitScope
 from proxy.admit.limits.limit_tables import MODEL_CHARS
-from proxy.admit.limits.rules import Place, Rule, says_nothing
+from proxy.admit.limits.rules import OWN_SCOPES, Place, Rule, says_nothing
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
 
@@ -47,6 +49,8 @@ router: Final = APIRouter(include_in_schema=False)
 _PLACE: Final = "/dashboard/teams/{team_id}/budgets"
 _TEAM: Final = "team"
 _KEY: Final = "key:"
+_PARTS: Final = tuple(row for row in SCOPES if row.owner == "team")
+"""Scopes of a part of the team's spending. A form has them as `scope:value`, and as `scope:` with the value in a field beside it."""
 _MENDABLE: Final = (BadRequest, BudgetTaken)
 _BUDGETS: Final = (
     Column("of", "Of"),
@@ -86,13 +90,13 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
     """Set a new budget."""
     form = await view.form()
     try:
-        place = _place_in(view, form, "budget_of")
+        scope, scope_id = _whose_in(view, form, "budget_of", "budget_name")
         limit = dollars_in(form, "limit_usd")
         budget = Budget(
             budget_id=new_budget_id(),
             organisation_id=view.the_team.organisation_id,
-            scope="team" if place.scope == "team" else "key",
-            scope_id=place.scope_id,
+            scope=scope,
+            scope_id=scope_id,
             period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIOD_CHOICES))),
             kind=cast(Kind, form.one_of("kind", tuple(name for name, _ in KINDS))),
             limit_nanousd=_required(limit, "limit_usd"),
@@ -112,7 +116,7 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
     """Replace the limits of a team or key. Empty fields fall back to the configuration's limits."""
     form = await view.form()
     try:
-        place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
+        place = _place_in(view, form)
         limits = limits_in(form)
         if says_nothing(limits):
             raise FormError(FIELDS[0][0], "Say at least one limit; to have the configuration's again, remove it.")  # noqa: TRY301
@@ -129,7 +133,7 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
     """Remove the limits of a team or key; the configuration's limits apply again."""
     form = await view.form()
     try:
-        place = msgspec.structs.replace(_place_in(view, form, "limit_of"), model=form.text("model", most=MODEL_CHARS))
+        place = _place_in(view, form)
         await remove_limit(
             view.gateway.identity.audit,
             view.actor,
@@ -281,6 +285,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         budgets=budgets,
         limits=limits,
         places=places,
+        limit_places=[each for each in places if each[0].partition(":")[0] in OWN_SCOPES],
         may_change=view.may("team.change"),
         may_all=view.may("organisation.change"),
         periods=PERIOD_CHOICES,
@@ -384,22 +389,44 @@ def _base(view: PageRequest) -> str:
 
 
 def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
-    """Return choices for a form: the whole team, for administrators, and each of its working keys."""
+    """Return choices for a form: the whole team and its parts, for administrators, and each of its working keys."""
     now = utc_now()
-    whole = [(_TEAM, "The whole team")] if view.may("organisation.change") else []
+    whole: list[tuple[str, str]] = []
+    if view.may("organisation.change"):
+        whole.append((_TEAM, "The whole team"))
+        for row in _PARTS:
+            whole += [(f"{row.name}:{ANY}", f"Each {row.label}")] if row.each else []
+            whole.append((f"{row.name}:", f"One {row.label}"))
     return whole + [
         (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})") for key in reversed(keys) if key.works_at(now)
     ]
 
 
-def _place_in(view: PageRequest, form: Form, field: str) -> Place:
-    """Return the team or key that a form names. That the key belongs to the team is checked when the change is made."""
-    value = form.text(field, required=True)
+def _whose_in(view: PageRequest, form: Form, field: str, name_field: str) -> tuple[Scope, str]:
+    """Return the scope and its id that a form names. That a key belongs to the team is checked when the change is made."""
+    value, team = form.text(field, required=True), view.the_team
     if value == _TEAM:
-        return Place("team", view.the_team.team_id)
+        return "team", team.team_id
     if value.startswith(_KEY):
-        return Place("key", value.removeprefix(_KEY))
-    raise FormError(field, "Choose the team or one of its keys.")
+        return "key", value.removeprefix(_KEY)
+    scope, _, name = value.partition(":")
+    part = next((row for row in _PARTS if row.name == scope), None)
+    if part is None:
+        raise FormError(field, "Choose the team, one of its keys, or a part of what it spends.")
+    name = name or form.text(name_field, required=True, most=LONGEST_ID)
+    if part.of_target:
+        catalog = view.gateway.rules().catalog
+        providers = {target.provider for target in catalog.targets.values()}
+        if name not in providers if part.dimension == "provider" else catalog.named(name) is None:
+            raise FormError(name_field, f"The configuration has no such {part.label}.")
+    return part.name, part.stored(f"{team.team_id}/{name}", team.organisation_id)
+
+
+def _place_in(view: PageRequest, form: Form) -> Place:
+    scope, scope_id = _whose_in(view, form, "limit_of", "limit_name")
+    if scope not in OWN_SCOPES:
+        raise FormError("limit_of", "A limit is for the team, one of its keys, or end users.")
+    return Place(cast(LimitScope, scope), scope_id, form.text("model", most=MODEL_CHARS))
 
 
 def _required(limit_nanousd: int | None, field: str) -> int:
@@ -411,16 +438,23 @@ def _required(limit_nanousd: int | None, field: str) -> int:
 def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return form values for the limits that the address names (`?limit_of=key:…&model=…`)."""
     of, model = view.query.get("limit_of", ""), view.query.get("model", "")
-    if of not in dict(places):
+    if _as_choice(of, places)["limit_of"] not in dict(places):
         return {}
     for rule in found.limits:
         if (_place_value(rule.place), rule.place.model) == (of, model):
-            return {"limit_of": of, "model": model, **limits_as_form(rule.limits)}
-    return {"limit_of": of, "model": model[:MODEL_CHARS]}
+            return {**_as_choice(of, places), "model": model, **limits_as_form(rule.limits)}
+    return {**_as_choice(of, places), "model": model[:MODEL_CHARS]}
+
+
+def _as_choice(of: str, places: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the form's values for a place: its choice, or that of its kind with the name beside it."""
+    scope, _, name = of.partition(":")
+    return {"limit_of": of} if of in dict(places) else {"limit_of": f"{scope}:", "limit_name": name}
 
 
 def _place_value(place: Place) -> str:
-    return _TEAM if place.scope == "team" else f"{_KEY}{place.scope_id}"
+    name = place.scope_id.partition("/")[2] if place.scope == "end_user" else place.scope_id
+    return _TEAM if place.scope == "team" else f"{place.scope}:{name}"
 
 
 def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
@@ -429,13 +463,12 @@ def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
 
 def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
     budget = standing.budget
-    # A tag's spend includes other teams' spend.
-    told = budget.scope != "tag" or view.may("organisation.read")
-    whose = {"team": "The whole team", "key": f"Key {names.get(budget.scope_id, budget.scope_id)}"}
+    # A tag's spend includes other teams' spend, and one for each end user has none of its own.
+    told = not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
     all_of_it = view.may("organisation.change")
     return {
         "id": budget.budget_id,
-        "of": whose.get(budget.scope, f"Tag {budget.shown_id}"),
+        "of": _of(budget.scope, budget.shown_id, names),
         "period": budget.period,
         "kind": budget.kind,
         "per": PERIODS[budget.period].amount_per,
@@ -454,13 +487,22 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
 def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
     place = rule.place
     return {
-        "of": "The whole team" if place.scope == "team" else f"Key {names.get(place.scope_id, place.scope_id)}",
+        "of": _of(cast(Scope, place.scope), place.scope_id, names),
         "place": _place_value(place),
         "model": place.model or "all",
         "model_name": place.model,
         **rule_in_words(rule),
         "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
     }
+
+
+def _of(scope: Scope, shown_id: str, names: Mapping[str, str]) -> str:
+    """Return whose a budget or limit of the team is, in a table's words."""
+    row = ROWS[scope]
+    if scope == "team":
+        return "The whole team"
+    name = shown_id.partition("/")[2] if row.owner == "team" else names.get(shown_id, shown_id)
+    return f"Each {row.label}" if name == ANY else f"{row.label.capitalize()} {name}"
 
 
 def _dollars(nanousd: int) -> str:

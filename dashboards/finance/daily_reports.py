@@ -30,6 +30,7 @@ from cost.reports.daily_csv import daily_csv
 from cost.reports.daily_html import daily_html
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
+from cost.scopes import ROWS
 from cost.times import DAY_US, day_of, start_of, wall_us
 from settings.private import private_file, private_folder
 
@@ -224,7 +225,8 @@ class DailyReports:
 def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
     """Return budgets for a report: a team's own, or for an organisation all but those of single keys."""
     if scope.team_id is None:
-        return [each for each in standings if each.budget.scope != "key"]
+        # Of keys and end users there may be hundreds.
+        return [each for each in standings if ROWS[each.budget.scope].dimension not in {"key", "end_user"}]
     return [each for each in standings if each.budget.scope == "team" and each.budget.scope_id == scope.team_id]
 
 

@@ -14,7 +14,7 @@ from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.periods import start_us as period_start_us
-from cost.budgets.store import BudgetStore
+from cost.budgets.store import BudgetStore, EndUserStanding
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
@@ -197,6 +197,11 @@ async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list
         (budget_line(each, usage) for each in standings),
         key=lambda line: (-(line.share or 0), line.standing.budget.budget_id),
     )
+
+
+async def read_end_users(gateway: Gateway, scope: ReadScope) -> list[EndUserStanding]:
+    """Return the team's end users that spent most this month, with their budgets."""
+    return await BudgetStore(gateway.database).largest_end_users(scope.organisation_id, scope.team_id or "")
 
 
 def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:

@@ -11,6 +11,7 @@ from api.operations.refusals import refusal_as_json
 from api.teams.change import put_team
 from api.web.gateway import Gateway
 from api.web.reading import reading
+from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore
 from cost.dimensions import UsageFilters
 from cost.reports.daily import saving
@@ -29,6 +30,7 @@ from dashboards.teams.figures import (
     coverage,
     models_table,
     read_budgets,
+    read_end_users,
     read_usage,
     reference_chart,
     requests_chart,
@@ -96,6 +98,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         names = await key_names(view)
         sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query)
         budgets = await read_budgets(gateway, scope, usage)
+        end_users = await read_end_users(gateway, scope)
         refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
         )
@@ -117,6 +120,8 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         query=str(view.query),
         figures=_figures(usage),
         budgets=budgets,
+        end_users=end_users,
+        periods=PERIODS,
         charts=(spend_chart(usage), reference_chart(usage), requests_chart(usage), cache_chart(usage)),
         models=models,
         sources=sources,

@@ -1,4 +1,4 @@
-"""`weighbridge budgets`: what organisations, teams, keys and tags may spend, and how much of it is left."""
+"""`weighbridge budgets`: what organisations, teams, keys, end users, models and others may spend, and how much of it is left."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from collections.abc import Sequence
@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cost.budgets.budget import OnExhausted, Scope
+from cost.budgets.budget import OnExhausted
 from cost.budgets.periods import Period
+from cost.scopes import Scope
 from gateway.commands.shared import fail, open_engine, print_json, read_config
 from gateway.table import print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from cost.budgets.budget import Budget, BudgetStatus, Scope
+    from cost.budgets.budget import Budget, BudgetStatus
 
 budgets_app = typer.Typer(
     help="What may be spent in an hour, a day, a week, a month, a year or in all.",
@@ -65,7 +66,13 @@ async def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> Non
 @budgets_app.command("set")
 async def set_budget(
     scope: ScopeArgument,
-    scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
+    scope_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="Its id; of a tag, model or provider its name, and within a team TEAM/NAME. TEAM/* is each end user of a team, and * each of every team.",
+        ),
+    ],
     *,
     period: Annotated[
         Period, typer.Option(help="Cut by the organisation's calendar; lifetime never renews, prepaid is topped up.")
@@ -86,13 +93,16 @@ async def set_budget(
     webhook: Annotated[
         str, typer.Option(metavar="NAME", help="A configured destination that is told at 50, 80 and 100 %.")
     ] = "",
-    organisation: Annotated[str, typer.Option(help="A tag's organisation; of a team or key it is known.")] = "default",
+    organisation: Annotated[
+        str, typer.Option(help="The organisation of a tag, model or provider; of a team or key it is known.")
+    ] = "default",
     as_json: JsonOption = False,
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
     from api.budgets.change import audit_record as state
-    from cost.budgets.budget import Budget, limit_from_usd, tag_id
+    from cost.budgets.budget import Budget, limit_from_usd
     from cost.budgets.store import BudgetStore, new_budget_id
+    from cost.scopes import ROWS
     from gateway.commands.audit import audited
 
     _check_webhook(webhook)
@@ -103,7 +113,7 @@ async def set_budget(
             budget_id=new_budget_id(),
             organisation_id=owner,
             scope=scope,
-            scope_id=tag_id(owner, scope_id) if scope == "tag" else scope_id,
+            scope_id=ROWS[scope].stored(scope_id, owner),
             period=period,
             kind="hard" if hard else "soft",
             limit_nanousd=limit_from_usd(limit),
@@ -210,11 +220,12 @@ async def remove_budget(budget_id: IdArgument) -> None:
     """Take a budget away. What was spent stays in the books."""
     from api.budgets.change import audit_record as state
     from cost.budgets.store import BudgetStore
+    from cost.scopes import ROWS
     from gateway.commands.audit import audited
 
     async with open_engine() as engine, audited(engine, "budget.removed") as change:
         removed = await BudgetStore(change.within).remove(budget_id)
-        team_id = removed.scope_id if removed.scope == "team" else ""
+        team_id = ROWS[removed.scope].team_in(removed.scope_id)
         owner = removed.organisation_id
         change.tell("budget", budget_id, state(removed), None, team_id=team_id, organisation_id=owner)
         budget = removed
@@ -240,18 +251,19 @@ async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organi
     """
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
+    from cost.scopes import ROWS
 
     accounts = AccountStore(engine)
-    if scope in {"organisation", "tag"}:
-        owner = scope_id if scope == "organisation" else organisation
-        await accounts.check_organisation(owner)
-        return owner, ""
-    team_id = scope_id
+    team_id = ROWS[scope].team_in(scope_id)
     if scope == "key":
         found = next((key.team_id for key in await accounts.list_keys() if key.key_id == scope_id), None)
         if found is None:
             raise UnknownKeyId(f"there is no key {scope_id!r}")
         team_id = found
+    if not team_id:
+        owner = scope_id if scope == "organisation" else organisation
+        await accounts.check_organisation(owner)
+        return owner, ""
     return (await accounts.get_team(team_id)).organisation_id, team_id
 
 
@@ -271,7 +283,7 @@ def _described(budget: "Budget") -> str:
     ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
     return (
         f"{budget.kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} "
-        f"for {budget.scope} {budget.shown_id}{ends}"
+        f"for {budget.in_words}{ends}"
     )
 
 
@@ -286,8 +298,8 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             each.budget.period,
             each.budget.kind,
             _dollars(each.limit_nanousd),
-            _dollars(each.spent_nanousd),
-            "-" if each.share is None else f"{each.share:.1%}",
+            "-" if each.budget.for_each else _dollars(each.spent_nanousd),
+            "-" if each.share is None or each.budget.for_each else f"{each.share:.1%}",
             _dollars(each.held_nanousd),
             "never" if each.renews_us is None else iso(each.renews_us),
             each.state,

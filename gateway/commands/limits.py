@@ -1,4 +1,4 @@
-"""`weighbridge limits`: what organisations, teams, keys and models may use in a minute and at once."""
+"""`weighbridge limits`: what organisations, teams, keys, end users and models may use in a minute and at once."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from collections.abc import Sequence
@@ -25,7 +25,13 @@ ScopeArgument = Annotated[
     Scope,
     typer.Argument(help="Who is limited; a model: all its callers together."),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id; of a model, the name that callers send.")]
+IdArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Its id; of a model, the name that callers send; of an end user TEAM/NAME, and TEAM/* for each one of a team.",
+    ),
+]
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="Only on this model, as callers name it.")
 ]
@@ -144,13 +150,14 @@ async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
     """Return the team and the organisation that the limit concerns; a model's limit is the operators'."""
     from accounts.store import AccountStore
     from gateway.commands.audit import operators
+    from proxy.admit.limits.rules import team_of
 
     if place.scope == "model":
         return "", operators()
     if place.scope == "organisation":
         return "", place.scope_id
     accounts = AccountStore(engine)
-    team_id = place.scope_id
+    team_id = team_of(place)
     if place.scope == "key":
         team_id = next((key.team_id for key in await accounts.list_keys() if key.key_id == place.scope_id), "")
     teams = {team.team_id: team.organisation_id for team in await accounts.list_teams()}
@@ -159,7 +166,7 @@ async def _owner(engine: "AsyncEngine", place: "Place") -> tuple[str, str]:
 
 
 def _place(scope: Scope, scope_id: str, model: str | None) -> "Place":
-    from proxy.admit.limits.rules import ANY_ID, Place
+    from proxy.admit.limits.rules import ANY_ID, Place, with_booked_user
 
     if scope == "model":
         if model is not None:
@@ -167,7 +174,7 @@ def _place(scope: Scope, scope_id: str, model: str | None) -> "Place":
         return Place(scope, ANY_ID, scope_id)
     if model == "":
         fail("--model needs a name; leave it out for all models together", 2)
-    return Place(scope, scope_id, model or "")
+    return with_booked_user(Place(scope, scope_id, model or ""))
 
 
 def _number(name: str, text: str) -> int | None:

@@ -19,11 +19,12 @@ from accounts.people.people import PeopleStore
 from accounts.people.person import Person
 from accounts.people.sign_in_config import SignInSection
 from accounts.store import AccountStore, TeamRecord
-from cost.budgets.budget import Budget, Kind, Scope, limit_from_usd
+from cost.budgets.budget import Budget, Kind, limit_from_usd
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore
 from cost.price_book.store import PriceStore
 from cost.prices import price_from_usd
+from cost.scopes import Scope
 from cost.times import DAY_US, HOUR_US, moment
 from gateway.demo import company
 from gateway.demo.company import SamplePerson, SampleTeam

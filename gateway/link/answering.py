@@ -18,6 +18,7 @@ from gateway.link.questions import (
     ReadOverrides,
     ReadOwnRequests,
     ReadStandings,
+    ReadStandingsOfEach,
     ReadTuning,
     ReadTuningVersion,
     RememberPrices,
@@ -53,5 +54,6 @@ def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPrio
     answer(ReadKeys, lambda _from, asked: accounts.find_keys(asked.digests))
     answer(ReadLearningSettings, lambda _from, asked: accounts.learning_of(asked.team_ids))
     answer(ReadStandings, lambda _from, asked: grants.standings(asked.at_us))
+    answer(ReadStandingsOfEach, lambda _from, asked: grants.standings_of_each(asked.ids, asked.at_us))
     answer(ReturnGrants, lambda _from, asked: grants.renew_grants(asked.boot_id, asked.needs, (), asked.at_us))
     answer(KeepHabits, lambda _from, asked: habits.add(asked.deltas))

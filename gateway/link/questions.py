@@ -51,6 +51,13 @@ class ReadStandings(Question[list[BudgetStatus]], frozen=True):
     at_us: int
 
 
+class ReadStandingsOfEach(Question[list[BudgetStatus]], frozen=True):
+    """Budgets of single end users, as they stand at a moment in microseconds since 1970."""
+
+    ids: list[str]
+    at_us: int
+
+
 class ReturnGrants(Question[dict[str, Grant]], frozen=True):
     """A return of a worker's unused grants; answered with those that it has now."""
 
@@ -95,6 +102,7 @@ QUESTIONS = (
     ReadTuning,
     ReadKeys,
     ReadStandings,
+    ReadStandingsOfEach,
     ReturnGrants,
     KeepToLearnFrom,
     ReadLearningSettings,

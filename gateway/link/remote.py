@@ -27,6 +27,7 @@ from gateway.link.questions import (
     ReadOverrides,
     ReadOwnRequests,
     ReadStandings,
+    ReadStandingsOfEach,
     ReadTuning,
     ReadTuningVersion,
     RememberPrices,
@@ -131,6 +132,12 @@ class RemoteGrants:
             return await self._link.ask(ReadStandings(at_us))
         except LinkDown:
             return await self._grants.standings(at_us)
+
+    async def standings_of_each(self, ids: Sequence[str], at_us: int) -> list[BudgetStatus]:
+        try:
+            return await self._link.ask(ReadStandingsOfEach(list(ids), at_us))
+        except LinkDown:
+            return await self._grants.standings_of_each(ids, at_us)
 
     async def forget_boot(self, boot_id: str) -> None:
         await self._grants.forget_boot(boot_id)

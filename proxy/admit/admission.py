@@ -1,10 +1,13 @@
 """Admission control: the one door between a parsed request and its plan. Load shedding, rate limits, budgets and idempotent replay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from accounts.caller import Caller
 from cost.budgets.budget_reservations import BudgetCheck
+from cost.dimensions import Dimension
+from cost.errors import BudgetExceeded
+from cost.scopes import Spender
 from providers.wire import ChatRequest
 from proxy.admit.idempotency.claims import Idempotency, Replay, fingerprint_of
 from proxy.admit.idempotency.recording import Recording, replay
@@ -23,7 +26,7 @@ from proxy.parse.wires.wire import Wire
 class BudgetGate(Protocol):
     """A process-local view of the budgets, read without I/O. The money itself is held when an attempt reserves."""
 
-    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck: ...
+    def check(self, spender: Spender) -> BudgetCheck: ...
 
 
 class BudgetLook(NamedTuple):
@@ -33,6 +36,8 @@ class BudgetLook(NamedTuple):
     """True where a spent budget sends the request to the cheapest capable target."""
     bounded: bool = False
     """True where a hard budget holds money for it."""
+    spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = {}
+    """Models and providers whose budget is spent, so that the request goes elsewhere."""
 
 
 class AdmissionControl:
@@ -81,7 +86,11 @@ class AdmissionControl:
         guessed = DEFAULT_OUTPUT_TOKENS * request.n if unbounded else 0
         answer = (request.max_output_tokens or 0) * request.n + guessed
         admission = await self._limiter.admit(
-            caller, request.alias or request.model, parsed.input_tokens + answer, guessed=guessed
+            caller,
+            request.alias or request.model,
+            parsed.input_tokens + answer,
+            guessed=guessed,
+            end_user=request.end_user,
         )
         reply.lines += admission.lines
         return admission
@@ -90,16 +99,17 @@ class AdmissionControl:
         """Check the budgets, and return their effect on the request. Raises BudgetExceeded."""
         if self._budgets is None:
             return BudgetLook()
-        known = self._budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+        known = self._budgets.check(_spender(caller, request))
         if known.exceeded is not None:
             raise known.exceeded
-        return BudgetLook(known.downgrade and request.model != AUTO and is_replaceable(request), known.hard)
+        downgraded = known.downgrade and request.model != AUTO and is_replaceable(request)
+        return BudgetLook(downgraded, known.hard, known.spent_targets)
 
     def is_bounded(self, caller: Caller, request: ChatRequest) -> bool:
         """Return True where a hard budget holds the most that the request may cost, or is spent."""
         if self._budgets is None:
             return False
-        known = self._budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+        known = self._budgets.check(_spender(caller, request))
         return known.hard or known.exceeded is not None
 
     async def replays(
@@ -126,3 +136,13 @@ class AdmissionControl:
             return True
         reply.recording = Recording(found, is_kept)
         return False
+
+
+def _spender(caller: Caller, request: ChatRequest) -> Spender:
+    return Spender(
+        organisation_id=caller.organisation_id,
+        team_id=caller.team_id,
+        key_id=caller.key_id,
+        tag=request.tag,
+        end_user=request.end_user,
+    )

@@ -4,7 +4,7 @@ Money itself is held line by line, as for every request, so no budget is ever ov
 begin: a batch whose bound no budget has room for is refused whole, before its first line has cost anything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -13,8 +13,10 @@ from sqlmodel import col
 
 from accounts.caller import Caller
 from cost.budgets.budget import Budget
+from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import GrantNeed, GrantRequest, GrantStore
 from cost.errors import BudgetExceeded, UnpricedUnderBudget
+from cost.ledger.entries import Entry
 from cost.prices import usd
 from cost.times import wall_us
 from providers.catalog import Catalog
@@ -67,25 +69,28 @@ class CostBounds:
 
         return bound
 
-    async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Hold money of the caller's hard budgets under a name that outlives this process. Return False where one has
-        too little, or where the amount is not known. `free` gives it back.
+    async def hold(self, name: str, reserves: Sequence[tuple[Entry, int | None]]) -> bool:
+        """Hold money of the hard budgets that these reserves fall under, with the most that each may cost, under a name that
+        outlives this process. Return False where one has too little, or where an amount is not known. `free` gives it back.
         """
         now_us = wall_us()
-        ids = [
-            status.budget.budget_id
-            for status in await self._grants.standings(now_us)
-            if status.budget.hard and _applies(status.budget, caller)
-        ]
-        if not ids or amount_nanousd is None:
-            return not ids
-        want = GrantRequest(amount_nanousd=amount_nanousd, budget_ids=tuple(ids))
-        given = await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=0)), [want], now_us)
+        hard = BudgetIndex(status.budget for status in await self._grants.standings(now_us) if status.budget.hard)
+        needs: dict[str, int] = {}
+        for reserve, most_nanousd in reserves:
+            for budget in hard.of(reserve):
+                if most_nanousd is None:
+                    return False
+                needs[budget.budget_id] = needs.get(budget.budget_id, 0) + most_nanousd
+        if not needs:
+            return True
+        wants = [GrantRequest(amount_nanousd=amount, budget_ids=(each,)) for each, amount in needs.items()]
+        given = await self._grants.renew_grants(name, dict.fromkeys(needs, GrantNeed(floor_nanousd=0)), wants, now_us)
         if any(grant.lacking for grant in given.values()):
             await self.free(name)
             return False
         # The part granted ahead is given back: it is meant for a process that asks again and again.
-        await self._grants.renew_grants(name, dict.fromkeys(ids, GrantNeed(floor_nanousd=amount_nanousd)), [], now_us)
+        floors = {each: GrantNeed(floor_nanousd=amount) for each, amount in needs.items()}
+        await self._grants.renew_grants(name, floors, [], now_us)
         return True
 
     async def free(self, name: str) -> None:
@@ -99,7 +104,7 @@ class CostBounds:
         for status in await self._grants.standings(wall_us()):
             if not status.budget.hard or not _applies(status.budget, caller):
                 continue
-            name = f"{status.budget.scope} `{status.budget.shown_id}`"
+            name = status.budget.in_words
             bound = validated.bound_nanousd
             if bound is None:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."

@@ -86,8 +86,8 @@ def set_aside_s(error: UpstreamError) -> float:
 class Allowed(Protocol):
     """The budgets that hold money for lines that are handed over."""
 
-    async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
-        """Hold money under a name. Return False where a hard budget has too little."""
+    async def hold(self, name: str, reserves: Sequence[tuple[Entry, int | None]]) -> bool:
+        """Hold money for these reserves under a name. Return False where a hard budget has too little."""
         ...
 
     async def free(self, name: str) -> None:
@@ -262,7 +262,7 @@ class ProviderBatchRunner:
             looked.at = line.place
         for group in groups.values():
             if group.chosen:
-                await self._begin(batch, caller, group)
+                await self._begin(batch, group)
         looked.decided = max(looked.decided, looked.at)
 
     async def _chosen(
@@ -299,12 +299,11 @@ class ProviderBatchRunner:
 
     # Acting.
 
-    async def _begin(self, batch: Batch, caller: Caller, group: _Group) -> None:
+    async def _begin(self, batch: Batch, group: _Group) -> None:
         """Hand a group over: money first, then the database, then the provider."""
         handed_id = f"{HANDED}{secrets.token_hex(12)}"
-        mosts = [each.handing.most_nanousd for each in group.chosen]
-        most = None if None in mosts else sum(each or 0 for each in mosts)
-        if not await self._money.hold(handed_id, caller, most):
+        reserves = [(each.handing.reserve, each.handing.most_nanousd) for each in group.chosen]
+        if not await self._money.hold(handed_id, reserves):
             return
         handings = {each.line.number: each.handing for each in group.chosen}
         first = group.chosen[0].handing

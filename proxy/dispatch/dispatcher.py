@@ -15,6 +15,7 @@ import msgspec
 
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.ledger import Books
+from cost.scopes import ROWS
 from providers.breaker import Breakers
 from providers.config import HedgingConfig, RetryConfig
 from providers.errors import (
@@ -114,6 +115,7 @@ class Dispatcher:
         """
         failure: UpstreamError | None = None
         short: Refused | None = None
+        spent: Exception | None = None
         for planned in routed.plan.candidates:
             candidate = planned if short is None else _as_spill_over(planned, routed)
             if candidate is None:
@@ -141,11 +143,14 @@ class Dispatcher:
                     # The request is at fault, and would be so elsewhere.
                     raise
                 failure = _telling(failure, error)
-            except _NOT_HELD:
-                # There is no money for where it would spill over to, but it may be served for less once there is room.
-                if not isinstance(short, QueueRefusal) and not holds_less_later(planned, routed):
+            except _NOT_HELD as error:
+                # There is no money for where it would spill over to, but it may be served for less once there is room; or
+                # the budget is this target's own.
+                may_go_on = isinstance(short, QueueRefusal) or _is_of_target(error) or holds_less_later(planned, routed)
+                if not may_go_on:
                     raise
-        raise _error_to_report(failure, short, routed.plan.paced_s)
+                spent = spent or error
+        raise _error_to_report(failure, short, spent, routed.plan.paced_s)
 
     async def escalate(self, routed: RoutedRequest, candidate: Candidate, attempts: list[Attempt]) -> Committed:
         """Make one attempt at one better target, without retries or queueing, as an answer exists already. Raises the
@@ -511,7 +516,14 @@ def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamErr
     return error if earlier is None or error.owner != "request" else earlier
 
 
-def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced_s: float | None) -> Exception:
+def _is_of_target(error: Exception) -> bool:
+    """Return True for a budget of one model or provider: another target may have money."""
+    return isinstance(error, BudgetExceeded) and ROWS[error.scope].of_target
+
+
+def _error_to_report(
+    failure: UpstreamError | None, short: Refused | None, spent: Exception | None, paced_s: float | None
+) -> Exception:
     """Return the error to report: a full queue first, because it passes by itself, else the upstream's failure. A
     failure that is the request's own only at the target asked passes by itself, too, where a target that could take
     it waits for its provider's pace.
@@ -522,8 +534,9 @@ def _error_to_report(failure: UpstreamError | None, short: Refused | None, paced
                 "The provider's rate limit is reached.", deployment_id=failure.deployment_id, retry_after_s=paced_s
             )
         return failure
-    assert short is not None  # noqa: S101  # A plan has at least one candidate.
-    return short
+    found = short or spent
+    assert found is not None  # noqa: S101  # A plan has at least one candidate.
+    return found
 
 
 async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:

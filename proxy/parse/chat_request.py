@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
 from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
+from cost.end_users import booked
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.meters import MEDIA, NO_MEDIA, Media
 from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, ServiceTier
@@ -124,8 +124,6 @@ OWN_FIELDS = ("x-team-id", "x-tier", "service_tier", "x-session-id", "x-weighbri
 
 _END_USER_FIELDS: Final = ("safety_identifier", "user")
 """Fields that name an end user, the newer one first."""
-_PLAIN_USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
-_TELEPHONE: Final = re.compile(r"[0-9][0-9./-]{6,}", re.ASCII)
 _NO_FIELDS: Final[Mapping[str, msgspec.Raw]] = {}
 
 
@@ -254,14 +252,15 @@ def request_of(
     tools: int = 0,
     times: int = 1,
     session: str | None = None,
+    end_user: str = "",
     translated: bool = False,
     for_anthropic: Callable[[], Mapping[str, Any]] | None = None,
     in_messages: Callable[[], AsWritten] | None = None,
     **more: Any,
 ) -> ChatRequest:
     """Return the request of a chat whose body was decoded: `fields` as they go upstream, and the parsed values of
-    them. `times` is the number of requests of the kind that it stands for; `session` is the session that another
-    dialect's body names; the other parameters are fields of the ChatRequest, and `more` those that few requests have.
+    them. `times` is the number of requests of the kind that it stands for; `session` and `end_user` are those that
+    another dialect's body names; the other parameters are fields of the ChatRequest, and `more` those that few requests have.
     Raises BadRequest.
     """
     _check_limits(asked, messages)
@@ -284,7 +283,7 @@ def request_of(
         json_mode=form is not None and form.type != "text",
         session_id=session,
         cache_key=asked.prompt_cache_key,
-        end_user=_end_user(fields, more.get("for_openai", _NO_FIELDS)),
+        end_user=_end_user(fields, more.get("for_openai", _NO_FIELDS)) or booked(end_user),
         translated=translated,
         for_anthropic=for_anthropic,
         in_messages=in_messages,
@@ -508,17 +507,12 @@ def _tag(header: str | None, field: str | None) -> str:
 
 
 def _end_user(*bodies: Mapping[str, msgspec.Raw]) -> str:
-    """Return the end user that a body names, as it is booked; empty for none.
-
-    The ledger keeps what it has for good, so of what may be a mail address or a telephone number it gets a digest.
-    """
+    """Return the end user that a body names, as it is booked; empty for none."""
     for name in _END_USER_FIELDS:
         for fields in bodies:
             given = _text_in(fields[name]) if name in fields else ""
-            if _PLAIN_USER.fullmatch(given) and not _TELEPHONE.fullmatch(given):
-                return given
             if given:
-                return f"digest-{blake2b(given.encode(), digest_size=16).hexdigest()}"
+                return booked(given)
     return ""
 
 

@@ -20,6 +20,8 @@ import msgspec
 from accounts.caller import Escalation
 from classifier.frontier import alike
 from classifier.prediction import Prediction, TargetPrediction
+from cost.dimensions import Dimension
+from cost.errors import BudgetExceeded
 from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
@@ -112,11 +114,15 @@ Obstacle = Literal[
     "provider-tool",
     "unpriced",
     "unbounded",
+    "budget",
     "weight-zero",
     "unavailable",
     "too-hard",
     "unknown",
 ]
+
+
+NOT_SPENT: Final[Mapping[tuple[Dimension, str], BudgetExceeded]] = {}
 
 
 class OwnPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +247,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens of one choice that the rest of a hard budget pays for, where that is less than was wanted."""
     overruns: Mapping[str, str] = {}
     """Under a hard budget, the targets that broke such a bound, and how (`proxy.plan.overruns`)."""
+    spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = NOT_SPENT
+    """Models and providers that have no budget left for this caller."""
     dialect: Dialect | None = None
     """The dialect that the target must be asked in; None where chat does."""
     provider_tools: Mapping[str, str] = {}
@@ -365,7 +373,7 @@ def plan(
         eligible = shorter
         rejected = [each for each in rejected if each.obstacle != "output"]
     if not eligible:
-        raise _no_target_error(facts, rejected, absences)
+        raise _no_target_error(facts, rejected, absences, catalog)
     if kind == AUTO:
         if prediction is None:
             raise ValueError("planning `auto` needs a prediction")
@@ -520,6 +528,8 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
         found = inability
     elif not has_price(target, facts) and not is_bookable(None, unpriced, auto=auto):
         found = ("unpriced", "its price is unknown")
+    elif facts.spent_targets and _spent(target, facts) is not None:
+        found = ("budget", "its budget is used up")
     elif auto and target.routing_weight <= 0:
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
@@ -530,6 +540,12 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
     else:
         return None
     return Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
+
+
+def _spent(target: Target, facts: Facts) -> BudgetExceeded | None:
+    """Return the refusal of the target's own budget, or of its provider's; None while there is room."""
+    spent = facts.spent_targets
+    return spent.get(("model", target.target_id)) or spent.get(("provider", target.provider))
 
 
 def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
@@ -585,7 +601,9 @@ def _missing_capability(target: Target, needed: frozenset[Capability]) -> str | 
     return None
 
 
-def _no_target_error(facts: Facts, rejected: list[Rejection], absences: Absences) -> Refused:
+def _no_target_error(
+    facts: Facts, rejected: list[Rejection], absences: Absences, catalog: Catalog
+) -> Refused | BudgetExceeded:
     obstacles = {rejection.obstacle for rejection in rejected}
     if facts.alias != AUTO and "unpriced" in obstacles and obstacles <= {"unpriced", "not-allowed"}:
         return UnpricedModel(next(each.target_id for each in rejected if each.obstacle == "unpriced"))
@@ -595,20 +613,28 @@ def _no_target_error(facts: Facts, rejected: list[Rejection], absences: Absences
         return _unavailable(
             reasons, [absences.get(each.target_id) for each in rejected if each.obstacle == "unavailable"]
         )
-    if "context" in obstacles and facts.longest_tokens is not None:
-        return ContextTooLong(
-            f"The longest text fits no target that could take it ({reasons}). Send it in parts.",
-            param="input",
-        )
+    if "budget" in obstacles:
+        able = (catalog.targets[each.target_id] for each in rejected if each.obstacle == "budget")
+        spent = [found for each in able if (found := _spent(each, facts)) is not None]
+        # Where a request may go elsewhere instead, it does; else the first to have room again is told.
+        return min(spent, key=lambda each: (not each.downgrade, each.retry_after_s))
     if "context" in obstacles:
-        return ContextTooLong(
-            f"The request fits no target that could serve it ({reasons}). Shorten the messages or lower max_tokens.",
-            param="messages",
-        )
+        return _too_long(facts, reasons)
     if "provider-tool" in obstacles:
         return _nobody_runs(facts.provider_tools, f" that this request may go to ({reasons})")
     return NoEligibleTarget(
         f"No target can serve this request ({reasons or 'no target is configured for it'}).", param="model"
+    )
+
+
+def _too_long(facts: Facts, reasons: str) -> ContextTooLong:
+    if facts.longest_tokens is not None:
+        return ContextTooLong(
+            f"The longest text fits no target that could take it ({reasons}). Send it in parts.", param="input"
+        )
+    return ContextTooLong(
+        f"The request fits no target that could serve it ({reasons}). Shorten the messages or lower max_tokens.",
+        param="messages",
     )
 
 

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from accounts.caller import Caller
 from classifier.prediction import Prediction
+from cost.dimensions import Dimension
+from cost.errors import BudgetExceeded
 from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
@@ -39,6 +41,7 @@ from proxy.plan.quality_tolerance import NO_CURVE
 from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import (
     NO_ABSENCES,
+    NOT_SPENT,
     Counts,
     Facts,
     Fleet,
@@ -61,6 +64,7 @@ def facts_of(
     *,
     downgraded: bool,
     overruns: Mapping[str, str] | None = None,
+    spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = NOT_SPENT,
     refused: Mapping[str, frozenset[str]] | None = None,
 ) -> Facts:
     """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
@@ -106,6 +110,8 @@ def facts_of(
         )
     if downgraded:
         facts = replace(facts, spares=True)
+    if spent_targets:
+        facts = replace(facts, spent_targets=spent_targets)
     if loop.steps and policy.stay_in_turn:
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:
@@ -188,16 +194,17 @@ class Router:
         in_flight: int,
         downgraded: bool = False,
         bounded: bool = False,
+        spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = NOT_SPENT,
         compared: bool = False,
         trace_headers: dict[str, str] | None = None,
         dry: bool = False,
     ) -> RoutedRequest:
         """Plan a request.
 
-        `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded` and `bounded` are
-        what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream. In a
+        `now` is on the monotonic clock and `in_flight` the number of the process's requests. `downgraded`, `bounded` and
+        `spent_targets` are what the budgets say; a `compared` answer is retained for a shadow request; `trace_headers` go to the upstream. In a
         `dry` run, which asks only for the target, nobody is told and nothing is remembered.
-        Raises ModelNotFound, ContextTooLong, NoEligibleTarget or TargetsUnavailable when there is no candidate.
+        Raises ModelNotFound, ContextTooLong, NoEligibleTarget, TargetsUnavailable or BudgetExceeded when there is no candidate.
         """
         request = parsed.request
         facts = facts_of(
@@ -206,6 +213,7 @@ class Router:
             config,
             downgraded=downgraded,
             overruns=self._overruns.current() if bounded else None,
+            spent_targets=spent_targets,
             refused=None if self._refused is None else self._refused.current(),
         )
         scope = caller.scope

@@ -3,9 +3,7 @@
 from typing import get_args
 
 from api.usage.usage_types import UsageRowOut
-from cost.budgets.budget import Scope
 from cost.dimensions import (
-    BUDGETED,
     COLUMNS,
     DIMENSIONS,
     GROUPINGS,
@@ -44,15 +42,14 @@ def test_roll_ups_have_what_is_rolled_up() -> None:
 
 
 def test_structs_follow_the_table() -> None:
-    """Filters, groups of postings, queries of requests, rows of the API and scopes of budgets have the table's names."""
+    """Filters, groups of postings, queries of requests and rows of the API have the table's names."""
     filters = set(UsageFilters.__struct_fields__)
     assert {name.removeprefix("not_") for name in filters} == set(GROUPINGS) - TIMES.keys()
     assert PostedGroup.__struct_fields__ == POSTED_COLUMNS
     assert set(REQUEST_FILTERS) <= set(RecentQuery.__struct_fields__)
     assert {each.field for each in OFFERED} < set(UsageRowOut.__struct_fields__)
-    assert tuple(each.name for each in BUDGETED) == get_args(Scope)
 
 
-def test_budgets_and_postings_are_divided_by_what_is_rolled_up() -> None:
-    """Spend of budgets and postings are summed from the roll-ups, so they have no dimension that is not there."""
-    assert all(each.rolled_up for each in DIMENSIONS if each.budgeted or each.posted or each.on_pages)
+def test_postings_are_divided_by_what_is_rolled_up() -> None:
+    """Postings are summed from the roll-ups, so they have no dimension that is not there."""
+    assert all(each.rolled_up for each in DIMENSIONS if each.posted or each.on_pages)

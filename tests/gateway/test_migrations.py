@@ -76,6 +76,30 @@ async def test_earlier_books_verify_clean(empty_database_url: str) -> None:
     await engine.dispose()
 
 
+async def test_what_end_users_spent_before_is_summed(empty_database_url: str) -> None:
+    """Budgets and the team's page have it from the day of the upgrade on, by day and by month; and they go back again."""
+    engine = make_engine(empty_database_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(upgrade, "0030")
+    for name, before in (("a", 0), ("b", 0), ("c", 40)):
+        await _book(engine, name, "settle", NOON_US - before * 86_400_000_000)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE ledger_entry SET end_user = 'ada'"))
+    await migrate(engine)
+    found = await check(engine, 0, NOON_US * 2, now_us=NOON_US * 2)
+    assert {each.table for each in found.told} & {"end_user_month"} == set()
+    async with engine.begin() as connection:
+        days = await connection.execute(
+            text("SELECT spent_nanousd FROM spend_day WHERE scope = 'end_user' ORDER BY day_us")
+        )
+        assert days.scalars().all() == [1_000_000, 2_000_000]
+        months = await connection.execute(text("SELECT spent_nanousd FROM end_user_month ORDER BY month_us"))
+        assert months.scalars().all() == [1_000_000, 2_000_000]
+        await connection.run_sync(upgrade, "0030", down=True)
+        assert (await connection.execute(text("SELECT count(*) FROM spend_day"))).scalar_one() == 0
+    await engine.dispose()
+
+
 async def test_books_without_rows_migrate(engine: AsyncEngine) -> None:
     """A new database has nothing to carry over."""
     assert (await check(engine, 0, NOON_US * 2, now_us=NOON_US)).rows == 0

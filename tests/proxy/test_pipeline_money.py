@@ -15,6 +15,7 @@ from cost.ledger.ledger import MemoryLedger
 from cost.meters import METER_COLUMNS
 from cost.savings.comparators import Comparator, Comparators
 from cost.savings.holdout import arm_of
+from cost.scopes import Spender
 from proxy.plan.decision_record import read
 from tests.proxy.plan.test_route_plan import price
 from tests.scenarios.test_rules import Broken, House, chunk
@@ -29,8 +30,8 @@ class Gate:
         self.answer = known
         self.asked: list[tuple[str, str, str, str]] = []
 
-    def check(self, organisation_id: str, team_id: str, key_id: str, tag: str) -> BudgetCheck:
-        self.asked.append((organisation_id, team_id, key_id, tag))
+    def check(self, spender: Spender) -> BudgetCheck:
+        self.asked.append((spender.organisation_id, spender.team_id, spender.key_id, spender.tag))
         return self.answer
 
 

@@ -165,7 +165,7 @@ class House:
             ),
             parser=RequestParser(Directory(OneKey(settings or TeamSettings(), role), [PEPPER], loop.time)),
             admission=AdmissionControl(
-                BucketLimiter(lambda _caller, _model: limits, lambda: 1, clock=loop.time), budgets=budgets
+                BucketLimiter(lambda _caller, _model, _end_user: limits, lambda: 1, clock=loop.time), budgets=budgets
             ),
             classifier=classifier or HeuristicClassifier(),
             affinity=Affinity(loop.time),

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0032"
-down_revision = "0030"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 
@@ -16,12 +16,33 @@ _SCOPES = {
     "team": "team_id",
     "key": _KEY,
     "tag": "organisation_id || '/' || tag",
+    "model": "organisation_id || '/' || target_id",
+    "provider": "organisation_id || '/' || provider",
+    "team_model": "team_id || '/' || target_id",
+    "team_provider": "team_id || '/' || provider",
 }
-_GIVEN = {"organisation": "organisation_id", "team": "team_id", "key": "key_id", "tag": "tag"}
+_GIVEN = {
+    "organisation": "organisation_id",
+    "team": "team_id",
+    "key": "key_id",
+    "tag": "tag",
+    "model": "target_id",
+    "provider": "provider",
+    "team_model": "target_id",
+    "team_provider": "provider",
+}
 _FILL = (
     "INSERT INTO spend_quarter (scope, scope_id, start_us, spent_nanousd) "
     "SELECT '{scope}', {scope_id}, start_us, sum(cost_nanousd) FROM rollup_hour "
     "WHERE origin IN ('caller', 'shadow', 'correction', 'reconciliation') AND {given} <> '' GROUP BY {scope_id}, start_us"
+)
+
+_FILL_END_USERS = (
+    "INSERT INTO spend_quarter (scope, scope_id, start_us, spent_nanousd) "
+    "SELECT 'end_user', team_id || '/' || end_user, at_us - at_us % 900000000, sum(coalesce(cost_nanousd, 0)) "
+    "FROM ledger_entry WHERE end_user <> '' AND entry <> 'reserve' "
+    "AND origin IN ('caller', 'shadow', 'correction', 'reconciliation') "
+    "GROUP BY team_id, end_user, at_us - at_us % 900000000"
 )
 
 
@@ -51,14 +72,16 @@ def upgrade() -> None:
     op.create_table(
         "spend_quarter",
         sa.Column("scope", sa.String(16), nullable=False),
-        sa.Column("scope_id", sa.String(200), nullable=False),
+        sa.Column("scope_id", sa.String(265), nullable=False),
         sa.Column("start_us", sa.BigInteger(), nullable=False),
         sa.Column("spent_nanousd", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("scope", "scope_id", "start_us", name="pk_spend_quarter"),
     )
+    op.create_index("ix_spend_quarter_start_us", "spend_quarter", ["start_us"])
     # Of the past an hour's first quarter has all of it: that is exact wherever clocks differ by whole hours.
     for scope, scope_id in _SCOPES.items():
         op.execute(_FILL.format(scope=scope, scope_id=scope_id, given=_GIVEN[scope]))
+    op.execute(_FILL_END_USERS)
 
 
 def downgrade() -> None:

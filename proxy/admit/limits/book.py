@@ -10,9 +10,10 @@ from urllib.parse import quote
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.caller import Caller
+from cost.scopes import ANY
 from proxy.admit.limits.limit import Kind, Limit, Limits, Scope
 from proxy.admit.limits.limits_config import LimitsSection
-from proxy.admit.limits.rules import ANY_ID, Place, Rule, over
+from proxy.admit.limits.rules import ANY_ID, Place, Rule, over, team_of
 from proxy.admit.limits.store import TableVersion
 
 _log: Final = logging.getLogger("weighbridge.limits")
@@ -47,26 +48,31 @@ class LimitBook:
             self._drop_cache()
 
     def _drop_cache(self) -> None:
-        self._cache: dict[tuple[str, str, str, str], tuple[Limit, ...]] = {}
+        of_end_users = any(place.scope == "end_user" for place in self._rules)
+        # Where nobody limits end users, they make no entry of the cache either.
+        self._limits_end_users = of_end_users or self.section.end_user.limits() != Limits()
+        self._cache: dict[tuple[str, str, str, str, str], tuple[Limit, ...]] = {}
         self._by_place: dict[Place, tuple[Limit, ...]] = {}
 
     def knows(self, model: str) -> bool:
         """Return True for a model that has buckets of its own."""
         return model in self._known
 
-    def limits_of(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+    def limits_of(self, caller: Caller, model: str, end_user: str = "") -> tuple[Limit, ...]:
         """Return the buckets that a request draws from, widest scope first. An unknown model has none of its own."""
-        found = self._cache.get((caller.organisation_id, caller.team_id, caller.key_id, model))
-        return self._resolve(caller, model) if found is None else found
+        if end_user and not self._limits_end_users:
+            end_user = ""
+        found = self._cache.get((caller.organisation_id, caller.team_id, caller.key_id, model, end_user))
+        return self._resolve(caller, model, end_user) if found is None else found
 
-    def _resolve(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+    def _resolve(self, caller: Caller, model: str, end_user: str) -> tuple[Limit, ...]:
         if model and model not in self._known:
             # A caller's text must not fill the memory, nor Redis.
-            return self.limits_of(caller, "")
+            return self.limits_of(caller, "", end_user)
         if len(self._cache) >= MAX_CACHED:
             self._drop_cache()
-        found = tuple(limit for place in places_of(caller, model) for limit in self.at(place))
-        self._cache[caller.organisation_id, caller.team_id, caller.key_id, model] = found
+        found = tuple(limit for place in places_of(caller, model, end_user) for limit in self.at(place))
+        self._cache[caller.organisation_id, caller.team_id, caller.key_id, model, end_user] = found
         return found
 
     def at(self, place: Place) -> tuple[Limit, ...]:
@@ -80,13 +86,16 @@ class LimitBook:
 
     def _limits(self, place: Place) -> Limits:
         default = self.section.default_of(place)
+        if place.scope == "end_user":
+            of_team = self._rules.get(Place("end_user", f"{team_of(place)}/{ANY}"))
+            default = default if of_team is None else over(of_team, default)
         rule = self._rules.get(place)
         return default if rule is None else over(rule, default)
 
 
-def places_of(caller: Caller, model: str) -> list[Place]:
-    """Return every place that a request counts under; with an empty `model`, those common to all the caller's
-    requests.
+def places_of(caller: Caller, model: str, end_user: str = "") -> list[Place]:
+    """Return every place that a request counts under; with an empty `model` and `end_user`, those common to all the
+    caller's requests.
     """
     own: tuple[tuple[Scope, str], ...] = (
         ("organisation", caller.organisation_id),
@@ -94,6 +103,8 @@ def places_of(caller: Caller, model: str) -> list[Place]:
         ("key", caller.key_id),
     )
     places = [Place(scope, scope_id) for scope, scope_id in own]
+    if end_user:
+        places.append(Place("end_user", f"{caller.team_id}/{end_user}"))
     if model:
         places.append(Place("model", ANY_ID, model))
         places += [Place(scope, scope_id, model) for scope, scope_id in own]
@@ -106,14 +117,17 @@ def buckets(place: Place, limits: Limits) -> tuple[Limit, ...]:
         ("requests", limits.requests_per_minute, limits.request_burst),
         ("tokens", limits.tokens_per_minute, limits.token_burst),
     )
+    whose = place.scope_id if place.scope == "end_user" else ""
     made = [
-        Limit(key=bucket_key(place, kind), scope=place.scope, kind=kind, rate=rate, burst=burst or rate)
+        Limit(key=bucket_key(place, kind), scope=place.scope, kind=kind, rate=rate, burst=burst or rate, whose=whose)
         for kind, rate, burst in kinds
         if rate
     ]
     if limits.concurrency:
         key = bucket_key(place, "concurrency")
-        made.append(Limit(key=key, scope=place.scope, kind="concurrency", rate=0, burst=limits.concurrency))
+        made.append(
+            Limit(key=key, scope=place.scope, kind="concurrency", rate=0, burst=limits.concurrency, whose=whose)
+        )
     return tuple(made)
 
 

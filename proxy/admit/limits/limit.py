@@ -6,14 +6,14 @@ import msgspec
 
 from accounts.caller import Caller
 
-Scope = Literal["organisation", "team", "key", "model"]
+Scope = Literal["organisation", "team", "key", "end_user", "model"]
 Kind = Literal["requests", "tokens", "concurrency"]
 PERIOD_S: Final = 60.0
 """The period that rates refer to."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one organisation, team, key or model. None means no limit.
+    """Limits of one organisation, team, key, end user or model. None means no limit.
 
     A bucket holds its burst at most, a minute's worth where none is set, and fills up by the rate.
     """
@@ -37,6 +37,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     rate: int
     """Units per minute."""
     burst: int
+    whose: str = ""
+    """The scope's id, of an end user's limit."""
 
 
 class Remaining(msgspec.Struct, frozen=True):
@@ -67,8 +69,11 @@ class Admission(Protocol):
 class Limiter(Protocol):
     """A door that admits a request by taking from all of its buckets, or refuses it and takes from none."""
 
-    async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
+    async def admit(
+        self, caller: Caller, model: str, tokens: int, *, guessed: int = 0, end_user: str = ""
+    ) -> Admission:
         """Take `tokens`, the estimate of prompt and answer. `model` is the name the caller sent. `guessed` of the
-        tokens are for an answer of unknown length: they alone make no request too large. Raises RateLimited.
+        tokens are for an answer of unknown length: they alone make no request too large. `end_user` is as it is booked.
+        Raises RateLimited.
         """
         ...

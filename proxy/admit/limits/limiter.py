@@ -80,7 +80,7 @@ class BucketLimiter:
 
     def __init__(
         self,
-        limits_of: Callable[[Caller, str], tuple[Limit, ...]],
+        limits_of: Callable[[Caller, str, str], tuple[Limit, ...]],
         live: Callable[[], int],
         *,
         link: Link | None = None,
@@ -125,11 +125,13 @@ class BucketLimiter:
             return "shared"
         return "process" if self._link is None and self.live == 1 else "share"
 
-    async def admit(self, caller: Caller, model: str, tokens: int, *, guessed: int = 0) -> Admission:
+    async def admit(
+        self, caller: Caller, model: str, tokens: int, *, guessed: int = 0, end_user: str = ""
+    ) -> Admission:
         """Admit as Limiter does. When the caller is cancelled while Redis decides, its admission by Redis is given
         back.
         """
-        limits = self._limits_of(caller, model)
+        limits = self._limits_of(caller, model, end_user)
         if not limits:
             return _UNLIMITED
         draw = self._draws.of(limits)

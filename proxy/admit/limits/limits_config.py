@@ -24,7 +24,7 @@ def _check_bursts(limits: Limits) -> None:
 
 
 class EachLimits(Section):
-    """Limits of each organisation, each team, each key or each model, unless a rule says otherwise."""
+    """Limits of each organisation, team, key, end user or model, unless a rule says otherwise."""
 
     requests_per_minute: int | None = Field(
         default=None, ge=1, le=MOST["requests_per_minute"], description="Requests a minute; no limit when not set."
@@ -115,6 +115,9 @@ class LimitsSection(Section):
     organisation: EachLimits = Field(default=EachLimits(), description="For each organisation, all its teams together.")
     team: EachLimits = Field(default=EachLimits(), description="For each team, all its keys together.")
     key: EachLimits = Field(default=EachLimits(), description="For each key.")
+    end_user: EachLimits = Field(
+        default=EachLimits(), description="For each end user of each team, as its requests name them."
+    )
     model: EachLimits = Field(
         default=EachLimits(), description="For each name that callers may send as `model`, all callers together."
     )
@@ -144,7 +147,7 @@ class LimitsSection(Section):
         if place.model:
             # There is nothing here about one team on one model.
             return Limits()
-        each = {"organisation": self.organisation, "team": self.team, "key": self.key}
+        each = {"organisation": self.organisation, "team": self.team, "key": self.key, "end_user": self.end_user}
         return each[place.scope].limits()
 
     def of_model(self, name: str) -> Limits:

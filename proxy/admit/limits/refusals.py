@@ -101,6 +101,8 @@ def _what(limit: Limit) -> str:
 def _whose(limit: Limit, caller: Caller, model: str) -> str:
     if limit.scope == "model":
         return f"model `{model}`"
+    if limit.scope == "end_user":
+        return f"end user `{limit.whose.partition('/')[2]}` of team `{caller.team_id}`"
     name = {
         "organisation": caller.organisation_id,
         "team": caller.team_id,

@@ -5,11 +5,15 @@ from typing import Final, get_args
 import msgspec
 
 from accounts.tables import ID_CHARS
+from cost.end_users import BOOKED
+from cost.scopes import ANY, ROWS
 from proxy.admit.limits.limit import Limits, Scope
-from proxy.admit.limits.limit_tables import MODEL_CHARS
+from proxy.admit.limits.limit_tables import MODEL_CHARS, SCOPE_ID_CHARS
 from settings.key_ids import first_id
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+OWN_SCOPES: Final = tuple(scope for scope in SCOPES if scope != "model")
+"""Scopes that an organisation sets itself; a model's limit is for all of them."""
 ANY_ID: Final = "*"
 """The scope id of a rule for a model."""
 LEAST: Final = {
@@ -68,18 +72,41 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     updated_us: int = 0
 
 
+def with_booked_user(place: Place) -> Place:
+    """Return the place with its end user as the books have it: a mail address is a digest there."""
+    if place.scope != "end_user":
+        return place
+    return msgspec.structs.replace(place, scope_id=ROWS["end_user"].stored(place.scope_id, ""))
+
+
+def team_of(place: Place) -> str:
+    """Return the team of a team's or an end user's place; empty for others."""
+    return place.scope_id.partition("/")[0] if place.scope in {"team", "end_user"} else ""
+
+
 def check_place(place: Place) -> None:
     """Check a place. Raises BadLimit."""
     if place.scope not in SCOPES:
         raise BadLimit(f"a limit is for one of {', '.join(SCOPES)}, not {str(place.scope)[:80]!r}")
-    if not 0 < len(place.scope_id) <= ID_CHARS or not place.scope_id.isprintable():
-        raise BadLimit(f"the id of a limit's {place.scope} has 1 to {ID_CHARS} printable characters")
+    if place.scope == "end_user":
+        _check_end_user(place)
+    most = SCOPE_ID_CHARS if place.scope == "end_user" else ID_CHARS
+    if not 0 < len(place.scope_id) <= most or not place.scope_id.isprintable():
+        raise BadLimit(f"the id of a limit's {place.scope} has 1 to {most} printable characters")
     if (place.scope == "model") != (place.scope_id == ANY_ID):
         raise BadLimit(f"only a model's limit is for everybody together, under the id {ANY_ID!r}")
     if place.scope == "model" and not place.model:
         raise BadLimit("a model's limit names the model")
     if len(place.model) > MODEL_CHARS or (place.model and not place.model.isprintable()):
         raise BadLimit(f"a model's name has 1 to {MODEL_CHARS} printable characters")
+
+
+def _check_end_user(place: Place) -> None:
+    team, _, user = place.scope_id.partition("/")
+    if not team or not user or (user != ANY and BOOKED.fullmatch(user) is None):
+        raise BadLimit(f"the id of an end user's limit is TEAM/END_USER, or TEAM/{ANY} for each one of a team")
+    if place.model:
+        raise BadLimit("an end user's limit is for all models together")
 
 
 def check_limits(place: Place, limits: Limits) -> None:

@@ -15,7 +15,16 @@ from accounts.tables import ApiKey, Team
 from cost.times import wall_us
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.limit_tables import LimitRule
-from proxy.admit.limits.rules import BadLimit, Place, Rule, UnknownLimit, check_limits, check_place, says_nothing
+from proxy.admit.limits.rules import (
+    BadLimit,
+    Place,
+    Rule,
+    UnknownLimit,
+    check_limits,
+    check_place,
+    says_nothing,
+    team_of,
+)
 
 MAX_RULES: Final = 10_000
 _PLACE: Final = Place.__struct_fields__
@@ -90,28 +99,35 @@ class LimitStore:
         return await self._select()
 
     async def of_organisation(self, organisation_id: str) -> list[Rule]:
-        """Return the rules of an organisation, its teams and their keys. Models' rules concern everybody and are left
+        """Return the rules of an organisation, its teams, their keys and end users. Models' rules concern everybody and are left
         out.
         """
         teams = select(col(Team.team_id)).where(col(Team.organisation_id) == organisation_id)
         keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
         scope, scope_id = col(LimitRule.scope), col(LimitRule.scope_id)
+        prefix = col(Team.team_id) + "/"
+        of_end_users = exists(teams.where(func.substr(scope_id, 1, func.length(prefix)) == prefix).correlate(LimitRule))
         return await self._select(
             or_(
                 and_(scope == "organisation", scope_id == organisation_id),
                 and_(scope == "team", scope_id.in_(teams)),
                 and_(scope == "key", scope_id.in_(keys)),
+                and_(scope == "end_user", of_end_users),
             )
         )
 
     async def of_team(self, organisation_id: str, team_id: str) -> list[Rule]:
-        """Return the rules of a team and its keys; none when the team belongs to another organisation."""
+        """Return the rules of a team, its keys and its end users; none when the team belongs to another organisation."""
         team = and_(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
         teams = select(col(Team.team_id)).where(team)
         keys = select(col(ApiKey.key_id)).where(col(ApiKey.team_id).in_(teams))
         scope, scope_id = col(LimitRule.scope), col(LimitRule.scope_id)
         return await self._select(
-            or_(and_(scope == "team", scope_id.in_(teams)), and_(scope == "key", scope_id.in_(keys)))
+            or_(
+                and_(scope == "team", scope_id.in_(teams)),
+                and_(scope == "key", scope_id.in_(keys)),
+                and_(scope == "end_user", scope_id.startswith(f"{team_id}/", autoescape=True), exists(teams)),
+            )
         )
 
     async def at(self, place: Place) -> Rule | None:
@@ -137,8 +153,8 @@ class LimitStore:
         match place.scope:
             case "organisation":
                 await accounts.check_organisation(place.scope_id)
-            case "team":
-                await accounts.get_team(place.scope_id)
+            case "team" | "end_user":
+                await accounts.get_team(team_of(place))
             case "key":
                 await self._check_key(place.scope_id)
             case "model":

@@ -103,7 +103,7 @@ async def who_set_one(gateway: Running) -> str:
         (TEAM | {"limit_usd": -1}, 400),
         (TEAM | {"limit_usd": "NaN"}, 400),
         (TEAM | {"limit_usd": True}, 400),
-        (TEAM | {"period": "year"}, 400),
+        (TEAM | {"period": "decade"}, 400),
         (TEAM | {"organisation_id": "other"}, 400),
         (TEAM | {"scope_id": "team_b"}, 400),
         (TEAM | {"scope_id": "team_nowhere"}, 400),

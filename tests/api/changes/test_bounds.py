@@ -8,8 +8,8 @@ from api.budgets.change import put_budget, read_budget, read_budgets, remove_bud
 from api.keys.change import create_key
 from api.limits.change import put_limit, read_limit, read_limits, remove_limit
 from cost.budgets.budget import Budget
-from cost.budgets.budget import Scope as BudgetScope
 from cost.budgets.store import BudgetStore
+from cost.scopes import Scope as BudgetScope
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import ANY_ID, Place, Rule
 from proxy.admit.limits.store import LimitStore

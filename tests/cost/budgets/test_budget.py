@@ -30,7 +30,7 @@ def test_what_is_no_limit_is_refused(dollars: str) -> None:
         {"budget_id": ""},
         {"budget_id": "a/b"},
         {"scope_id": ""},
-        {"scope_id": "t" * 201},
+        {"scope_id": "t" * 266},
         {"scope": "organisation", "scope_id": "other"},
         {"scope": "tag", "scope_id": "search"},
         {"scope": "tag", "scope_id": "other/search"},

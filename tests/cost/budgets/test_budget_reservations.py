@@ -26,6 +26,7 @@ from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import Difference
+from cost.scopes import Spender
 from cost.tables import Boot
 from cost.times import DAY_US
 from settings.key_ids import successor_id
@@ -69,6 +70,9 @@ def watching(real: Real, *living: str) -> BudgetWatch:
 
 async def nobody(_standings: Sequence[BudgetStatus]) -> None:
     """Is told and does nothing."""
+
+
+SPENDER = Spender(organisation_id="default", team_id=TEAM, key_id="key_abc")
 
 
 def memory(*budgets: Budget, **holds: Any) -> Process:
@@ -662,7 +666,7 @@ async def test_a_look_tells_what_is_spent(changes: dict[str, Any], exceeded: boo
     """Only what the last poll saw: a hard budget refuses, a soft one downgrades where its owner wants that."""
     process = memory(msgspec.structs.replace(budget(100), **changes))
     kept(process).book("team", TEAM, NOON_US, 100)
-    look: Callable[[], Any] = lambda: process.holds.check("default", TEAM, "key_abc", "")  # noqa: E731  It is asked often.
+    look: Callable[[], Any] = lambda: process.holds.check(SPENDER)  # noqa: E731  It is asked often.
     assert look().exceeded is None
     await process.holds.poll()
     assert (look().exceeded is not None, look().downgrade) == (exceeded, downgrade)
@@ -684,7 +688,7 @@ async def test_a_refusal_names_whose_budget_it_is_and_when_it_resets() -> None:
     process.settle("r2", 500_000_000_000)
     await process.drain()
     await process.holds.poll()
-    refusal = process.holds.check("default", TEAM, "key_abc", "any").exceeded
+    refusal = process.holds.check(msgspec.structs.replace(SPENDER, tag="any")).exceeded
     assert str(refusal) == (
         "The monthly budget of team `team_payments` ($500.00) is used up. It resets at 2026-05-01T00:00:00Z."
     )

@@ -77,13 +77,17 @@ def test_hours_and_days_begin_in_utc() -> None:
     assert [key[start] for key in rolled.days] == [DAY_OF]
 
 
+OF_TARGET = ("default/llama-3-70b", "default/vllm", "team_payments/llama-3-70b", "team_payments/vllm")
+
+
 @pytest.mark.parametrize(
     ("changes", "spent"),
     [
-        ({"tag": "blue"}, {"default", "team_payments", "key_abc", "default/blue"}),
-        ({"origin": "shadow"}, {"default", "team_payments", "key_abc"}),
-        ({"origin": "correction"}, {"default", "team_payments", "key_abc"}),
-        ({"origin": "reconciliation", "key_id": ""}, {"default", "team_payments"}),
+        ({"tag": "blue"}, {"default", "team_payments", "key_abc", "default/blue", *OF_TARGET}),
+        ({"end_user": "ada"}, {"default", "team_payments", "key_abc", "team_payments/ada", *OF_TARGET}),
+        ({"origin": "shadow"}, {"default", "team_payments", "key_abc", *OF_TARGET}),
+        ({"origin": "correction"}, {"default", "team_payments", "key_abc", *OF_TARGET}),
+        ({"origin": "reconciliation", "key_id": ""}, {"default", "team_payments", *OF_TARGET}),
         ({"origin": "true-up"}, set()),
         ({"origin": "idle"}, set()),
     ],

@@ -11,9 +11,10 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from cost.budgets.budget import Budget, Scope
+from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
+from cost.scopes import Scope
 from cost.times import wall_us
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
@@ -319,3 +320,51 @@ async def test_amounts_are_written_as_people_write_them(running: Running, ada: B
         assert limit_nanousd in limits
     for wrong in ("1,5", "1,00", "20$", "1.000,50"):
         assert (await ada.post(BUDGETS, {**FORM, "budget_of": "team", "limit_usd": wrong})).status == 400, wrong
+
+
+async def test_parts_of_a_teams_spending_are_bounded(running: Running, ada: Browser, tess: Browser) -> None:
+    """Each end user, one, a model and a provider; the team's administrator sees them and sets none."""
+    for choice, name in (
+        ("end_user:*", ""),
+        ("end_user:", "ada@example.com"),
+        ("team_model:", "m"),
+        ("team_provider:", "scripted"),
+    ):
+        form = {**FORM, "budget_of": choice, "budget_name": name}
+        assert (await ada.post(BUDGETS, form)).location == BUDGETS, choice
+        assert (await tess.post(BUDGETS, {**form, "kind": "soft"})).status == 403
+    found = {budget.scope_id.partition("/")[2]: budget for budget in await kept(running)}
+    digest = next(name for name in found if name.startswith("digest-"))
+    assert {name: budget.scope for name, budget in found.items()} == {
+        "*": "end_user",
+        digest: "end_user",
+        "m": "team_model",
+        "scripted": "team_provider",
+    }
+    for browser in (ada, tess):
+        page = (await browser.get(BUDGETS)).text
+        assert all(each in page for each in ("Each end user", f"End user {digest}", "Model m", "Provider scripted"))
+    assert "Budget of Each end user" in (await ada.get(f"{BUDGETS}/{found['*'].budget_id}")).text
+    assert "each end user (Team A)" in (await ada.get("/dashboard/budgets")).text
+    for choice, name, said in (
+        ("end_user:", "", "This is needed."),
+        ("team_model:", "nothing", "no such model"),
+        ("team_provider:", "m", "no such provider"),
+        ("model:", "m", "a part of what it spends"),
+    ):
+        page = (await ada.post(BUDGETS, {**FORM, "budget_of": choice, "budget_name": name})).text
+        assert said in page
+
+
+async def test_end_users_are_limited_on_the_page(running: Running, ada: Browser) -> None:
+    """Each one and a single one; the row's link fills the form with it, and its button removes it."""
+    await ada.post(f"{BUDGETS}/limits", {"limit_of": "end_user:*", "requests_per_minute": "60"})
+    await ada.post(f"{BUDGETS}/limits", {"limit_of": "end_user:", "limit_name": "ada", "concurrency": "2"})
+    rules = {each.place.scope_id: each.limits for each in await LimitStore(running.engine).all()}
+    assert rules == {"team_a/*": Limits(requests_per_minute=60), "team_a/ada": Limits(concurrency=2)}
+    page = (await ada.get(f"{BUDGETS}?limit_of=end_user:ada&model=")).text
+    assert 'name="limit_name" value="ada"' in page or 'value="ada"' in page
+    assert (await ada.post(f"{BUDGETS}/limits/remove", {"limit_of": "end_user:ada", "model": ""})).location == BUDGETS
+    assert len(await LimitStore(running.engine).all()) == 1
+    refused = await ada.post(f"{BUDGETS}/limits", {"limit_of": "team_model:", "limit_name": "m", "concurrency": "2"})
+    assert refused.status == 400

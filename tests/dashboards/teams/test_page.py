@@ -11,9 +11,11 @@ import pytest
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
+from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, day_of, wall_us
 from selfhosted.prefixes.store import PrefixStore
 from selfhosted.prefixes.tracker import HabitDelta
+from tests.cost.entries import settle
 from tests.dashboards.pages.teams import EVIL, asked, keep, month, running_teams
 from tests.in_turn import in_turn
 from tests.running_gateway import Running
@@ -278,3 +280,24 @@ async def test_an_empty_organisation_is_told_what_to_do_first(running: Running) 
             "Somebody else is invited",
         ]
         assert "weighbridge people invite" in page
+
+
+async def test_the_largest_end_users_stand_with_their_budgets(running: Running, member: Browser) -> None:
+    """Only where requests name any; what is spent of their budgets is told beside it."""
+    assert "Largest end users" not in (await member.get("/dashboard/teams/team_a")).text
+    entry = settle("r1", team_id="team_a", end_user="ada", cost_nanousd=2_000_000_000, at_us=wall_us())
+    await LedgerStore(running.engine).insert([entry])
+    await BudgetStore(running.engine).put(
+        Budget(
+            budget_id="each",
+            organisation_id="default",
+            scope="end_user",
+            scope_id="team_a/*",
+            period="month",
+            kind="hard",
+            limit_nanousd=2_000_000_000,
+        )
+    )
+    page = (await member.get("/dashboard/teams/team_a")).text
+    shown = page[page.index("Largest end users") :]
+    assert all(each in shown for each in ("<code>ada</code>", "Used up", "$2.00", "a month, hard"))

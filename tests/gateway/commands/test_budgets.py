@@ -63,7 +63,7 @@ def test_from_first_to_last() -> None:
     usual = ("--period", "month", "--hard", "--on-exhausted", "downgrade", "--webhook", "finance")
     made = ok("budgets", "set", "team", "team_payments", "--limit", "500", *usual)
     budget_id, _, rest = made.partition(": ")
-    assert rest == "hard, $500.00 a month for team team_payments, then the cheapest capable model\n"
+    assert rest == "hard, $500.00 a month for team `team_payments`, then the cheapest capable model\n"
     ok("budgets", "set", "tag", "search", "--period", "day", "--limit", "0.0001")
     heading, *rows = ok("budgets", "list").splitlines()
     assert heading.split() == [

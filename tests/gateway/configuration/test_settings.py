@@ -89,7 +89,10 @@ BAD = [
     ),
     (GOOD + "acounts: {}\n", "14: acounts: is not a known key; did you mean `accounts`? Allowed here: server, "),
     (GOOD + "models: []\n", "14: models: is not a section; did you mean `providers.models` or `limits.models`?"),
-    (GOOD + "limits: {zzz: 1}\n", "14: limits.zzz: is not a known key. Allowed here: organisation, team, key, model"),
+    (
+        GOOD + "limits: {zzz: 1}\n",
+        "14: limits.zzz: is not a known key. Allowed here: organisation, team, key, end_user, model",
+    ),
     (
         GOOD + "limits: {requests_per_minute: 60}\n",
         "14: limits.requests_per_minute: is not a known key any more; write `limits.key.requests_per_minute`",

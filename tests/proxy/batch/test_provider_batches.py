@@ -1,7 +1,7 @@
 """Lines at a provider's batch API: over real HTTP and a real database, with a clock that the test turns."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,9 @@ class Purse:
         self.held: dict[str, int | None] = {}
         self.has_room = True
 
-    async def hold(self, name: str, caller: Caller, amount_nanousd: int | None) -> bool:
+    async def hold(self, name: str, reserves: Sequence[tuple[Entry, int | None]]) -> bool:
         if self.has_room:
-            self.held[name] = amount_nanousd
+            self.held[name] = sum(most or 0 for _, most in reserves)
         return self.has_room
 
     async def free(self, name: str) -> None:

@@ -113,10 +113,10 @@ def _read_plain(
         fields["messages"] = msgspec.Raw(said)
     if model != asked.model:
         fields["model"], asked = msgspec.Raw(b'"%b"' % model.encode()), msgspec.structs.replace(asked, model=model)
-    session = None
+    user, session = "", None
     if "metadata" in fields:
         del fields["metadata"]
-        session = _session(asked.metadata)
+        user, session = _who(asked.metadata)
     if "stop_sequences" in fields:
         stops = fields.pop("stop_sequences")
         if asked.stop_sequences:
@@ -127,6 +127,7 @@ def _read_plain(
         messages,
         headers,
         session=session,
+        end_user=user,
         translated=True,
         for_anthropic=lambda: _for_anthropic(object_of(body)),
         in_messages=lambda: in_own_words(body, headers),
@@ -165,10 +166,12 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
             "as_written": message_as_written(body, headers, run) if run else None,
             "effort": effort_of(fields),
         }
+    user, session = _who(fields.get("metadata"))
     request = chat_request(
         chat,
         headers,
-        session=_session(fields.get("metadata")),
+        session=session,
+        end_user=user,
         for_engines=raw(engines),
         for_anthropic=lambda: _for_anthropic(fields),
         in_messages=None if run else lambda: in_own_words(body, headers),
@@ -259,18 +262,23 @@ def _for_anthropic(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _session(metadata: Any) -> str | None:
-    """Return the session in `metadata.user_id`, as one client of Anthropic's writes it: JSON, or words with
-    `_session_`.
+def _who(metadata: Any) -> tuple[str, str | None]:
+    """Return the end user and the session in `metadata.user_id`. One client of Anthropic's writes both there, as JSON or as words
+    with `_session_`.
     """
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     if not isinstance(user_id, str):
-        return None
-    found: Any = user_id.rpartition("_session_")[2] if "_session_" in user_id else None
+        return "", None
+    user, found = user_id, None
+    if "_session_" in user_id:
+        user, _, found = user_id.rpartition("_session_")
     if user_id[:1] == "{":
         try:
             said = msgspec.json.decode(user_id)
         except msgspec.DecodeError:
-            return None
-        found = said.get("session_id") if isinstance(said, dict) else None
-    return found[:_MAX_SESSION_CHARS] if isinstance(found, str) and found else None
+            return user_id, None
+        if isinstance(said, dict):
+            named = (said.get("account_uuid"), said.get("device_id"))
+            user = next((each for each in named if isinstance(each, str) and each), user_id)
+            found = said.get("session_id")
+    return user, found[:_MAX_SESSION_CHARS] if isinstance(found, str) and found else None

@@ -64,7 +64,7 @@ class Book:
     def __init__(self, *limits: Limit) -> None:
         self.limits = limits
 
-    def __call__(self, caller: Caller, model: str) -> tuple[Limit, ...]:
+    def __call__(self, caller: Caller, model: str, end_user: str) -> tuple[Limit, ...]:
         return self.limits
 
 
@@ -175,7 +175,7 @@ async def test_an_admission_settles_once_and_within_bounds() -> None:
     """A refund, a debt, a negative figure and an absurd one."""
     clock = Clock()
     limiter = alone(limit("tokens", 1_000), clock=clock)
-    limits = limiter._limits_of(CALLER, "auto")
+    limits = limiter._limits_of(CALLER, "auto", "")
     admission = await limiter.admit(CALLER, "auto", 800)
     admission.settle(300)
     admission.settle(0)
