@@ -64,6 +64,9 @@ _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
 _LEAST_ANSWER: Final = 256
 """Tokens of an answer below which a request is refused rather than shortened, unless it asked for fewer."""
 
+_FIELD_BYTES: Final = 64
+"""Bytes of a body that a limit of its own takes at most."""
+
 _SHORTENINGS: Final = 3
 """Times that an answer is bounded anew, because other requests took of the rest meanwhile."""
 
@@ -267,7 +270,10 @@ class Attempt:
             raise exceeded
         least = min(_LEAST_ANSWER, facts.max_output_tokens or _LEAST_ANSWER, target.max_output_tokens)
         if tokens < least or facts.tier == "batch":
-            exceeded.advice = _what_fits(tokens, target.target_id)
+            # Its field makes the request longer, and what is held for the prompt goes by the body's bytes.
+            longer = replace(facts, most_input_tokens=facts.most_input_tokens + _FIELD_BYTES)
+            fits = affordable_tokens(target, longer, exceeded.left_nanousd) or 0
+            exceeded.advice = _what_fits(fits, target.target_id)
             raise exceeded
         facts = replace(facts, affordable_tokens=tokens)
         self.routed = replace(self.routed, facts=facts)
