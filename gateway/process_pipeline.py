@@ -40,7 +40,7 @@ from gateway.wiring.pipeline import (
 from gateway.wiring.policy import choice_evidence
 from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
-from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
+from providers.catalog import Catalog, build_catalog, configured_prices, costs_nothing, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
@@ -147,6 +147,7 @@ class ProcessPipeline:
             shares=self._serves_callers,
             shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
         )
+        self.breakers.live = gate.sharers
         if gate.link is not None:
             exchange_with_other_hosts(gate.link, self.overruns, stack)
         self.dispatcher = Dispatcher(
@@ -292,6 +293,10 @@ class ProcessPipeline:
         """Return the evidence that a choice of the target rests on, the baseline model counted in; also for one that is configured no more."""
         rules = self.line.config
         return choice_evidence(target_id, rules.policy, rules.catalog, self.classifier)
+
+    def costs_nothing(self, target_id: str) -> bool:
+        """Return True for a target whose tokens are booked at nothing because it runs on an own engine."""
+        return costs_nothing(self.line.config.catalog, target_id)
 
     def measuring_rules(self) -> MeasuringRules:
         """Return the rules by which a measurement calls targets now."""

@@ -246,6 +246,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
         "max_retries": 0,
         # Else litellm offers tools to its own MCP gateway, which a caller could thereby command.
         "_skip_mcp_handler": True,
+        "extra_headers": dict(deployment.headers) or None,
     }
     if call.request.stream:
         arguments["stream_options"] = {"include_usage": True}

@@ -1,7 +1,7 @@
 """Targets and their deployments: address, capabilities and price of what can be called."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -30,13 +30,28 @@ CacheIsolation = Literal["none", "organisation", "team"]
 Dialect = Literal["responses", "messages"]
 """A dialect beside chat's that a provider is asked in: OpenAI's responses, Anthropic's messages."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
-DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
+"""Engines that a pool can run."""
+DesktopEngine = Literal["ollama", "lmstudio"]
+"""Engines that are called at an address alone: they tell no statistics by which a pool could balance."""
+DeploymentKind = Literal["openai", "azure", OwnEngine, DesktopEngine, "litellm", "scripted"]
 BatchApiKind = Literal["openai", "anthropic"]
 
 ANTHROPIC = "anthropic/"
 """The beginning of litellm's names of Anthropic's models."""
-OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
+OWN_ENGINES: frozenset[DeploymentKind] = frozenset((*get_args(OwnEngine), *get_args(DesktopEngine)))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
+
+
+class OwnTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """The time-outs of one deployment in seconds; None where all have the same."""
+
+    connect_s: float | None = None
+    first_token_s: float | None = None
+    idle_s: float | None = None
+    total_s: float | None = None
+
+
+NO_OWN_TIMEOUTS: Final = OwnTimeouts()
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +70,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     weight: float = 1.0
     options: dict[str, str] = {}
+    headers: Mapping[str, str] = {}
+    """Headers that each request has besides those of the wire."""
+    timeouts: OwnTimeouts = NO_OWN_TIMEOUTS
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""

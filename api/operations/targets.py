@@ -39,6 +39,7 @@ WHY: Final = {
     "model": "its provider does not have the model",
     "address": "its address is wrong",
     "rate": "its provider's rate limit is reached",
+    "limit": "its `requests_per_minute` or `tokens_per_minute` is used up",
     "overloaded": "its provider has too much to do",
 }
 """Reasons for not calling a deployment, in words."""

@@ -129,7 +129,12 @@ class ControlPlane:
             opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
             savings = SavingsCalculator(
-                engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator, evidence=live.evidence
+                engine,
+                lambda: live.config.cost,
+                wall_us,
+                operator=config.accounts.operator,
+                evidence=live.evidence,
+                costs_nothing=live.costs_nothing,
             )
             published = Bulletin()
             probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)

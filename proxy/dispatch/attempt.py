@@ -345,6 +345,7 @@ class Attempt:
         if self._reserve is not None:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
             self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
+        self._permit.used(usage.input_tokens + usage.output_tokens)
         if self.queue_permit is not None:
             self.queue_permit.release(usage.input_tokens + usage.output_tokens)
         if self.load_tracker is not None:
@@ -441,8 +442,13 @@ class Attempt:
         attempt.
         """
         waited_s = self._clock() - self.started_at + _TIMER_SLACK_S
+        return waited_s >= self.first_token_timeout_s or self.routed.deadline.is_good_part(waited_s)
+
+    @property
+    def first_token_timeout_s(self) -> float:
+        """Return the seconds in which the first token of a stream is to come: the deployment's, else the tier's."""
         routed = self.routed
-        return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
+        return self.deployment.timeouts.first_token_s or routed.timeouts.first_token_s(routed.facts.tier)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Report to the breaker. Return True when the deployment failed, False when it did not, None when the attempt

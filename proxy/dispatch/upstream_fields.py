@@ -42,16 +42,16 @@ def upstream_call(
     is a connection, and `drops` with each parameter that it leaves out. `read` are the fields that fetch the prompt
     where it was read before.
     """
-    request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+    request, reuse, timeouts, own = routed.request, routed.reuse, routed.timeouts, deployment.timeouts
     marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
     fields = call_fields(target, deployment, routed)
     return UpstreamCall(
         deployment=deployment,
         request=request,
         request_id=routed.request_id,
-        connect_timeout_s=timeouts.connect_s,
-        idle_timeout_s=timeouts.idle_s,
-        total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
+        connect_timeout_s=own.connect_s or timeouts.connect_s,
+        idle_timeout_s=own.idle_s or timeouts.idle_s,
+        total_timeout_s=routed.deadline.total_timeout_s(now, own.total_s or timeouts.total_s, stream=request.stream),
         headers=call_headers(target, routed, now),
         engine_fields={**fields, **read} if read else fields,
         marks_cache=marks,

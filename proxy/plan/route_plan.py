@@ -23,7 +23,7 @@ from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from cost.usage import Usage
-from providers.breaker import Absence
+from providers.breaker import LIMIT, Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.errors import UpstreamRateLimited
 from providers.provider_tools import AsWritten
@@ -614,7 +614,8 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
     if absence is None or absence.owner == "health":
         return rejection.detail
     if absence.owner == "pace":
-        return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
+        whose = "what may be sent there in a minute" if absence.reason == LIMIT else "its provider's rate limit"
+        return f"{whose} is reached for another {max(1, math.ceil(absence.again_s))} s"
     return "its provider refuses this gateway, which its operators must mend"
 
 
