@@ -65,7 +65,7 @@ def test_only_own_engines_get_them_so() -> None:
 DEVELOPER = {"role": "developer", "content": "Be brief."}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp", "ollama", "lmstudio"])
 def test_chats_are_told_in_the_same_way(kind: DeploymentKind) -> None:
     """Templates refuse the developer and a later system message, whichever wire they came by; all else stays as it was written."""
     chat = read(CHAT, {"model": "auto", "messages": [DEVELOPER, USER, {**LATER, "name": "x"}], "seed": 1})

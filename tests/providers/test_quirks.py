@@ -16,9 +16,7 @@ _LENGTHS: Final = {"max_tokens", "max_completion_tokens"}
 def test_each_row_says_whom_it_is_about_and_where_it_is_from() -> None:
     """And no row has a name that is none: a misspelt one would have no effect."""
     table = read_table()
-    kinds = {*get_args(DeploymentKind), "lmstudio", "ollama"}
-    for literal in get_args(DeploymentKind):
-        kinds |= set(get_args(literal))
+    kinds = set(get_args(DeploymentKind))
     for row in table.quirk:
         assert row.kinds or row.hosts, row
         assert row.kinds <= kinds, row.kinds - kinds
