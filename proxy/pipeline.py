@@ -243,6 +243,8 @@ class RequestPipeline:
         context.bounded = budgets.bounded
         if context.admission is None:
             context.admission = await self._admission.take(caller, parsed, context.reply)
+        if parsed.request.stream and parsed.request.operation == "chat":
+            context.reply.may_begin_early()
         # Plan and dispatch.
         committed = await self._committed(context, caller, parsed, downgraded=budgets.downgraded)
         # Relay: from the first byte on nothing falls back; a failure is told in the answer.

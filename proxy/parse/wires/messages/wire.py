@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.parse.wires.messages.dialect import PING
 from proxy.parse.wires.messages.errors import error_event, error_reply_of
 from proxy.parse.wires.messages.parser import read_for_counting, read_messages
 from proxy.parse.wires.wire import Wire
@@ -21,6 +22,7 @@ MESSAGES: Final = Wire(
     read=read_messages,
     error=error_reply_of,
     error_event=error_event,
+    probe=PING,
     request_id_header=_REQUEST_ID,
 )
 COUNT_TOKENS: Final = Wire(
