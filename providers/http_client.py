@@ -602,10 +602,8 @@ class _Stream:
             except UpstreamError as error:
                 self._failure = error
                 break
-            if event.finished or (event.usage is not None and self._finished):
+            if event.finished or self._finished:
                 self._expect_end(event)
-            elif event.token and self._over_at < math.inf:
-                self._goes_on()
             if event.payload != EMPTY_OBJECT or event.native:
                 events.append(event)
             if reader is not None and reader.ended:
@@ -617,6 +615,11 @@ class _Stream:
         """Wait only for a moment for what may stand behind the last finish reason."""
         if event.finished:
             self._finished += event.choices
+        elif event.token and self._over_at < math.inf:
+            self._goes_on()
+            return
+        elif event.usage is None:
+            return
         self._has_usage = self._has_usage or event.usage is not None
         if self._finished >= self._call.request.n:
             wait_s = _NO_END_YET_S if self._has_usage else _NO_USAGE_YET_S

@@ -295,7 +295,10 @@ def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str,
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
     kind = PromptTooLong if refusal.told_code == _TOO_LONG_CODE else RequestRejected
-    if status not in _TOLD_STATUSES:
+    if kind is PromptTooLong:
+        # Whoever says it with another one: clients that shorten a conversation ask for OpenAI's.
+        status = _BAD_REQUEST
+    elif status not in _TOLD_STATUSES:
         status = _TOO_LARGE if refusal.reason == "size" else _BAD_REQUEST
     return kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
