@@ -689,3 +689,26 @@ async def test_it_is_told_when_an_upstream_can_have_seen_a_request() -> None:
         await direct.aclose()
     assert told == {"held": [False, True], "waits": [False], "new": [False, True], "again": [True]}
     assert {line.request_id for line in seen} == {"held", "new", "again"}
+
+
+@pytest.mark.parametrize("many", [1, 40])
+async def test_a_byte_that_is_no_letter_costs_no_answer(upstream: HttpUpstream, many: int) -> None:
+    """It becomes the replacement character, also among events that are read as one."""
+    broken = CHUNK.replace(b'"x"', b'"\xffx"')
+    async with answering(streaming(CHUNK * many + broken + CHUNK * many, FINISH, b"data: [DONE]\n\n")) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url)))
+    assert text_of(events) == "x" * many + "\N{REPLACEMENT CHARACTER}x" + "x" * many
+    for event in events:
+        event.payload.decode()
+
+
+async def test_a_whole_answer_with_a_byte_that_is_no_letter(upstream: HttpUpstream) -> None:
+    """Likewise, whatever field it stands in."""
+    body = b'{"id":"\xff","choices":[{"index":0,"message":{"role":"assistant","content":"a\xffb"},"finish_reason":"stop"}]}'
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    async with answering(answer) as url:
+        (event,) = await talk(upstream, upstream_call(deployment(base_url=url), chat_request(stream=False)))
+    assert json.loads(event.payload)["choices"][0]["message"]["content"] == "a\N{REPLACEMENT CHARACTER}b"
