@@ -17,6 +17,12 @@ from providers.errors import (
 from providers.upstream_faults import clean, error_in_reply, error_of_status, without_repeated_words
 
 
+_PAGE = (
+    b"<html><head><title>400 Bad Request</title><style>p{a:b}</style></head><body><h1>400 Bad Request</h1>"
+    b"<p>The plain HTTP request was sent to HTTPS port</p><address>nginx at internal.host</address></body></html>"
+)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -38,8 +44,7 @@ from providers.upstream_faults import clean, error_in_reply, error_of_status, wi
         (b"too long", "too long"),
         (b"<html>internal.host</html>", "The upstream rejected the request."),
         (
-            b"<html><head><title>400 Bad Request</title><style>p{a:b}</style></head><body><h1>400 Bad Request</h1>"
-            b"<p>The plain HTTP request was sent to HTTPS port</p><hr><address>nginx at internal.host</address></body></html>",
+            _PAGE,
             "400 Bad Request. The plain HTTP request was sent to HTTPS port",
         ),
         (b"<h1>" + b"long " * 200 + b"</h1>", "long " * 39 + "long…"),
