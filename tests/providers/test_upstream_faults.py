@@ -16,7 +16,6 @@ from providers.errors import (
 )
 from providers.upstream_faults import clean, error_in_reply, error_of_status, without_repeated_words
 
-
 _PAGE = (
     b"<html><head><title>400 Bad Request</title><style>p{a:b}</style></head><body><h1>400 Bad Request</h1>"
     b"<p>The plain HTTP request was sent to HTTPS port</p><address>nginx at internal.host</address></body></html>"
