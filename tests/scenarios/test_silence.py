@@ -13,6 +13,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from tests.published_types import check_response
 from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, Running, model, running_gateway
 
 _COMMENT: Final = b": waiting\n"
@@ -137,6 +138,9 @@ async def test_an_error_behind_the_head_is_an_event(tmp_path: Path, wire: str) -
             told = await reply.read()
         assert b'"code":"upstream_unavailable"' in told.replace(_PING, b"")
         assert b"[DONE]" not in told
+        if wire == "responses":
+            (failed,) = (line for line in told.split(b"\n") if line.startswith(b'data: {"type":"response.failed"'))
+            check_response(json.loads(failed.removeprefix(b"data: "))["response"])
 
 
 async def test_a_whole_answer_and_a_gateway_without_pings_wait_in_silence(tmp_path: Path) -> None:
@@ -223,10 +227,7 @@ async def _openai_responses(gateway: Running) -> str:
     async with openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url, max_retries=0) as caller:
         try:
             stream = await caller.responses.create(model="auto", stream=True, input="hi")
-            told = [each async for each in stream]
-            if told[-1].type == "error":
-                return "error"
-            return "".join([each.delta for each in told if each.type == "response.output_text.delta"])
+            return "".join([each.delta async for each in stream if each.type == "response.output_text.delta"])
         except openai.APIError:
             return "error"
 
