@@ -10,6 +10,8 @@ from proxy.parse.wires.messages.parser import read_for_counting, read_messages
 from proxy.parse.wires.wire import Wire
 
 _REQUEST_ID: Final = b"request-id"
+ANTHROPIC_VERSION: Final = "anthropic-version"
+"""The header by which Anthropic's clients say which API they speak, also on paths that others have, too."""
 
 
 def _count(tokens: int) -> bytes:
