@@ -56,7 +56,7 @@ async def test_anthropics_clients_get_pages_of_models_in_their_shape(tmp_path: P
             assert one.capabilities is not None
             assert one.capabilities.image_input.supported
             with pytest.raises(anthropic.NotFoundError) as gone:
-                await caller.models.retrieve("claude-z")
+                await caller.models.retrieve("nobody")
             assert gone.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
             for wrong in ({"limit": 0}, {"after_id": "claude-z"}, {"after_id": "claude-a", "before_id": "claude-b"}):
                 with pytest.raises(anthropic.BadRequestError) as refused:
