@@ -80,8 +80,8 @@ async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller
     """
     key = headers.api_key or headers.azure_key
     if headers.authorization is not None:
-        scheme, _, token = headers.authorization.partition(" ")
-        key = token if scheme.lower() == "bearer" else None
+        scheme, _, token = headers.authorization.strip().partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else None
     if not key:
         raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
     return directory.lookup_fresh(key) or await directory.authenticate(key)

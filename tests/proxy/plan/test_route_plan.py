@@ -242,8 +242,11 @@ def test_an_alias_stands_for_its_targets_in_order() -> None:
 @pytest.mark.parametrize("alias", ["nope", "gpt-4o"])
 def test_an_unknown_and_a_forbidden_model_look_the_same(alias: str) -> None:
     """A team cannot learn which models exist that it may not use."""
-    with pytest.raises(ModelNotFound):
-        route(facts(alias=alias, allowed_models=frozenset({"mini"})), 0.0, MINI, GPT)
+    for fallbacks in ({}, {"gpt-4o": ("mini",)}):
+        with pytest.raises(ModelNotFound):
+            allowed = frozenset({"mini"})
+            # Nor does its name lead to a model that it may use.
+            route(facts(alias=alias, allowed_models=allowed), 0.0, MINI, GPT, policy=Policy(fallbacks=fallbacks))
 
 
 def test_a_conversation_stays_while_its_cache_is_worth_more() -> None:
