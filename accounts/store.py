@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from accounts.audit.masking import mask_text
 from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
 from accounts.errors import (
     BadId,
@@ -591,4 +592,6 @@ def _checked_id(value: str) -> str:
 def _checked_name(value: str) -> str:
     if not value.strip() or len(value) > NAME_CHARS or not value.isprintable():
         raise BadName(f"a name has 1 to {NAME_CHARS} printable characters")
+    if mask_text(value) != value:
+        raise BadName("this name looks like a key or a password, and many people see names: choose another one")
     return value

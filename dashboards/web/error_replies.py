@@ -24,6 +24,7 @@ from proxy.parse.wires.messages.wire import ANTHROPIC_VERSION, MESSAGES
 from proxy.routes import WIRE_AT
 
 _MESSAGES: Final = f"{MESSAGES.path}/"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _BEFORE: Final = re.compile(r"^(/v1(?=/))*")
 _log = logging.getLogger("weighbridge.app")
 
@@ -85,6 +86,9 @@ async def _http_reply(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     path: str = request.scope["path"]
     code, hint = "method_not_allowed", ""
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(_methods_of(request))
     if error.status_code == HTTPStatus.NOT_FOUND:
         if path == "/" and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(PREFIX, status_code=HTTPStatus.SEE_OTHER)
@@ -92,9 +96,20 @@ async def _http_reply(request: Request, error: Exception) -> Response:
     told = error_reply(BadRequest(f"{request.method} {path[:200]}: {error.detail}.{hint}", code=code))
     if is_page(request):
         page = error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
-        page.headers.update(error.headers or {})
+        page.headers.update(headers)
         return page
-    return _for_programs(request, told, error.status_code, error.headers or {})
+    return _for_programs(request, told, error.status_code, headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return all methods that the request's path has: each route knows its own alone."""
+    scope = {"type": "http", "path": request.scope["path"], "headers": []}
+    routes = request.app.router.routes
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def _hint(router: Router, method: str, path: str) -> str:
