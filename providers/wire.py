@@ -12,9 +12,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply
+from providers.message_roles import suited
 from providers.provider_tools import AsWritten, model_of_dialect
+from providers.quirks import Quirks
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
@@ -145,20 +148,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The file that goes on with the fields, as a form."""
 
 
-class WireUsage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object as sent; every figure is untrusted until `cost.usage` has normalised it."""
-
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    total_tokens: Any = None
-    prompt_tokens_details: Any = None
-    completion_tokens_details: Any = None
-    cache_creation_input_tokens: Any = None
-    cache_read_input_tokens: Any = None
-    cache_creation: Any = None
-    server_tool_use: Any = None
-    """Anthropic's: how often each tool was called that the provider runs."""
-
+WireUsage = dict[str, Any]
+"""Usage object as sent, in chat's names; every figure is untrusted until `cost.usage` has normalised it."""
 
 EVENTS_TYPE: Final = "text/event-stream"
 
@@ -239,6 +230,7 @@ class _Delta(msgspec.Struct):
     function_call: _Function | None = None
     audio: Any = None
     thinking_blocks: Any = None
+    reasoning_details: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -340,7 +332,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
-    usage = reply.usage if isinstance(reply.usage, WireUsage) else None
+    usage = reply.usage if isinstance(reply.usage, dict) else None
     choices = reply.choices
     served = reply.service_tier
     tier = served if type(served) is str else None
@@ -367,6 +359,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             or part.refusal
             or part.function_call
             or part.audio
+            or part.reasoning_details
         ):
             token = has_more = True
             chars += _non_content_chars(part)
@@ -399,12 +392,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     usage = reply.usage if isinstance(reply.usage, dict) else {}
     total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
-    told = WireUsage(
-        prompt_tokens=total if prompt is None else prompt,
-        completion_tokens=0,
-        total_tokens=total,
-        prompt_tokens_details=usage.get("prompt_tokens_details"),
-    )
+    told = usage | {"prompt_tokens": total if prompt is None else prompt, "completion_tokens": 0}
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 
@@ -483,12 +471,21 @@ def _parts_chars(content: Any) -> int:
 
 def _non_content_chars(part: _Delta) -> int:
     """Return characters generated beside the content: refusals, reasoning, tool calls and what is spoken."""
-    texts = (part.refusal, part.reasoning_content or part.reasoning)
-    chars = sum(len(text) for text in texts if isinstance(text, str))
+    reasoning = part.reasoning_content or part.reasoning
+    chars = sum(len(text) for text in (part.refusal, reasoning) if isinstance(text, str))
+    if not reasoning:
+        # Where both are sent, they say the same.
+        chars += _details_chars(part.reasoning_details)
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
     if isinstance(part.audio, dict) and isinstance(spoken := part.audio.get("transcript"), str):
         chars += len(spoken)
     return chars + _function_chars(part.function_call)
+
+
+def _details_chars(details: Any) -> int:
+    """Return characters of reasoning as OpenRouter details it: texts and summaries, and no encrypted data."""
+    parts = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    return sum(len(text) for part in parts for text in (part.get("text"), part.get("summary")) if isinstance(text, str))
 
 
 def _function_chars(function: _Function | None) -> int:
@@ -576,14 +573,18 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
-    if deployment.kind == "tgi" and bytes(fields.get("top_p", b"")) in _ALL_OF_IT:
-        # What it does without being asked, and it refuses to be asked for.
-        del fields["top_p"]
+    quirks = deployment.quirks
+    if request.operation == "chat" and "messages" in fields:
+        _suit_model(fields, request, quirks)
+    if quirks.leaves_out or quirks.renames:
+        _suit_names(fields, quirks)
     if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True
-        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
+        if "stream_options" not in dropped:
+            usage = _ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE
+            fields["stream_options"] = {**options, **usage}
     return msgspec.json.encode(fields)
 
 
@@ -596,7 +597,7 @@ def _body_as_written(
 ) -> bytes:
     """Return the body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
     fields: dict[str, Any] = {**written.fields, "model": model_of_dialect(deployment), "stream": request.stream}
-    if _REASONER.match(deployment.upstream_model):
+    if deployment.quirks.reasons:
         fields.update(written.for_reasoners)
     for name in dropped:
         fields.pop(name, None)
@@ -608,26 +609,81 @@ def _body_as_written(
     return msgspec.json.encode(fields)
 
 
-_ALL_OF_IT: Final = frozenset({b"1", b"1.0"})
 _LONGEST: Final = {"responses": "max_output_tokens", "messages": "max_tokens"}
+CONTINUE_FIELDS: Final[Mapping[str, msgspec.Raw]] = {
+    "continue_final_message": msgspec.Raw(b"true"),
+    "add_generation_prompt": msgspec.Raw(b"false"),
+}
+"""What makes an engine go on with the assistant's last message rather than answer it."""
 _MAX_COMPLETION_TOKENS: Final = "max_completion_tokens"
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
-_OPENAI_HOST: Final = "//api.openai.com/"
-_REASONER: Final = re.compile(r"(?:o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
     """Choose among chat's fields those that this deployment takes, for a caller that did not choose them."""
     if deployment.kind in OWN_ENGINES:
         fields.update(request.for_engines)
-    if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
+    quirks = deployment.quirks
+    if not quirks.takes_notes:
         return
     fields.update(request.for_openai)
-    if _REASONER.match(deployment.upstream_model):
+    if quirks.reasons:
         fields.update(request.for_reasoners)
-    if _MAX_TOKENS in fields:
-        fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)
+    if quirks.longest == _MAX_COMPLETION_TOKENS and _MAX_TOKENS in fields:
+        fields[_MAX_COMPLETION_TOKENS] = fields.pop(_MAX_TOKENS)
+
+
+def _suit_model(fields: dict[str, Any], request: ChatRequest, quirks: Quirks) -> None:
+    """Write roles, an answer that is begun, and the effort as this model and its host take them."""
+    if (quirks.developer or quirks.later_system or quirks.needs_user) and (
+        messages := suited(fields["messages"], request.messages, quirks)
+    ) is not None:
+        fields["messages"] = messages
+    if quirks.prefill == "continue" and _is_prefilled(request):
+        fields.update(CONTINUE_FIELDS)
+    if request.effort == "none" and quirks.thinking_off:
+        if fields.keys().isdisjoint(quirks.thinking_off):
+            fields.update(quirks.thinking_off)
+        fields.pop("reasoning_effort", None)
+    elif quirks.efforts and "reasoning_effort" in fields:
+        fields["reasoning_effort"] = _closest_effort(fields["reasoning_effort"], quirks.efforts)
+
+
+def _is_prefilled(request: ChatRequest) -> bool:
+    """Return True for a caller of Anthropic's dialect that began the answer itself. In chat, and for OpenAI, the assistant's last
+    message is a turn like others.
+    """
+    last = request.messages[-1] if request.messages else None
+    return (
+        request.in_messages is not None
+        and last is not None
+        and last.role == "assistant"
+        and bytes(last.tool_calls) in _NO_CALLS
+    )
+
+
+_NO_CALLS: Final = frozenset({b"", b"null", b"[]"})
+
+
+def _closest_effort(raw: msgspec.Raw, efforts: tuple[str, ...]) -> msgspec.Raw:
+    """Return the model's word for an effort like this; one that nobody knows is the target's to refuse."""
+    said = bytes(raw).strip(b'" \n').decode(errors="replace")
+    if said in efforts or said not in EFFORTS:
+        return raw
+    wanted = EFFORTS.index(said)
+    closest = min(efforts, key=lambda each: (abs(EFFORTS.index(each) - wanted), EFFORTS.index(each)))
+    return msgspec.Raw(b'"%b"' % closest.encode())
+
+
+def _suit_names(fields: dict[str, Any], quirks: Quirks) -> None:
+    """Leave out values that are refused though they ask for what comes anyway, and give parameters the host's own names."""
+    for name, values in quirks.leaves_out.items():
+        if name in fields and any(bytes(fields[name]) == str(value).encode() for value in values):
+            del fields[name]
+    for name, other in quirks.renames.items():
+        if name in fields:
+            fields[other] = fields.pop(name)
 
 
 _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
@@ -636,8 +692,7 @@ _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
 
 def speaks_anthropic(deployment: Deployment) -> bool:
     """Return True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
-    name = deployment.upstream_model
-    return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
+    return bool(deployment.quirks.thinking)
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:

@@ -30,8 +30,10 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
+    from gateway.configuration.doubts import lacks_pepper, other_variables
     from gateway.configuration.environment import read_environment
     from gateway.configuration.file import ConfigError
+    from gateway.configuration.peppers import pepper_to_make, peppers
     from gateway.configuration.settings import load, not_installed, without_effect
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
@@ -48,6 +50,9 @@ def check_config(
         load(file, environment)
     elif absent := not_installed(file, settings):
         raise ConfigError(absent)
+    if not missing and pepper_to_make(settings, environment) is None:
+        # One that is missing, or cut short, would end the start.
+        peppers(settings, environment)
     if show:
         import yaml
 
@@ -57,7 +62,9 @@ def check_config(
     else:
         typer.echo(f"{file}: ok")
     catalog = catalog_of(settings)
-    hints = _hints(settings, catalog)
+    hints = [*_hints(settings, catalog), *other_variables(missing, os.environ)]
+    if lacks_pepper(settings, environment):
+        missing.append("WEIGHBRIDGE_PEPPER (or `accounts.pepper_file`)")
     for hint in hints:
         typer.echo(f"hint: {hint}", err=True)
     for note in _notes(settings, catalog):
@@ -72,13 +79,15 @@ def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
     """List facts of models that nobody stated, addresses and prices that were probably meant otherwise, and steps for targets of
     `auto` that were not measured.
     """
+    from gateway.configuration.doubts import fallback_hints
     from providers.address_hints import address_hints
     from providers.catalog import unknown_facts
     from providers.price_units import price_hints
     from proxy.plan.evidence import UNMEASURED
 
     return [
-        *address_hints(settings.providers),
+        *address_hints(settings.providers, settings.server.port),
+        *fallback_hints(settings),
         *price_hints(settings.providers),
         *unknown_facts(settings.providers, catalog),
         *_evidence(settings, catalog, UNMEASURED),

@@ -11,9 +11,10 @@ from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.meters import MEDIA, NO_MEDIA, Media
-from cost.prices import SERVICE_TIERS, ServiceTier
+from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
+from providers.quirks import BEGUN_ANSWER
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
@@ -572,10 +573,22 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
 
 def decisive_parameters(request: ChatRequest) -> frozenset[str]:
     """Return the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
-    fields = request.fields
+    fields, needed = request.fields, request.text_needs
+    if request.messages and request.messages[-1].role == "assistant":
+        needed |= {BEGUN_ANSWER}
     if DECISIVE.isdisjoint(fields):
-        return request.text_needs
-    return request.text_needs | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
+        return needed
+    return needed | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
+
+
+def stops_in(request: ChatRequest) -> int:
+    """Return the number of stop sequences; those that cannot be read are the target's to refuse."""
+    raw = request.fields.get("stop")
+    try:
+        found = None if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return 0
+    return len(found) if isinstance(found, list) else int(bool(found))
 
 
 def _text(message: Message) -> str:
@@ -662,6 +675,18 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
     pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
+
+
+def search_asked(options: msgspec.Raw) -> str:
+    """Return the search that `web_search_options` asks for, as prices name it; empty for null."""
+    try:
+        asked = msgspec.json.decode(options)
+    except msgspec.DecodeError:
+        return ""
+    if not isinstance(asked, dict):
+        return ""
+    # OpenAI's default.
+    return SIZED_SEARCHES.get(str(asked.get("search_context_size")), SIZED_SEARCHES["medium"])
 
 
 def media_of(request: ChatRequest) -> Media:

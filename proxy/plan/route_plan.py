@@ -22,11 +22,21 @@ from classifier.prediction import Prediction, TargetPrediction
 from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
-from providers.breaker import Absence
+from cost.usage import Usage
+from providers.breaker import LIMIT, Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.errors import UpstreamRateLimited
 from providers.provider_tools import AsWritten
-from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
+from providers.target import (
+    METERED_CAPABILITIES,
+    NO_LIMITS,
+    NOT_CHAT,
+    Capability,
+    Deployment,
+    Dialect,
+    Target,
+    Tier,
+)
 from proxy.errors import (
     FAULTS,
     BadRequest,
@@ -172,6 +182,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The thresholds from which on a tool loop is taken to struggle."""
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """How many a request has of what some targets take only few of."""
+
+    stops: int = 0
+    tools: int = 0
+    images: int = 0
+
+
+NO_COUNTS: Final = Counts()
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a request that planning needs."""
 
@@ -203,6 +224,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters sent that an answer must do justice to, such as `n`: targets that cannot take them are not
     asked.
     """
+    search: str = ""
+    """The search that the caller asks the provider for (`web_search_options`), as prices of tool calls name it."""
     unit: str = ""
     """The unit that the request uses beside tokens. Its expected amount and its most, in thousandths, follow, as in
     `ChatRequest`.
@@ -223,6 +246,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated tokens up to the last user message, by which prices are compared within its tool loop: later
     messages of the loop must not move it. None where no loop is under way.
     """
+    effort: str = ""
+    """The reasoning effort that is asked for; empty for the model's usual one."""
+    counts: Counts = NO_COUNTS
+    refused: Mapping[str, frozenset[str]] = {}
+    """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+
+    def lacking(self, target: Target) -> frozenset[str]:
+        """Return what the target cannot take of this request."""
+        lacks = target.lacks_at(self.effort)
+        return lacks | self.refused[target.target_id] if target.target_id in self.refused else lacks
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -509,11 +542,26 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "provider-tool", missing
     if facts.bounded and (why := _unbounded(target, facts)):
         return "unbounded", why
-    if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
-        return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
+    if (facts.decisive or target.limits is not NO_LIMITS) and (untaken := _untaken(target, facts)):
+        return "parameter", untaken
     if at_once * _ESTIMATE_SLACK // 1 + (answer or 1) > target.max_context_tokens:
         return "context", f"about {at_once + answer} tokens do not fit its {target.max_context_tokens}"
     return None
+
+
+def _untaken(target: Target, facts: Facts) -> str:
+    """Return in words what the request has that the target does not take, or has too much of; empty for nothing."""
+    if lacking := facts.decisive & facts.lacking(target):
+        return f"cannot take {', '.join(sorted(lacking))}"
+    counts, limits = facts.counts, target.limits
+    for what, given, most in (
+        ("stop sequences", counts.stops, limits.stops),
+        ("tools", counts.tools, limits.tools),
+        ("images", counts.images, limits.images),
+    ):
+        if most is not None and given > most:
+            return f"takes at most {most} {what}, {given} are sent"
+    return ""
 
 
 def _not_run(target: Target, facts: Facts) -> str:
@@ -568,7 +616,8 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
     if absence is None or absence.owner == "health":
         return rejection.detail
     if absence.owner == "pace":
-        return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
+        whose = "what may be sent there in a minute" if absence.reason == LIMIT else "its provider's rate limit"
+        return f"{whose} is reached for another {max(1, math.ceil(absence.again_s))} s"
     return "its provider refuses this gateway, which its operators must mend"
 
 
@@ -1070,7 +1119,24 @@ def _expected(
     cached = 0
     if sticky is not None and sticky.target_id == target.target_id:
         cached = min(sticky.cached_tokens, input_tokens)
-    return output_tokens, price.tokens_nanousd(input_tokens, output_tokens, cached)
+    return output_tokens, likely_nanousd(price, facts, input_tokens, output_tokens, cached)
+
+
+def likely_nanousd(price: Price, facts: Facts, input_tokens: int, output_tokens: int, cached: int = 0) -> int:
+    """Return the cost in nano-dollars of so many tokens, of which `cached` came from a cache, at the meters that they fall under."""
+    if "audio" not in facts.media and not asks_for_media(facts):
+        return price.tokens_nanousd(input_tokens, output_tokens, cached)
+    used = Usage(input_tokens=input_tokens, cached_input_tokens=cached, output_tokens=output_tokens)
+    return price.cost_nanousd(as_sound(used, facts))
+
+
+def as_sound(usage: Usage, facts: Facts) -> Usage:
+    """Return a usage of our own count with the tokens as sound that are likely to be: all of a prompt that has some, and all of an
+    answer that is asked for as such.
+    """
+    if "audio" in facts.media:
+        usage = msgspec.structs.replace(usage, audio_input_tokens=usage.input_tokens - usage.cached_input_tokens)
+    return msgspec.structs.replace(usage, audio_output_tokens=usage.output_tokens) if asks_for_media(facts) else usage
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -1085,6 +1151,8 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
         return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
+    if facts.search:
+        bound += _search_nanousd(target, facts)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
@@ -1101,7 +1169,18 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     if price is None:
         return None
     most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
+    if facts.search:
+        most += _MOST_SEARCHES * _search_nanousd(target, facts)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def _search_nanousd(target: Target, facts: Facts) -> int:
+    """Return the price of one search; searches cost the same in each service tier."""
+    return 0 if target.price is None else target.price.call_nanousd(facts.search) or 0
+
+
+_MOST_SEARCHES: Final = 10
+"""Searches in one answer: those that Claude is allowed to make for the largest `search_context_size`; others make one."""
 
 
 def longest_prompt(target: Target, facts: Facts) -> int:

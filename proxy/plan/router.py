@@ -23,6 +23,8 @@ from proxy.parse.chat_request import (
     most_input_tokens,
     needs,
     opening_tokens,
+    search_asked,
+    stops_in,
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
@@ -33,8 +35,10 @@ from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, plac
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
+from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import (
     NO_ABSENCES,
+    Counts,
     Facts,
     Fleet,
     RoutePlan,
@@ -56,9 +60,10 @@ def facts_of(
     *,
     downgraded: bool,
     overruns: Mapping[str, str] | None = None,
+    refused: Mapping[str, frozenset[str]] | None = None,
 ) -> Facts:
     """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
-    `overruns` are given under a hard budget.
+    `overruns` are given under a hard budget; `refused` are the parameters that targets refused lately.
     """
     request, policy = parsed.request, config.policy
     floor, allowed = caller.settings.quality_floor, caller.allowed_models
@@ -91,6 +96,14 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
+    if request.effort:
+        facts = replace(facts, effort=request.effort)
+    if refused:
+        facts = replace(facts, refused=refused)
+    if request.tools or request.images or "stop" in facts.decisive:
+        facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
+    if (search := request.fields.get("web_search_options")) is not None:
+        facts = replace(facts, search=search_asked(search))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
@@ -147,7 +160,9 @@ class Router:
         capacity: TargetCapacity,
         overruns: Overruns,
         rates: AgreementRates | None = None,
+        refused: RefusedParameters | None = None,
     ) -> None:
+        self._refused = refused
         self._affinity = affinity
         self._breakers = breakers
         self._capacity = capacity
@@ -180,7 +195,12 @@ class Router:
         """
         request = parsed.request
         facts = facts_of(
-            parsed, caller, config, downgraded=downgraded, overruns=self._overruns.current() if bounded else None
+            parsed,
+            caller,
+            config,
+            downgraded=downgraded,
+            overruns=self._overruns.current() if bounded else None,
+            refused=None if self._refused is None else self._refused.current(),
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
