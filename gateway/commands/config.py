@@ -11,6 +11,7 @@ from gateway.commands.shared import ConfigOption
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from gateway.configuration.environment import Environment
     from gateway.configuration.gateway_config import GatewayConfig
     from providers.catalog import Catalog
     from proxy.plan.evidence import Evidence
@@ -32,9 +33,7 @@ def check_config(
 
     from gateway.configuration.doubts import lacks_pepper, other_variables
     from gateway.configuration.environment import read_environment
-    from gateway.configuration.file import ConfigError
-    from gateway.configuration.peppers import pepper_to_make, peppers
-    from gateway.configuration.settings import load, not_installed, without_effect
+    from gateway.configuration.settings import load, without_effect
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
 
@@ -45,14 +44,7 @@ def check_config(
     for warning in without_effect(file):
         typer.echo(f"warning: {warning}", err=True)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
-    if not missing:
-        # Where all secrets are, what they lead to is looked at as well.
-        load(file, environment)
-    elif absent := not_installed(file, settings):
-        raise ConfigError(absent)
-    if not missing and pepper_to_make(settings, environment) is None:
-        # One that is missing, or cut short, would end the start.
-        peppers(settings, environment)
+    _check_start(file, environment, settings, all_set=not missing)
     if show:
         import yaml
 
@@ -73,6 +65,23 @@ def check_config(
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)
     if strict and (hints or missing):
         raise typer.Exit(1)
+
+
+def _check_start(file: Path, environment: "Environment", settings: "GatewayConfig", *, all_set: bool) -> None:
+    """Raise ConfigError for what would end a start: extras that are not installed and, where all secrets are set, what they
+    lead to, and a pepper that is missing or cut short.
+    """
+    from gateway.configuration.file import ConfigError
+    from gateway.configuration.peppers import pepper_to_make, peppers
+    from gateway.configuration.settings import load, not_installed
+
+    if not all_set:
+        if absent := not_installed(file, settings):
+            raise ConfigError(absent)
+        return
+    load(file, environment)
+    if pepper_to_make(settings, environment) is None:
+        peppers(settings, environment)
 
 
 def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:

@@ -11,6 +11,7 @@ from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
+from providers.wire import ChatRequest
 from proxy.admit.queues.queue_item import QueueItem
 from proxy.errors import TargetsUnavailable
 from proxy.parse.chat_request import (
@@ -102,23 +103,27 @@ def facts_of(
         facts = replace(facts, refused=refused)
     if request.tools or request.images or "stop" in facts.decisive:
         facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
-    if (search := request.fields.get("web_search_options")) is not None:
-        facts = replace(facts, search=search_asked(search))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:
         facts = replace(facts, dialect=request.as_written.dialect, provider_tools=request.as_written.tools)
-    if request.operation != "chat":
-        facts = replace(
-            facts,
-            longest_tokens=request.longest_tokens or None,
-            unit=request.unit,
-            units_milli=request.units_milli,
-            most_units_milli=request.most_units_milli,
-        )
-    return facts
+    return _with_units(facts, request)
+
+
+def _with_units(facts: Facts, request: ChatRequest) -> Facts:
+    """Return the facts with what the request uses beside tokens."""
+    if request.operation == "chat":
+        search = request.fields.get("web_search_options")
+        return facts if search is None else replace(facts, search=search_asked(search))
+    return replace(
+        facts,
+        longest_tokens=request.longest_tokens or None,
+        unit=request.unit,
+        units_milli=request.units_milli,
+        most_units_milli=request.most_units_milli,
+    )
 
 
 def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) -> frozenset[str] | None:
