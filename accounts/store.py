@@ -13,7 +13,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from accounts.audit.masking import mask_text
 from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
 from accounts.errors import (
     BadId,
@@ -26,6 +25,7 @@ from accounts.errors import (
     UnknownTeam,
 )
 from accounts.keys import MintedKey, Pepper, mint_key
+from accounts.secret_shapes import mask_text
 from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
 from settings.words import closest
 
