@@ -36,7 +36,7 @@ test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"; tested=$$?; \
 	wait $$checked && exit $$tested
 
-test-long: $(VENV)/.dev $(VENV)-focus/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
+test-long: $(VENV)/.dev $(VENV)-focus/.ready $(VENV)-schemathesis/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"
 
 packages:  # what pip cannot bring
@@ -173,7 +173,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-schemathesis $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -249,8 +249,8 @@ $(VENV)-peers/.ready: requirements/peers.txt
 	@touch $@
 
 # OpenAI's client in its newest version and in the one before, with what is built on each; and two that hold their packages to versions.
-$(patsubst %,$(VENV)-%/.ready,clients clients-older guidellm aider): $(VENV)-%/.ready: requirements/%.txt
-	@echo "installing clients of others in $(@D)"
+$(patsubst %,$(VENV)-%/.ready,clients clients-older guidellm aider schemathesis): $(VENV)-%/.ready: requirements/%.txt
+	@echo "installing what others publish in $(@D)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@

@@ -25,6 +25,7 @@ from accounts.errors import (
     UnknownTeam,
 )
 from accounts.keys import MintedKey, Pepper, mint_key
+from accounts.secret_shapes import mask_text
 from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
 from settings.words import closest
 
@@ -623,4 +624,6 @@ def _checked_id(value: str) -> str:
 def _checked_name(value: str) -> str:
     if not value.strip() or len(value) > NAME_CHARS or not value.isprintable():
         raise BadName(f"a name has 1 to {NAME_CHARS} printable characters")
+    if mask_text(value) != value:
+        raise BadName("this name looks like a key or a password, and many people see names: choose another one")
     return value

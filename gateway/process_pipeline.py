@@ -167,6 +167,8 @@ class ProcessPipeline:
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
         self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
+        request_log = RequestLog(share=config.telemetry.log_success_share)
+        stack.callback(request_log.tell_left_out)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
             parser=RequestParser(self.directory, self.responses),
@@ -184,7 +186,7 @@ class ProcessPipeline:
             dispatcher=self.dispatcher,
             observers=(
                 metrics.requests,
-                RequestLog(share=config.telemetry.log_success_share),
+                request_log,
                 self.learning_log,
                 self.refusals,
                 self.traffic,

@@ -4,7 +4,9 @@ This is the hot path: one read returns all events of one network read.
 """
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, Final, NoReturn
@@ -22,6 +24,7 @@ from providers.connections.errors import (
     ConnectionTimeout,
     NotHttp,
     ReplyLost,
+    ReplySilent,
     ReplyTimeout,
 )
 from providers.connections.forward_proxy import ForwardProxy
@@ -77,6 +80,10 @@ _MAX_IDLE_BYTES: Final = 1024 * 1024
 # After the end marker an upstream closes its last HTTP chunk; that is all that may still come.
 _TAIL_S = 0.05
 _MAX_TAIL_BYTES = 4 * 1024
+_NO_USAGE_YET_S: Final = 3.0
+"""Seconds for which the usage is waited for once each answer of a stream has its finish reason."""
+_NO_END_YET_S: Final = 0.5
+"""Seconds for which the end marker is waited for once the usage came, too: some upstreams send none, and close late."""
 _MAX_CACHED_HEADS: Final = 4_096
 _COUNT_S: Final = 5.0
 _MAX_COUNT_BYTES: Final = 4 * 1024 * 1024
@@ -435,10 +442,12 @@ class _Stream:
         "_failure",
         "_finished",
         "_has_spoken",
+        "_has_usage",
         "_idle_bytes",
         "_is_text",
         "_left",
         "_max_event_bytes",
+        "_over_at",
         "_parser",
         "_pool",
         "_reader",
@@ -470,7 +479,12 @@ class _Stream:
         self._runs = DeltaCoalescer() if reader is None and not self._is_text else None
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
-        self._finished = False
+        self._finished = 0
+        """Answers that have a finish reason."""
+        self._has_usage = False
+        """True once usage came with the last finish reason, or behind it."""
+        self._over_at = math.inf
+        """The time by which the stream is over, though its end marker did not come."""
         self._idle_bytes = 0
         self._before = 0
         """Bytes of the events before the first token, which the reader holds until then."""
@@ -485,10 +499,16 @@ class _Stream:
             try:
                 data = await self._connection.read()
             except READ_ERRORS as error:
-                raise read_error(error, self._call) from error
+                if self._over_at == math.inf or not isinstance(error, ReplySilent):
+                    raise read_error(error, self._call) from error
+                # Nothing more was to come but the end marker, or a count.
+                self.ended = True
+                return None
             events = self._heard(data)
             if not data:
                 self._end_at_eof()
+            elif not events and time.monotonic() >= self._over_at:
+                self.ended = True
             if events and self._has_spoken:
                 return events
             try:
@@ -557,6 +577,8 @@ class _Stream:
         if not self._parser.is_between_events:
             return events + self._events(data[found.start :])
         events.append(found.event)
+        if self._over_at < math.inf:
+            self._goes_on()
         return events + self._events(data[found.end :]) if found.end < len(data) else events
 
     def _events(self, data: bytes) -> list[Event]:
@@ -582,14 +604,35 @@ class _Stream:
             except UpstreamError as error:
                 self._failure = error
                 break
-            if event.finished:
-                self._finished = True
+            if event.finished or self._finished:
+                self._expect_end(event)
             if event.payload != EMPTY_OBJECT or event.native:
                 events.append(event)
             if reader is not None and reader.ended:
                 self.ended = True
                 break
         return events
+
+    def _expect_end(self, event: Event) -> None:
+        """Wait only for a moment for what may stand behind the last finish reason."""
+        if event.finished:
+            self._finished += event.choices
+        elif event.token and self._over_at < math.inf:
+            self._goes_on()
+            return
+        elif event.usage is None:
+            return
+        self._has_usage = self._has_usage or event.usage is not None
+        if self._finished >= self._call.request.n:
+            wait_s = _NO_END_YET_S if self._has_usage else _NO_USAGE_YET_S
+            self._over_at = time.monotonic() + wait_s
+            self._connection.limit_silence(wait_s)
+
+    def _goes_on(self) -> None:
+        """Wait as before: the finish reason was not the last word."""
+        self._finished -= 1
+        self._over_at = math.inf
+        self._connection.limit_silence(self._call.idle_timeout_s)
 
     def _end_at_eof(self) -> None:
         """End the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""

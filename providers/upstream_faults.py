@@ -56,6 +56,26 @@ _OURS: Final[Mapping[str, str]] = {
     "address": "model name or address",
 }
 """Things of ours that are refused, in the words that callers read."""
+_AROUND_OTHERS: Final = ("error", "detail", "errors", "message")
+"""Names under which an error, or a list of them, stands within another. The last is Mistral's for what FastAPI says."""
+_SAYING: Final = (
+    *(
+        "message",
+        "error_description",
+        "error_message",
+        "msg",
+        "error",
+        "detail",
+        "Message",
+        "reason",
+        "exception",
+        "title",
+    ),
+)
+"""Names under which an error says what is wrong, the plainest words first."""
+_PART_OF_PAGE: Final = re.compile(r"<(title|h[1-6]|p)\b[^>]*>([^<]{1,400})", re.IGNORECASE)
+"""Title, headings and paragraphs: what else a page has, such as the names of hosts, is for nobody outside."""
+_MOST_OF_PAGE: Final = 200
 _MOST_NESTED: Final = 4
 _MOST_ENTRIES: Final = 8
 
@@ -82,6 +102,8 @@ class _Fault(msgspec.Struct, frozen=True):
     details: Any = None
     around: tuple[str, ...] = ()
     """The beginnings of the texts of JSON that it was found in."""
+    page: str = ""
+    """The words of a page of some proxy in between: the caller reads them, and they mean nothing else."""
 
 
 def error_of_status(
@@ -296,13 +318,18 @@ def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str,
         return clean(value, _MAX_WORD_CHARS, secret) if value else None
 
     kind = PromptTooLong if refusal.told_code == _TOO_LONG_CODE else RequestRejected
-    if status not in _TOLD_STATUSES:
+    if kind is PromptTooLong:
+        # Whoever says it with another one: clients that shorten a conversation ask for OpenAI's.
+        status = _BAD_REQUEST
+    elif status not in _TOLD_STATUSES:
         status = _TOO_LARGE if refusal.reason == "size" else _BAD_REQUEST
     parameter = refused_parameter(fault.message)
     if parameter is not None and parameter.name not in KNOWN:
         parameter = None
     rejected = kind(
-        clean(fault.message, secret=secret) or "The upstream rejected the request.",
+        clean(fault.message, secret=secret)
+        or clean(fault.page, _MOST_OF_PAGE, secret)
+        or "The upstream rejected the request.",
         deployment_id=deployment_id,
         status=status,
         error_type=word(fault.type) or "invalid_request_error",
@@ -321,8 +348,9 @@ def _fault_of_body(body: bytes) -> _Fault:
         return _fault_of(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[:_MOST_READ].decode(errors="replace").strip()
-        # An HTML page of some proxy in between tells a caller nothing, and must not.
-        return _Fault("" if text.startswith("<") else text)
+        if not text.startswith("<"):
+            return _Fault(text)
+        return _Fault("", page=". ".join(dict.fromkeys(found[2].strip() for found in _PART_OF_PAGE.finditer(text))))
 
 
 def _fault_of(found: Any, depth: int = 0) -> _Fault:
@@ -336,12 +364,12 @@ def _fault_of(found: Any, depth: int = 0) -> _Fault:
         return _fault_of_list(found, depth)
     if not isinstance(found, dict) or depth > _MOST_NESTED:
         return _Fault("")
-    inner = found.get("error") or found.get("detail")
-    if isinstance(inner, dict | list):
-        return _fault_of(inner, depth + 1)
+    for name in _AROUND_OTHERS:
+        if isinstance(inner := found.get(name), dict | list) and inner:
+            return _fault_of(inner, depth + 1)
     metadata = found.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    message = _text(found, "message", "error", "detail", "Message")
+    message = _text(found, *_SAYING)
     kind = _text(found, "type", "error_type")
     fault = _Fault(
         message,
@@ -388,12 +416,18 @@ def _fault_of_list(found: list[Any], depth: int) -> _Fault:
     """Return the first fault of a list, or all that FastAPI finds wrong with a body."""
     wrong = [each for each in found[:_MOST_ENTRIES] if isinstance(each, dict) and isinstance(each.get("msg"), str)]
     if not wrong:
+        texts = [each for each in found[:_MOST_ENTRIES] if isinstance(each, str)]
+        if len(texts) > 1:
+            return _Fault("; ".join(texts))
         return _fault_of(found[0], depth + 1) if found and depth <= _MOST_NESTED else _Fault("")
-    return _Fault("; ".join(f"{_place(each.get('loc'))}{each['msg']}" for each in wrong))
+    places = [_place(each.get("loc")) for each in wrong]
+    told = [f"{place}: {each['msg']}" if place else each["msg"] for place, each in zip(places, wrong, strict=True)]
+    # The place stays whole before the words: a caller names fields as it likes, and must not begin a message.
+    return _Fault("; ".join(told), param=places[0].removeprefix("body.") or None)
 
 
 def _place(loc: Any) -> str:
-    return f"{'.'.join(map(str, loc[:_MOST_ENTRIES]))}: " if isinstance(loc, list) and loc else ""
+    return ".".join(map(str, loc[:_MOST_ENTRIES])) if isinstance(loc, list) else ""
 
 
 def _finer(found: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:

@@ -326,7 +326,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         reply: _Reply | _ReplyAnyUsage = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         has_more = True
-        payload = payload.removeprefix(_BOM)
+        payload = _as_text(payload.removeprefix(_BOM))
         _refuse_bare_error(payload, deployment_id, secret)
         reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
     payload = on_one_line(payload)
@@ -422,11 +422,22 @@ def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyU
 
 
 def on_one_line(payload: bytes) -> bytes:
-    """Return the payload on one line: JSON strings have no raw line ends, so all of them may become spaces."""
+    """Return the payload on one line, in UTF-8: JSON strings have no raw line ends, so all of them may become spaces."""
+    if not payload.isascii():
+        payload = _as_text(payload)
     if payload[:2] == b'{"' and _LF not in payload and _CR not in payload:
         return payload
     text = payload.translate(_SPACES_FOR_LINE_ENDS).strip()
     return b"{" + text[1:].lstrip()
+
+
+def _as_text(payload: bytes) -> bytes:
+    """Return the payload with a replacement character for each byte that is no letter: one must not cost the whole answer."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return payload.decode(errors="replace").encode()
+    return payload
 
 
 def _without_lone_surrogates(payload: bytes) -> bytes:

@@ -139,7 +139,7 @@ def new_context(
     # Asking the loop for it costs a system call.
     task = exchange.task or asyncio.current_task()
     assert task is not None  # noqa: S101  # A server runs each request in a task.
-    reply = Reply(exchange, clock)
+    reply = Reply(exchange, clock, wire.probe)
     reply.lines = b"%b: %b\r\n" % (REQUEST_ID_HEADER, request_id.encode())
     if wire.request_id_header is not None:
         reply.lines += b"%b: %b\r\n" % (wire.request_id_header, request_id.encode())

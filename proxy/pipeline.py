@@ -244,6 +244,8 @@ class RequestPipeline:
         context.bounded, context.spent_targets = budgets.bounded, budgets.spent_targets
         if context.admission is None:
             context.admission = await self._admission.take(caller, parsed, context.reply)
+        if parsed.request.stream and parsed.request.operation == "chat":
+            context.reply.may_begin_early()
         # Plan and dispatch.
         committed = await self._committed(context, caller, parsed, downgraded=budgets.downgraded)
         # Relay: from the first byte on nothing falls back; a failure is told in the answer.

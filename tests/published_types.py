@@ -53,6 +53,9 @@ _REQUIRED: Final = frozenset(
     }
 )
 """What Open Responses requires of a response, even where it is null."""
+_OF_FUNCTION: Final = frozenset({"type", "name", "description", "parameters", "strict"})
+_OF_SCHEMA: Final = frozenset({"type", "name", "description", "schema", "strict"})
+"""What it requires of the tools and forms that a response repeats, null or not."""
 _TEXTS: Final = ("id", "object", "status", "model", "truncation", "service_tier")
 _NUMBERS: Final = ("created_at", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "temperature")
 
@@ -78,6 +81,14 @@ def check_response(response: Mapping[str, Any]) -> None:
     if response["usage"] is not None:
         usage = response["usage"]
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    for tool in response["tools"]:
+        assert tool["type"] != "function" or tool.keys() >= _OF_FUNCTION, tool
+    form = response["text"]["format"]
+    assert form["type"] != "json_schema" or form.keys() >= _OF_SCHEMA, form
+    if response["reasoning"] is not None:
+        assert response["reasoning"].keys() >= {"effort", "summary"}
+    choice = response["tool_choice"]
+    assert isinstance(choice, str) or choice["type"] != "allowed_tools" or choice.keys() >= {"tools", "mode"}, choice
 
 
 def check_events(events: Iterable[Mapping[str, Any]], first: int = 0) -> None:

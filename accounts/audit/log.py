@@ -16,9 +16,10 @@ from sqlmodel import col
 from accounts.audit.audit_errors import AuditHeadMissing
 from accounts.audit.chain import canonical, sealed
 from accounts.audit.entry import Actor, Entry
-from accounts.audit.masking import mask_text, masked, one_line, plain
+from accounts.audit.masking import masked, one_line, plain
 from accounts.audit.tables import AuditEntryRow, AuditHeadRow
 from accounts.audit.verify import Anchor, Verification, VerifyResult
+from accounts.secret_shapes import mask_text
 from accounts.tables import ID_CHARS, NAME_CHARS
 from accounts.transactions import within
 

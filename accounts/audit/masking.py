@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-MASK: Final = "•••"
+from accounts.secret_shapes import MASK, mask_text
+
 CHANGED: Final = "••• (changed)"
 """Mask of a secret that was changed; two plain masks would look as if nothing had happened."""
 MAX_TEXT_CHARS: Final = 2_000
@@ -22,16 +23,6 @@ _WORDS: Final = re.compile(r"[a-z]+|[A-Z][a-z]*|[0-9]+")
 _SECRET_WORDS: Final = frozenset({"secret", "secrets", "passphrase", "plaintext", "credential", "credentials"})
 _SECRET_LAST_WORDS: Final = frozenset(
     {"password", "passwd", "token", "digest", "pepper", "peppers", "cookie", "cookies", "authorization", "key"}
-)
-_SECRET_PATTERNS: Final = (
-    # Our own keys keep their public part, so that the entry says which it was.
-    (re.compile(r"\b(wb-[0-9a-z]{12})-[0-9A-Za-z]{8,}"), rf"\1-{MASK}"),
-    (re.compile(r"\b(?:sk|xai|pk|rk)-[A-Za-z0-9_-]{12,}|\b(?:hf|gsk|ghp|glpat)[_-][A-Za-z0-9_-]{12,}"), MASK),
-    (re.compile(r"\bAKIA[A-Z0-9]{12,}"), MASK),
-    (re.compile(r"\b(bearer|basic)\s+[^\s,;]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?"), MASK),
-    (re.compile(r"(://[^\s/:@]{0,200}):[^\s/@]{1,400}@"), rf"\1:{MASK}@"),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), MASK),
 )
 
 
@@ -91,13 +82,6 @@ def masked(value: Any, beside: Any = None, name: str = "") -> Any:
             return [masked(item, other, name) for item, other in zip(value, others, strict=True)]
         case _:
             return value
-
-
-def mask_text(text: str) -> str:
-    """Return the text with everything of a secret's shape masked: API keys, tokens, passwords in URLs, private keys."""
-    for shape, instead in _SECRET_PATTERNS:
-        text = shape.sub(instead, text)
-    return text
 
 
 def one_line(text: str, limit: int) -> str:

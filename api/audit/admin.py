@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from accounts.audit.log import MAX_PAGE, Filters, Scope
-from api.audit.listing import BadFilter, entry_as_json, filters_from, pieces
+from api.audit.listing import MAX_EXPORT, BadFilter, entry_as_json, filters_from, pieces
 from api.web.admin_access import AdminRequest, admin
 from api.web.changing import looking
 from api.web.gateway import Gateway
@@ -34,9 +34,13 @@ _QUERY: Final = {
     "from": day("The first UTC day."),
     "to": day("The last UTC day."),
     "before": whole("Only entries before this number: the `next_before` of the page before.", least=1),
-    "limit": whole("Entries on a page.", least=1, most=MAX_PAGE, otherwise=_USUAL),
+    "limit": whole(
+        f"Entries on a page, {_USUAL} unless it is said; in a file the oldest so many, without it all.",
+        least=1,
+        most=MAX_PAGE,
+    ),
     "format": one_of(
-        "`csv` or `ndjson` gives all entries, the oldest first, as a file; ndjson can be verified later.",
+        "`csv` or `ndjson` gives entries, the oldest first, as a file; ndjson can be verified later.",
         ("json", *KINDS),
         "json",
     ),
@@ -101,11 +105,14 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
     filters = asked_filters(query)
     scope = Scope(organisation_id=desk.organisation_id)
     kind = query.get("format", "json")
+    most = _whole_number(query, "limit", MAX_PAGE)
     if kind in KINDS:
-        return export_reply(desk.gateway, scope, filters, kind)
+        if "before" in query:
+            raise BadRequest("`before` is for pages: a file begins with the oldest entry.", param="before")
+        return export_reply(desk.gateway, scope, filters, kind, most)
     if kind != "json":
         raise BadRequest("`format` is json, csv or ndjson.", param="format")
-    limit = _whole_number(query, "limit", MAX_PAGE) or _USUAL
+    limit = most or _USUAL
     before = _whole_number(query, "before", 10**_MAX_NUMBER_DIGITS)
     async with looking(), desk.gateway.finance.reads:
         found = await desk.gateway.identity.audit.search(scope, filters, before_number=before, limit=limit + 1)
@@ -122,14 +129,14 @@ def asked_filters(query: QueryParams) -> Filters:
         raise BadRequest(f"`{error.param}` is not valid: {error}.", param=error.param) from error
 
 
-def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str) -> Response:
-    """Return a streamed download of every entry that matches."""
+def export_reply(gateway: Gateway, scope: Scope, filters: Filters, kind: str, most: int | None = None) -> Response:
+    """Return a streamed download of every entry that matches, or of the oldest `most`."""
     headers = {
         "content-disposition": f'attachment; filename="audit.{kind}"',
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
     }
-    found = pieces(gateway.identity.audit, scope, filters, kind)
+    found = pieces(gateway.identity.audit, scope, filters, kind, most or MAX_EXPORT)
     return Export(_with_timeout(found, gateway.finance.reads), media_type=KINDS[kind], headers=headers)
 
 

@@ -133,12 +133,14 @@ def _cell(entry: Entry, name: str) -> str | int:
     return found
 
 
-async def pieces(log: AuditLog, scope: Scope, filters: Filters, kind: str) -> AsyncIterator[bytes]:
-    """Yield an export in chunks of encoded entries, oldest first. `kind` is csv or ndjson."""
+async def pieces(
+    log: AuditLog, scope: Scope, filters: Filters, kind: str, most: int = MAX_EXPORT
+) -> AsyncIterator[bytes]:
+    """Yield an export in chunks of the oldest `most` entries, encoded. `kind` is csv or ndjson."""
     if kind == "csv":
         yield csv_head().encode()
     batch: list[Entry] = []
-    async for entry in log.export(scope, filters, limit=MAX_EXPORT):
+    async for entry in log.export(scope, filters, limit=most):
         batch.append(entry)
         if len(batch) == _AT_ONCE:
             yield _encode(batch, kind)

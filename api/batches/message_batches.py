@@ -1,7 +1,7 @@
 """/v1/messages/batches: batches of messages, in Anthropic's shapes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -28,8 +28,9 @@ from api.web.parameters import Parameter, Parameters, text, whole
 from api.web.reading import Export, json_reply
 from api.web.request_body import MANY_REQUESTS, read_body
 from proxy.batch.batch import MESSAGES_ENDPOINT, Batch
-from proxy.batch.batch_errors import BatchEnded
+from proxy.batch.batch_errors import BatchEnded, BatchNotFound
 from proxy.batch.batch_parts import BatchTier
+from proxy.batch.files import Owner
 
 router = APIRouter(tags=["batch"])
 
@@ -43,6 +44,17 @@ _LISTING: Final[Mapping[str, Parameter]] = {
     "after_id": text("The id of the last batch of the page before."),
     "before_id": text("The id of the first batch of the page after."),
 }
+
+
+async def _found(ask: Callable[[Owner, str], Awaitable[Batch]], owner: Owner, batch_id: str) -> Batch:
+    """Ask the store of a batch by the name that its caller knows. Raises BatchNotFound."""
+    shown = sound(batch_id)
+    try:
+        return await ask(owner, our_id(shown))
+    except BatchNotFound:
+        raise BatchNotFound(
+            f"There is no batch `{shown[:80]}`; GET {_PLACE} lists your team's.", param="batch_id"
+        ) from None
 
 
 @router.post(_PLACE, **described("Make a batch of messages", takes=CreateMessageBatch, gives={200: MessageBatch}))
@@ -93,21 +105,21 @@ async def list_message_batches(request: Request, owner: KeyOwner, tier: Tier) ->
 async def get_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Return one batch of the team, and how far it is."""
     async with asking():
-        return _reply(request, await tier.batches.find(owner, our_id(sound(batch_id))))
+        return _reply(request, await _found(tier.batches.find, owner, batch_id))
 
 
 @router.post(f"{_PLACE}/{{batch_id}}/cancel", **described("Cancel a batch of messages", gives={200: MessageBatch}))
 async def cancel_message_batch(request: Request, batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Cancel a batch: no more of its requests begin; those that run come to their end."""
     async with asking():
-        return _reply(request, await tier.batches.cancel(owner, our_id(sound(batch_id))))
+        return _reply(request, await _found(tier.batches.cancel, owner, batch_id))
 
 
 @router.delete(f"{_PLACE}/{{batch_id}}", **described("Delete a batch of messages", gives={200: MessageBatchDeleted}))
 async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Delete a batch that has ended, with its results."""
     async with asking(60):
-        batch = await tier.batches.remove(owner, our_id(sound(batch_id)))
+        batch = await _found(tier.batches.remove, owner, batch_id)
         for file_id in (batch.input_file_id, batch.output_file_id, batch.error_file_id):
             if file_id is not None:
                 await tier.files.remove(owner, file_id)
@@ -121,7 +133,7 @@ async def delete_message_batch(batch_id: str, owner: KeyOwner, tier: Tier) -> Re
 async def message_batch_results(batch_id: str, owner: KeyOwner, tier: Tier) -> Response:
     """Return one line for each request, once the batch has ended."""
     async with asking():
-        batch = await tier.batches.find(owner, our_id(sound(batch_id)))
+        batch = await _found(tier.batches.find, owner, batch_id)
         if not batch.has_ended:
             raise BatchEnded("This batch has not ended; its results are there when `processing_status` is `ended`.")
         files = [

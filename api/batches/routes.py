@@ -62,7 +62,7 @@ async def create_batch(request: Request, caller: ActingCaller, tier: Tier) -> Re
         )
     check_callback(request, asked.callback_url)
     async with asking():
-        file = await tier.files.find(owner_of(caller), asked.input_file_id.replace("\x00", ""))
+        file = await tier.files.find(owner_of(caller), asked.input_file_id.replace("\x00", ""), "input_file_id")
         if file.purpose != "batch":
             raise BadRequest("`input_file_id` must be a file of the purpose `batch`.", param="input_file_id")
         made = await tier.batches.create(

@@ -20,7 +20,9 @@ from proxy.batch.files import MAX_LISTED
 
 router = APIRouter(tags=["batch"])
 
-_PURPOSES: Final = ("batch", "batch_output")
+_OTHERS: Final = ("assistants", "assistants_output", "fine-tune", "fine-tune-results", "vision", "user_data", "evals")
+"""Purposes that OpenAI's files have and none here: a list of them is empty."""
+_PURPOSES: Final = ("batch", "batch_output", *_OTHERS)
 _ORDERS: Final = ("asc", "desc")
 _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 JSONL: Final = "application/jsonl"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import BaseModel
 
-from accounts.audit.masking import mask_text
+from accounts.secret_shapes import mask_text
 from providers.config import is_reference
 from providers.secret_references import secrets_in
 

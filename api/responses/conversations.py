@@ -67,7 +67,9 @@ class NewItems(msgspec.Struct, frozen=True, kw_only=True):
     items: list[dict[str, Any]]
 
 
-@router.post(_PATH, **described("Begin a conversation", takes=NewConversation, gives={200: Conversation}))
+@router.post(
+    _PATH, **described("Begin a conversation", takes=NewConversation, may_be_absent=True, gives={200: Conversation})
+)
 async def create_conversation(request: Request, caller: ActingCaller) -> Response:
     """Create a conversation, which responses go on from, and add to, by its id."""
     asked = parsed(await _body(request), NewConversation)

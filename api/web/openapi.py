@@ -36,6 +36,7 @@ def described(
     summary: str,
     *,
     takes: Any = None,
+    may_be_absent: bool = False,
     gives: Mapping[int, Any] | None = None,
     example: Mapping[str, Any] | None = None,
     query: Mapping[str, Parameter] | None = None,
@@ -44,8 +45,8 @@ def described(
 ) -> dict[str, Any]:
     """Return the keyword arguments for a route decorator. `gives` is a type, several, or words, for each status.
 
-    `query` declares the parameters that the route reads itself, and `files` the media types that it returns beside
-    JSON.
+    A body of `takes` that `may_be_absent` has nothing that is needed. `query` declares the parameters that the
+    route reads itself, and `files` the media types that it returns beside JSON.
     """
     responses: dict[int | str, dict[str, Any]] = {status: _response(status, of) for status, of in (gives or {}).items()}
     for media in files:
@@ -55,7 +56,7 @@ def described(
         content: dict[str, Any] = {"schema": _reference(takes)}
         if example is not None:
             content["example"] = dict(example)
-        extra["requestBody"] = {"required": True, "content": {_MEDIA: content}}
+        extra["requestBody"] = {"required": not may_be_absent, "content": {_MEDIA: content}}
     if query:
         extra["parameters"] = [
             {"name": name, "in": "query", "required": told.is_needed, "description": told.about, "schema": told.schema}

@@ -2,9 +2,11 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,13 +17,14 @@ from starlette.routing import Match, Router
 from accounts.errors import AccountsError
 from dashboards.web.error_pages import PREFIX, error_page, is_page
 from dashboards.web.forms import FormError
-from proxy.errors import BadRequest, Refused, UsageUnavailable, error_reply
+from proxy.errors import BadRequest, ErrorReply, Refused, UsageUnavailable, error_reply
 from proxy.http.request_id import new_request_id
 from proxy.parse.wires.messages.errors import error_reply_of
-from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.messages.wire import ANTHROPIC_VERSION, MESSAGES
 from proxy.routes import WIRE_AT
 
 _MESSAGES: Final = f"{MESSAGES.path}/"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _BEFORE: Final = re.compile(r"^(/v1(?=/))*")
 _log = logging.getLogger("weighbridge.app")
 
@@ -44,12 +47,16 @@ async def _error_reply(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in told.headers}
     if is_page(request):
         return error_page(error, told.status, told.message, headers.get("retry-after"))
-    if request.scope["path"].startswith(_MESSAGES):
-        # In Anthropic's shape, for Anthropic's clients.
+    return _for_programs(request, told, told.status, headers)
+
+
+def _for_programs(request: Request, told: ErrorReply, status: int, headers: Mapping[str, str]) -> Response:
+    """Return an error as JSON, in Anthropic's shape for Anthropic's clients."""
+    if request.scope["path"].startswith(_MESSAGES) or ANTHROPIC_VERSION in request.headers:
         request_id = new_request_id()
-        body = error_reply_of(told, request_id).body
-        return Response(body, told.status, {**headers, "request-id": request_id}, media_type="application/json")
-    return Response(told.body, told.status, headers, media_type="application/json")
+        body = error_reply_of(msgspec.structs.replace(told, status=status), request_id).body
+        return Response(body, status, {**headers, "request-id": request_id}, media_type="application/json")
+    return Response(told.body, status, headers, media_type="application/json")
 
 
 async def _form_reply(request: Request, error: Exception) -> Response:
@@ -79,6 +86,9 @@ async def _http_reply(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for exactly this
     path: str = request.scope["path"]
     code, hint = "method_not_allowed", ""
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(_methods_of(request))
     if error.status_code == HTTPStatus.NOT_FOUND:
         if path == "/" and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(PREFIX, status_code=HTTPStatus.SEE_OTHER)
@@ -86,9 +96,20 @@ async def _http_reply(request: Request, error: Exception) -> Response:
     told = error_reply(BadRequest(f"{request.method} {path[:200]}: {error.detail}.{hint}", code=code))
     if is_page(request):
         page = error_page(error, error.status_code, "There is no such page; the address may be mistyped.")
-        page.headers.update(error.headers or {})
+        page.headers.update(headers)
         return page
-    return Response(told.body, error.status_code, error.headers, media_type="application/json")
+    return _for_programs(request, told, error.status_code, headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return all methods that the request's path has: each route knows its own alone."""
+    scope = {"type": "http", "path": request.scope["path"], "headers": []}
+    routes = request.app.router.routes
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def _hint(router: Router, method: str, path: str) -> str:

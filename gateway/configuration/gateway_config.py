@@ -73,6 +73,13 @@ class ServerConfig(Section):
     slow_reader_s: Reloadable[float] = Field(
         default=30.0, gt=0, le=600, description="A caller that reads nothing of its stream for this long is cut off."
     )
+    ping_after_s: Reloadable[Finite] = Field(
+        default=15.0,
+        ge=0,
+        le=600,
+        description="After so long without a byte a stream gets a line or event without a meaning, also before its first token "
+        "(status 200 is out then). 0 turns it off.",
+    )
     drain_s: float = Field(
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )

@@ -126,7 +126,7 @@ class ClaudeReader:
         self._before = _json(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
         if isinstance(message.usage, dict):
             self._told = self._usage.told(message.usage)
-        payload = self._chunk({"role": "assistant", "content": ""})
+        payload = self._chunk({"role": "assistant", "content": "", "refusal": None})
         return Event(payload, False, 1, 0, self._told, False, None, "", event.type, native=native)
 
     def _block(self, event: _StreamEvent, native: bytes) -> Event:
@@ -256,7 +256,7 @@ def _finish(reason: Any, sequence: Any) -> dict[str, Any]:
 def _said(blocks: list[_Block], names: Mapping[str, str]) -> dict[str, Any]:
     """Return the message, without the results of Anthropic's own tools, which have no place in chat."""
     texts = [block.text for block in blocks if block.type == "text" and isinstance(block.text, str)]
-    said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None}
+    said: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or None, "refusal": None}
     calls = [block for block in blocks if block.type == "tool_use"]
     if calls:
         said["tool_calls"] = [

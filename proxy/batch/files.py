@@ -203,13 +203,13 @@ class FileStore:
             stored = await connection.scalar(select(func.sum(col(StoredFile.bytes))).where(self._held_by(owner)))
             yield connection, self._max_stored_bytes - int(stored or 0)
 
-    async def find(self, owner: Owner, file_id: str) -> FileRecord:
-        """Return a file. Raises FileNotFound, also for another team's."""
+    async def find(self, owner: Owner, file_id: str, param: str = "file_id") -> FileRecord:
+        """Return a file, which `param` names. Raises FileNotFound, also for another team's."""
         query = select(*_COLUMNS).where(self._of(owner), col(StoredFile.file_id) == file_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
-            raise FileNotFound(f"There is no file `{file_id[:80]}`; GET /v1/files lists your team's.", param="file_id")
+            raise FileNotFound(f"There is no file `{file_id[:80]}`; GET /v1/files lists your team's.", param=param)
         return FileRecord(**row)
 
     async def page(
@@ -221,7 +221,7 @@ class FileStore:
         if purpose is not None:
             where.append(col(StoredFile.purpose) == purpose)
         if after is not None:
-            last = await self.find(owner, after)
+            last = await self.find(owner, after, "after")
             beyond = (made > last.created_us) if ascending else (made < last.created_us)
             further = (name > after) if ascending else (name < after)
             where.append(or_(beyond, and_(made == last.created_us, further)))

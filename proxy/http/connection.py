@@ -42,6 +42,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a body is waited for."""
     slow_reader_s: float = 30.0
     """Seconds for which a caller may take none of the bytes written to it."""
+    ping_after_s: float = 15.0
+    """Seconds after which the silence of a stream of events is broken; 0 for never."""
     linger_s: float = 1.0
     """Seconds for which the rest of an early-answered request is read: closing a socket over unread bytes resets it,
     and the reset may overtake the answer. Also the seconds for which a connection stays open whose caller was not
@@ -111,6 +113,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_paused",
         "_pending",
+        "_quiet_due_at",
         "_read_due_at",
         "_state",
         "_told_to_leave",
@@ -120,6 +123,7 @@ class Connection(asyncio.Protocol):
         "_waited_s",
         "_wants_whole",
         "_write_due_at",
+        "_wrote_at",
         "blocked_since",
         "due_at",
         "peer",
@@ -154,6 +158,9 @@ class Connection(asyncio.Protocol):
         self.blocked_since: float | None = None
         self._read_due_at = math.inf
         self._write_due_at = math.inf
+        self._wrote_at = 0.0
+        self._quiet_due_at = math.inf
+        """The time at which to look whether the request under way has heard nothing for long."""
         self.due_at = math.inf
         """The time at which the tick has to look at this connection; infinite when nothing is awaited."""
         self.peer: tuple[str, int] | None = None
@@ -227,6 +234,8 @@ class Connection(asyncio.Protocol):
             self._lost("slow_reader")
             self.abort()
             return
+        if now >= self._quiet_due_at:
+            self._break_silence(now)
         if now < self._read_due_at:
             return
         self._await_until(math.inf)
@@ -240,6 +249,18 @@ class Connection(asyncio.Protocol):
         else:
             waited_s = self._host.limits.body_timeout_s
             exchange.fail(UploadTimeout(f"The request body did not arrive within {waited_s:g} s."))
+
+    def _break_silence(self, now: float) -> None:
+        """Have the caller told that it is still served, if it has heard nothing for long."""
+        after_s = self._host.limits.ping_after_s
+        if self._exchange is None or not after_s:
+            self._quiet_due_at = math.inf
+        else:
+            if now - self._wrote_at >= after_s:
+                self._wrote_at = now
+                self._exchange.break_silence()
+            self._quiet_due_at = self._wrote_at + after_s
+        self._await_until(self._read_due_at)
 
     def look_for_caller(self) -> bool:
         """Check whether a caller that sends no more is still there. Return True as long as this has to be checked
@@ -300,6 +321,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing():
+            self._wrote_at = self._host.now()
             transport.write(data)
 
     async def drained(self) -> None:
@@ -417,6 +439,8 @@ class Connection(asyncio.Protocol):
         self._last = self._last or not head.keeps
         self._continues = expected is not None and head.version == "1.1" and head.length != 0
         self._waited_from, self._waited_s = None, 0.0
+        self._wrote_at = self._host.now()
+        self._quiet_due_at = self._wrote_at + self._host.limits.ping_after_s
         self._await_until(math.inf)
         if head.length is None:
             self._state = _CHUNKS
@@ -529,4 +553,4 @@ class Connection(asyncio.Protocol):
     def _await_until(self, due_at: float) -> None:
         """Set the time by which something has to come, or to be taken by `_write_due_at`."""
         self._read_due_at = due_at
-        self.due_at = min(due_at, self._write_due_at)
+        self.due_at = min(due_at, self._write_due_at, self._quiet_due_at)

@@ -21,8 +21,10 @@ _FIRST_ERROR: Final = 400
 _CLOSE: Final = (b"connection", b"close")
 
 EVENTS: Final = b"text/event-stream"
-COMMENT: Final = b":\n\n"
-"""An event without a meaning, sent to learn whether a stream is still read."""
+COMMENT: Final = b": waiting\n"
+"""A line without a meaning, sent to learn whether a stream is still read, and to tell its reader that it goes on. An empty line
+behind it would end an event, which some clients then take for one without data.
+"""
 
 
 def probe_behind(data: bytes) -> bytes:
@@ -123,6 +125,7 @@ class Exchange:
         "headers",
         "method",
         "on_gone",
+        "on_quiet",
         "path",
         "probe",
         "started",
@@ -145,6 +148,8 @@ class Exchange:
         self.status = 0
         self.gone: Gone | None = None
         self.on_gone: Callable[[], None] | None = None
+        self.on_quiet: Callable[[], None] | None = None
+        """Called when the caller has heard nothing for long, and no reply has begun."""
         self.task: asyncio.Task[None] | None = None
         """The task that answers it, where the server started one."""
         self.probe = b""
@@ -366,6 +371,15 @@ class Exchange:
             if self.gone is None:
                 self._wire.write(self._ahead + data)
                 self._ahead = b""
+
+    def break_silence(self) -> None:
+        """Tell a caller that waits for events that it is still served. There is nothing to tell one that waits for a whole reply."""
+        if self.gone is not None or self.ended or self._wire.blocked_since is not None:
+            return
+        if self.started:
+            self.write(self.probe)
+        elif self.on_quiet is not None:
+            self.on_quiet()
 
     async def drained(self) -> None:
         """Wait while the caller does not take the bytes written."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from providers.wire import EVENTS_TYPE
 from proxy.errors import ErrorReply
-from proxy.http.exchange import COMMENT, Exchange
+from proxy.http.exchange import COMMENT, Exchange, probe_behind
 from proxy.http.reply_head import fields_of
 
 Header = tuple[bytes, bytes]
@@ -27,18 +27,35 @@ class Recorder(Protocol):
 
 
 class Reply:
-    """A writer of one reply. `started`: the status line is out. `done`: the end is being sent. `aborted`: the
-    connection was cut.
+    """A writer of one reply. `started`: the status line is out. `waits`: it is, and nothing but signs of life is behind it.
+    `done`: the end is being sent. `aborted`: the connection was cut.
     """
 
-    __slots__ = ("_clock", "_exchange", "aborted", "done", "lines", "recording", "started", "status")
+    __slots__ = (
+        "_clock",
+        "_exchange",
+        "_passes",
+        "_probe",
+        "aborted",
+        "done",
+        "lines",
+        "recording",
+        "started",
+        "status",
+        "waits",
+    )
 
-    def __init__(self, exchange: Exchange, clock: Callable[[], float]) -> None:
+    def __init__(self, exchange: Exchange, clock: Callable[[], float], probe: bytes = COMMENT) -> None:
+        """`probe` may stand between any two events, and means nothing."""
         self._exchange = exchange
         self._clock = clock
+        self._probe = probe
+        self._passes = False
+        """True for a stream whose pieces need not be whole events."""
         self.lines = b""
         """Fields of every kind of reply, as lines of the head."""
         self.started = False
+        self.waits = False
         self.done = False
         self.aborted = False
         self.status = 0
@@ -61,18 +78,40 @@ class Reply:
         if self._exchange.blocked_since is not None:
             await self._exchange.drained()
 
-    async def error(self, error: ErrorReply) -> None:
-        await self.whole(error.status, error.body, error.headers)
+    async def error(self, error: ErrorReply, event: bytes = b"") -> None:
+        """Send an error in place of an answer: as a reply, or as the one event of a stream that has begun early."""
+        if not self.waits:
+            await self.whole(error.status, error.body, error.headers)
+            return
+        self.waits = False
+        if self.recording is not None:
+            self.recording.began(error.status, fields_of(_SSE + self.lines))
+        await self.end(event)
+
+    def may_begin_early(self) -> None:
+        """Let a stream begin before anything of it is known, once its caller has heard nothing for long."""
+        self._exchange.on_quiet = self._begin_early
+
+    def _begin_early(self) -> None:
+        if not self.started:
+            self.begin_events()
+            self.waits = True
+            self._exchange.write(self._probe)
 
     def begin_events(self, headers: Sequence[Header] = (), lines: bytes = b"", *, waits: bool = False) -> None:
-        """Begin a stream. `waits`: its head goes out with the first events, which have to follow at once."""
+        """Begin a stream, unless it has begun early. `waits`: its head goes out with the first events, which have to follow at
+        once.
+        """
+        began, self.waits = self.waits, False
         lines = self._start(200, headers, _SSE + self.lines + lines)
-        self._exchange.start(200, headers, lines, probe=COMMENT, waits=waits)
+        if not began:
+            self._exchange.start(200, headers, lines, probe=self._probe, waits=waits)
 
     def begin_pieces(self, media_type: str, lines: bytes = b"") -> None:
         """Begin a reply of another type than JSON, whose pieces `events` sends."""
         if media_type.startswith(EVENTS_TYPE):
             self.begin_events(lines=lines)
+            self._passes = True
             return
         headers = ((b"content-type", media_type.encode()),)
         self._exchange.start(200, headers, self._start(200, headers, _AS_IT_COMES + self.lines + lines))
@@ -82,6 +121,8 @@ class Reply:
         if self.recording is not None:
             await self.recording.wrote(data, last=False)
         self._exchange.write(data)
+        if self._passes:
+            self._exchange.probe = probe_behind(data)
         if self._exchange.blocked_since is not None:
             await self._exchange.drained()
 

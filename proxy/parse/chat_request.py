@@ -24,6 +24,8 @@ from proxy.parse.reasoning_effort import effort_of_raw
 
 AUTO: Final = "auto"
 """The alias under which the gateway chooses the target."""
+_HAVE_A_USUAL_MODEL: Final = frozenset({"moderations", "images"})
+"""Operations that OpenAI does not ask a model's name for: the first one that serves them answers."""
 
 DEFAULT_OUTPUT_TOKENS = 300
 """The expected answer length of a request that was not classified (the caller named the model)."""
@@ -351,7 +353,7 @@ def request_without_messages(
     BadRequest, also for `model: auto`: another model's result is not a substitute.
     """
     refuse_steering(fields)
-    if request.model in {"", "auto"}:
+    if request.model == AUTO or (not request.model and request.operation not in _HAVE_A_USUAL_MODEL):
         raise BadRequest(
             "`model` must name a model from GET /v1/models that serves this route; `auto` never chooses one here.",
             param="model",

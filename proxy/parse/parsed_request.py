@@ -11,8 +11,9 @@ from accounts.caller import Caller, Escalation
 from accounts.directory import Directory
 from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
+from providers.target import Capability
 from providers.upload import Upload
-from providers.wire import ChatRequest
+from providers.wire import SERVED_BY, ChatRequest
 from proxy.errors import BadRequest, NotAuthenticated, WrongTeam
 from proxy.http.exchange import Exchange
 from proxy.parse.chat_request import AUTO, input_tokens, prompt_of
@@ -79,8 +80,8 @@ async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller
     """
     key = headers.api_key or headers.azure_key
     if headers.authorization is not None:
-        scheme, _, token = headers.authorization.partition(" ")
-        key = token if scheme.lower() == "bearer" else None
+        scheme, _, token = headers.authorization.strip().partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else None
     if not key:
         raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
     return directory.lookup_fresh(key) or await directory.authenticate(key)
@@ -101,6 +102,10 @@ class ParseConfig(Protocol):
         ...
 
     def has_model(self, name: str) -> bool: ...
+
+    def first_serving(self, capability: Capability, allowed: frozenset[str] | None) -> str | None:
+        """Return the first model that has the capability and is allowed; None where there is none."""
+        ...
 
     def check_tools(self, written: AsWritten) -> None:
         """Refuse tools that no target runs, with BadRequest."""
@@ -160,7 +165,7 @@ class RequestParser:
         def read() -> ParsedRequest:
             found = wire.read(body, headers, config.has_model)
             understood(found)
-            request = _of_caller(found.request, upload, config.aliases, caller)
+            request = _of_caller(found.request, upload, config, caller)
             if request.tag:
                 self._tags.admit(caller.team_id, request.tag)
             wanted = None if headers.escalate is None else parse_escalation(headers.escalate)
@@ -196,11 +201,19 @@ class RequestParser:
             raise
 
 
-def _of_caller(request: ChatRequest, upload: Upload | None, aliases: Container[str], caller: Caller) -> ChatRequest:
+def _of_caller(request: ChatRequest, upload: Upload | None, config: ParseConfig, caller: Caller) -> ChatRequest:
     """Return the request with its file, and with the name by which its model is chosen. Raises BadRequest or WrongTeam."""
     if upload is not None:
         request = msgspec.structs.replace(request, upload=upload)
-    if request.model in aliases:
+    if not request.model:
+        usual = config.first_serving(SERVED_BY[request.operation], caller.allowed_models)
+        if usual is None:
+            raise BadRequest(
+                "`model` is left out, and no model of GET /v1/models serves this route: ask an operator for one.",
+                param="model",
+            )
+        request = msgspec.structs.replace(request, model=usual)
+    if request.model in config.aliases:
         if request.operation != "chat":
             raise BadRequest(
                 f"`model` must name a model from GET /v1/models that serves this route; `{request.model}` chooses among "

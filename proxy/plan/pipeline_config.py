@@ -8,8 +8,9 @@ from cost.savings.comparators import Comparators
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.provider_tools import AsWritten
+from providers.target import Capability
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import Policy, refuse_unrun_tools
+from proxy.plan.route_plan import Policy, may_use, refuse_unrun_tools
 from proxy.plan.routing_config import CacheMarksConfig
 from proxy.shared.deadline import DeadlinesSection
 
@@ -66,3 +67,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def has_model(self, name: str) -> bool:
         """Return True for an alias, a target, and a name that a wildcard matches."""
         return self.catalog.named(name) is not None or name in self.policy.aliases or name in self.policy.autos
+
+    def first_serving(self, capability: Capability, allowed: frozenset[str] | None) -> str | None:
+        """Return the first model that has the capability and is allowed; None where there is none."""
+        able = (each for each in self.catalog.targets.values() if capability in each.capabilities)
+        return next((each.target_id for each in able if may_use(allowed, each)), None)

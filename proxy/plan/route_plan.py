@@ -492,7 +492,9 @@ def _named_targets(facts: Facts, policy: Policy, catalog: Catalog) -> tuple[Sequ
     kind: _Kind = "alias" if facts.alias in policy.aliases else "named"
     names = names_behind(facts.alias, policy)
     pool = [catalog.targets[name] for name in names if name in catalog.targets]
-    if facts.alias not in policy.aliases and facts.alias not in catalog.targets:
+    named = catalog.targets.get(facts.alias)
+    if kind == "named" and (named is None or not may_use(facts.allowed_models, named)):
+        # Who may not use a model does not reach another one by its name.
         pool = []
     known = [target for target in pool if may_use(facts.allowed_models, target)]
     if not known:

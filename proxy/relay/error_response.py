@@ -27,10 +27,11 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
         # The traceback names code, never the request's content; the message could hold content.
         _log.error("request %s failed unexpectedly: %s", context.request_id, type(error).__name__, exc_info=error)
     try:
-        if not context.reply.started:
+        if not context.reply.started or context.reply.waits:
             if context.waits:
                 context.reply.lines += queue_line(context.waits)
-            await context.reply.error(context.wire.error(told, context.request_id))
+            event = context.wire.error_event(told, context.request_id)
+            await context.reply.error(context.wire.error(told, context.request_id), event)
         elif context.ended_by == "cut_off" and not context.reply.done:
             await context.reply.end(_last_event(context, told))
         else:

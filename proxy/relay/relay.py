@@ -295,7 +295,9 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
     dialect = _dialect_of(context)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, last.payload, served)
-    body = dialect.whole(last.native or last.payload, served)
+    payload = last.native or last.payload
+    is_long = len(payload) > _LONG_BYTES
+    body = await asyncio.to_thread(dialect.whole, payload, served) if is_long else dialect.whole(payload, served)
     await context.reply.whole(200, body, lines=lines + money_lines(tally))
     await context.reply.taken()
 

@@ -66,6 +66,9 @@ async def test_what_exists_or_is_unknown_is_named(store: AccountStore) -> None:
         await store.revoke_key("key_z")
 
 
+_PASTED = "wb-0123456789ab-CanaryCanaryCanaryCanaryCanaryCanary"
+
+
 @pytest.mark.parametrize("bad", ["", "Team", "a b", "a" * 65, "a'; DROP TABLE team; --", "tëam", "a\n"])
 async def test_bad_ids_are_refused(store: AccountStore, bad: str) -> None:
     """An id has its alphabet and its length."""
@@ -75,9 +78,9 @@ async def test_bad_ids_are_refused(store: AccountStore, bad: str) -> None:
         await store.create_organisation(bad)
 
 
-@pytest.mark.parametrize("bad", [" ", "x" * 201, "a\x00b"])
+@pytest.mark.parametrize("bad", [" ", "x" * 201, "a\x00b", "sk-proj-0123456789abcdef", f"old {_PASTED}"])
 async def test_bad_names_are_refused(store: AccountStore, bad: str) -> None:
-    """A name is printable and not endless."""
+    """A name is printable and not endless, and no key that somebody pasted."""
     await store.create_team("team_a")
     with pytest.raises(BadName):
         await store.create_key("team_a", bad, PEPPER)

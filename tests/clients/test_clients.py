@@ -14,6 +14,7 @@ from tests.scenarios.conftest import Upstream, scripted_upstream
 
 _SCRIPTS: Final = Path(__file__).parent / "scripts"
 _SAID: Final = " w0 w1 w2 w3 w4"
+_LATE: Final = "slow-first-token-200ms"
 _LONG_S: Final = 120
 _CHAT: Final = {"chat": _SAID, "chat_streamed": _SAID, "chat_tool": '{"kg": 7}'}
 _OPENAI: Final = {
@@ -48,12 +49,19 @@ _FOUR: Final = [_SAID, _SAID, {"kg": 7}, 42]
 
 def _house(upstream: Upstream) -> list[dict[str, Any]]:
     """`auto` is the first one: it is the cheapest, and all of them can do everything."""
-    plain = model("plain", [upstream.deployment("ok+tokens-5")], prices=CHEAP_PRICES)
+    # Late, so that streams get their sign of life before anything else.
+    plain = model("plain", [upstream.deployment(f"ok+tokens-5+{_LATE}")], prices=CHEAP_PRICES)
     # The last two are names that LlamaIndex knows, the first of them by default.
-    rest = {"tools": "tools", "json": "json"} | dict.fromkeys(
+    rest = {"tools": f"tools+{_LATE}", "json": f"json+{_LATE}"} | dict.fromkeys(
         ("gpt-3.5-turbo", "gpt-3.5-turbo-instruct"), "ok+tokens-5"
     )
     return [plain, *(model(name, [upstream.deployment(script)]) for name, script in rest.items())]
+
+
+async def _tick_often(gateway: Running) -> None:
+    while True:
+        await asyncio.sleep(0.05)
+        gateway.server.tick()
 
 
 async def _printed(command: list[str], folder: Path, gateway: Running) -> Any:
@@ -119,8 +127,11 @@ async def test_a_client_works_unchanged(
     """Every answer is what the upstream said, and every call is in the books of the key's team."""
     work = tmp_path / "work"
     work.mkdir()
-    async with scripted_upstream() as upstream, running_gateway(tmp_path, _house(upstream)) as gateway:
+    server = {"ping_after_s": 0.05}
+    async with scripted_upstream() as upstream, running_gateway(tmp_path, _house(upstream), server=server) as gateway:
+        ticking = asyncio.ensure_future(_tick_often(gateway))
         assert await _printed(_command(script, places[kind], work), work, gateway) == expected
+        ticking.cancel()
         rows = await gateway.rows("entry = 'settle'")
         assert len(rows) == len(upstream.arrived()) > 0
         assert {row["team_id"] for row in rows} == {"team_a"}

@@ -134,6 +134,9 @@ class _Reads:
     def take(self) -> bytes:
         return self.left.pop(0)
 
+    def limit_silence(self, idle_s: float) -> None:
+        """Nobody is silent here."""
+
     def gather(self) -> None: ...
 
 

@@ -382,6 +382,60 @@ async def test_a_clean_end_after_the_finish(upstream: HttpUpstream, ending: list
     assert text_of(events) == "x"
 
 
+_USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6}}\n\n'
+
+
+def _chunked(*pieces: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces)
+
+
+@pytest.mark.parametrize("pieces", [[CHUNK, FINISH, _USAGE], [CHUNK, FINISH], [CHUNK, FINISH, CHUNK, FINISH, _USAGE]])
+async def test_an_upstream_that_stays_open_behind_its_end_is_not_waited_for(
+    upstream: HttpUpstream, pieces: list[bytes]
+) -> None:
+    """Without an end marker the finish reason and the usage are the end; without usage it is waited for a moment."""
+    async with raw_server(_chunked(*pieces), then_hang=True) as url:
+        call = upstream_call(deployment(base_url=url), idle_timeout_s=600, total_timeout_s=600)
+        events = await talk(upstream, call)
+    assert [event.usage is not None for event in events].count(True) == pieces.count(_USAGE)
+    assert text_of(events) == "x" * pieces.count(CHUNK)
+
+
+async def test_comments_do_not_keep_a_finished_answer_open(upstream: HttpUpstream) -> None:
+    """An upstream that only keeps its line alive says nothing more."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        await reply.write(CHUNK + FINISH + _USAGE)
+        while True:
+            await reply.write(b": still here\n\n")
+            await asyncio.sleep(0.1)
+
+    async with answering(answer) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url), idle_timeout_s=600, total_timeout_s=600))
+    assert events[-1].usage is not None
+
+
+async def test_usage_behind_the_finish_reason_is_waited_for(upstream: HttpUpstream) -> None:
+    """It comes in a read of its own, a little later; text that comes late all the same is no end either."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        for piece in (CHUNK, FINISH, CHUNK, FINISH, _USAGE):
+            await reply.write(piece)
+            await asyncio.sleep(0.7)
+        await reply.write(b"data: [DONE]\n\n")
+        return reply
+
+    async with answering(answer) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url)))
+    assert text_of(events) == "xx"
+    assert events[-1].usage is not None
+
+
 async def test_a_connection_that_breaks_is_a_cut(upstream: HttpUpstream, scripted: tuple[str, list[LogLine]]) -> None:
     """A broken connection in the middle is a cut, and what arrived before it is given."""
     stream = await upstream.open(upstream_call(deployment(base_url=scripted[0], upstream_model="cut-3+every-20ms")))
@@ -635,3 +689,26 @@ async def test_it_is_told_when_an_upstream_can_have_seen_a_request() -> None:
         await direct.aclose()
     assert told == {"held": [False, True], "waits": [False], "new": [False, True], "again": [True]}
     assert {line.request_id for line in seen} == {"held", "new", "again"}
+
+
+@pytest.mark.parametrize("many", [1, 40])
+async def test_a_byte_that_is_no_letter_costs_no_answer(upstream: HttpUpstream, many: int) -> None:
+    """It becomes the replacement character, also among events that are read as one."""
+    broken = CHUNK.replace(b'"x"', b'"\xffx"')
+    async with answering(streaming(CHUNK * many + broken + CHUNK * many, FINISH, b"data: [DONE]\n\n")) as url:
+        events = await talk(upstream, upstream_call(deployment(base_url=url)))
+    assert text_of(events) == "x" * many + "\N{REPLACEMENT CHARACTER}x" + "x" * many
+    for event in events:
+        event.payload.decode()
+
+
+async def test_a_whole_answer_with_a_byte_that_is_no_letter(upstream: HttpUpstream) -> None:
+    """Likewise, whatever field it stands in."""
+    body = b'{"id":"\xff","choices":[{"index":0,"message":{"role":"assistant","content":"a\xffb"},"finish_reason":"stop"}]}'
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    async with answering(answer) as url:
+        (event,) = await talk(upstream, upstream_call(deployment(base_url=url), chat_request(stream=False)))
+    assert json.loads(event.payload)["choices"][0]["message"]["content"] == "a\N{REPLACEMENT CHARACTER}b"

@@ -16,6 +16,11 @@ from providers.errors import (
 )
 from providers.upstream_faults import clean, error_in_reply, error_of_status, without_repeated_words
 
+_PAGE = (
+    b"<html><head><title>400 Bad Request</title><style>p{a:b}</style></head><body><h1>400 Bad Request</h1>"
+    b"<p>The plain HTTP request was sent to HTTPS port</p><address>nginx at internal.host</address></body></html>"
+)
+
 
 @pytest.mark.parametrize(
     ("body", "message"),
@@ -37,13 +42,27 @@ from providers.upstream_faults import clean, error_in_reply, error_of_status, wi
         (b'{"message":"{7}"}', "{7}"),
         (b"too long", "too long"),
         (b"<html>internal.host</html>", "The upstream rejected the request."),
+        (
+            _PAGE,
+            "400 Bad Request. The plain HTTP request was sent to HTTPS port",
+        ),
+        (b"<h1>" + b"long " * 200 + b"</h1>", "long " * 39 + "long…"),
+        (b'{"detail":["too long","too wide"]}', "too long; too wide"),
+        (
+            b'{"object":"error","message":{"detail":[{"loc":["body","top"],"msg":"is no field"}]}}',
+            "body.top: is no field",
+        ),
+        (b'{"errors":[{"message":"too long","code":"x"}]}', "too long"),
+        (b'{"code":10013,"msg":"too long"}', "too long"),
+        (b'{"error":"invalid_request","error_description":"too long"}', "too long"),
+        (b'{"title":"Bad Request","status":400,"detail":"too long"}', "too long"),
         (b"[]", "The upstream rejected the request."),
         (b'{"error":{"message":7}}', "The upstream rejected the request."),
         (b"", "The upstream rejected the request."),
     ],
 )
 def test_dialects(body: bytes, message: str) -> None:
-    """Error bodies of OpenAI, TGI, vLLM, FastAPI and Gemini, those within others, and plain text; pages tell nothing."""
+    """Error bodies of OpenAI, TGI, vLLM, FastAPI and Gemini, those within others, and plain text; of pages the headings."""
     error = error_of_status(400, body, {}, deployment_id="t/a")
     assert isinstance(error, RequestRejected)
     assert error.public == message

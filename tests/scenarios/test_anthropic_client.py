@@ -128,3 +128,14 @@ async def test_a_message_of_an_idempotency_key_is_answered_once(tmp_path: Path, 
         first, second = [await caller.post(f"{gateway.url}/v1/messages", **sent) for _ in range(2)]
         assert (first.status_code, second.content) == (200, first.content)
         assert len(upstream.arrived()) == 1
+
+
+async def test_a_header_with_two_spaces_and_a_count_for_a_fast_answer(tmp_path: Path, upstream: Upstream) -> None:
+    """Both are taken: the spaces mean nothing, and no answer is made whose speed had a price."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway, httpx.AsyncClient() as caller:
+        reply = await caller.post(
+            f"{gateway.url}/v1/messages/count_tokens",
+            json={"model": "auto", "speed": "fast", "messages": ASK},
+            headers={"authorization": f"Bearer  {gateway.key}"},
+        )
+    assert (reply.status_code, reply.json()["input_tokens"] > 0) == (200, True)

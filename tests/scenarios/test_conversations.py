@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -139,3 +140,20 @@ async def test_what_cannot_be_kept_is_refused(tmp_path: Path, upstream: Upstream
             await caller.conversations.create(**asked)
         with pytest.raises(openai.BadRequestError):
             await caller.responses.create(model="auto", input="x", conversation="conv_1", previous_response_id="resp_1")
+
+
+async def test_an_error_names_the_field_that_its_caller_sent(tmp_path: Path, upstream: Upstream) -> None:
+    """And not that as which it is read here; the same with files and batches."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway:
+        headers = {"authorization": f"Bearer {gateway.key}"}
+        async with httpx.AsyncClient(headers=headers, base_url=gateway.base_url) as caller:
+            batch = {"input_file_id": "file-none", "endpoint": "/v1/responses", "completion_window": "24h"}
+            for path, body, param, words in (
+                ("conversations", {"items": [{"role": "judge", "content": "hi"}]}, "items.0.role", "`items.0.role`"),
+                ("responses", {"model": "auto", "input": 7}, "input", "a text or a list of objects"),
+                ("messages", {"model": "auto", "max_tokens": 1, "system": 7, "messages": []}, "system", "a text or"),
+                ("batches", batch, "input_file_id", "`file-none`"),
+                ("messages/batches/msgbatch_nope/cancel", {}, "batch_id", "`msgbatch_nope`"),
+            ):
+                told = (await caller.post(path, json=body)).json()["error"]
+                assert (told["param"], words in told["message"]) == (param, True), told

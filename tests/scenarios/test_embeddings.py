@@ -1,6 +1,8 @@
 """Stories: teams embed texts through the same line as their chats."""
 
+import base64
 import contextlib
+import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +24,8 @@ class Engine:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.url = ""
+        self.encodes = False
+        """Answers in base64, whatever it is asked for."""
 
     async def embed(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -31,9 +35,13 @@ class Engine:
             if isinstance(body["input"], list) and not isinstance(body["input"][0], int)
             else [body["input"]]
         )
-        data = [
+        data: list[dict[str, Any]] = [
             {"object": "embedding", "index": index, "embedding": [0.5, float(index)]} for index in range(len(texts))
         ]
+        if self.encodes:
+            for each in data:
+                packed = struct.pack("<2f", *each["embedding"])
+                each["embedding"] = base64.b64encode(packed).decode()
         usage = {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}
         return web.json_response({"object": "list", "data": data, "model": body["model"], "usage": usage})
 
@@ -173,3 +181,26 @@ async def test_finance_sees_embeddings_apart(tmp_path: Path) -> None:
     chats: list[Any] = [each for bucket in answered.data for each in bucket.results]
     assert [(each.model, each.input_tokens, each.num_model_requests) for each in vectors] == [("bge", 14, 1)]
     assert [(each.model, each.num_model_requests) for each in chats] == [("chatty", 1)]
+
+
+@pytest.mark.parametrize("encodes", [True, False])
+@pytest.mark.parametrize("asked", [None, "float", "base64"])
+async def test_vectors_come_in_the_encoding_that_was_asked_for(
+    tmp_path: Path, asked: str | None, encodes: bool
+) -> None:
+    """Whatever the engine answers; the official client, which asks for base64 by itself, reads the same numbers."""
+    async with embedding_house(tmp_path) as (gateway, engine), aiohttp.ClientSession() as session:
+        engine.encodes = encodes
+        body = {"model": "bge", "input": ["a", "b"]} | ({} if asked is None else {"encoding_format": asked})
+        headers = {"authorization": f"Bearer {gateway.key}"}
+        async with session.post(f"{gateway.base_url}/embeddings", json=body, headers=headers) as reply:
+            told = await reply.json()
+        vectors = [each["embedding"] for each in told["data"]]
+        if asked == "base64":
+            vectors = [list(struct.unpack("<2f", base64.b64decode(each))) for each in vectors]
+        assert vectors == [[0.5, 0.0], [0.5, 1.0]]
+        assert [each["index"] for each in told["data"]] == [0, 1]
+        assert told["usage"]["prompt_tokens"] == 14
+        async with openai.AsyncOpenAI(api_key=gateway.key, base_url=gateway.base_url) as caller:
+            found = await caller.embeddings.create(model="bge", input=["a"])
+            assert found.data[0].embedding == [0.5, 0.0]

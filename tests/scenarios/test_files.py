@@ -51,6 +51,10 @@ async def test_a_file_comes_back_as_it_was_sent(tmp_path: Path, upstream: Upstre
         others = [await caller.files.create(file=named(b"{}"), purpose="batch") for _ in range(4)]
         listed = [each.id async for each in caller.files.list(limit=2)]
         assert listed == [each.id for each in reversed([made, *others])]
+        assert [each async for each in caller.files.list(purpose="user_data")] == []
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await caller.files.list(after="file-none")
+        assert unknown.value.param == "after"
         ascending = [each.id async for each in caller.files.list(limit=2, order="asc", purpose="batch")]
         assert ascending == listed[::-1]
         folder = tmp_path / "files"

@@ -120,7 +120,7 @@ _REFUSED: Final[list[tuple[str, dict[str, Any], int, str]]] = [
     ("/v1/rerank", {"model": "ranker", "query": "", "documents": ["x"]}, 400, "`query` is empty"),
     ("/v1/rerank", {"model": "ranker", "query": "x", "documents": []}, 400, "1 to 10000"),
     ("/v1/moderations", {"model": "moderator"}, 400, "input"),
-    ("/v1/moderations", {"input": "x"}, 400, "must name a model"),
+    ("/v1/moderations", {"model": "auto", "input": "x"}, 400, "must name a model"),
     ("/v1/chat/completions", {"model": "ranker", "messages": [{"role": "user", "content": "x"}]}, 400, "makes rerank"),
 ]
 
@@ -138,6 +138,20 @@ async def test_texts_are_moderated(tmp_path: Path, upstream: Upstream) -> None:
         for path, body, status, said in _REFUSED:
             refused, told, _ = await post(gateway, path, **body)
             assert (refused, said in told["error"]["message"]) == (status, True), told
+
+
+async def test_a_model_need_not_be_named_where_openai_asks_for_none(tmp_path: Path, upstream: Upstream) -> None:
+    """The first that the key may use and that serves the route answers; without one its caller is told so."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway, client(gateway) as caller:
+        await caller.moderations.create(input="a truck")
+        await caller.images.generate(prompt="a truck")
+        rows = await gateway.rows("entry = 'settle'")
+        assert [row["target_id"] for row in rows] == ["moderator", "painter"]
+    without = [each for each in house(upstream) if "moderation" not in each["capabilities"]]
+    (tmp_path / "without").mkdir()
+    async with running_gateway(tmp_path / "without", without) as gateway:
+        status, told, _ = await post(gateway, "/v1/moderations", input="a truck")
+        assert (status, told["error"]["param"]) == (400, "model")
 
 
 async def test_pictures_are_drawn_and_words_spoken(tmp_path: Path, upstream: Upstream) -> None:

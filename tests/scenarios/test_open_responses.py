@@ -144,6 +144,27 @@ async def test_tool_calling(tmp_path: Path, upstream: Upstream, streams: bool) -
         assert (call["type"], call["name"], call["arguments"]) == ("function_call", "weigh", '{"kg": 7}')
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tools": [{"type": "function", "name": "weigh"}]},
+        {
+            "tools": [{"type": "function", "name": "weigh", "strict": True}, {"type": "custom", "name": "write"}],
+            "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "weigh"}]},
+        },
+        {"text": {"format": {"type": "json_schema", "name": "truck", "schema": {"type": "object"}}}},
+        {"text": {"format": {"type": "json_schema", "name": "truck", "schema": {"type": "object"}, "strict": None}}},
+        {"text": {"format": None, "verbosity": "low"}},
+        {"reasoning": {"effort": "low"}},
+    ],
+)
+async def test_what_a_response_repeats_is_whole(tmp_path: Path, upstream: Upstream, asked: dict[str, Any]) -> None:
+    """Tools, forms and choices have all the names that are published of them, whatever the caller left out."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway:
+        check_response(await posted(gateway, model="auto", input="Weigh it.", **asked))
+        check_events(await streamed(gateway, model="auto", input="Weigh it.", **asked))
+
+
 async def test_image_input(tmp_path: Path, upstream: Upstream) -> None:
     """A picture in a user's message."""
     async with running_gateway(tmp_path, house(upstream)) as gateway:

@@ -110,10 +110,12 @@ def whole_number(value: Any, where: str) -> int:
     return value
 
 
-def objects(value: Any, where: str) -> list[dict[str, Any]]:
-    """Return the value as a list of JSON objects. Raises BadRequest; `where` is the field's path."""
+def objects(value: Any, where: str, *, or_text: bool = False) -> list[dict[str, Any]]:
+    """Return the value as a list of JSON objects. Raises BadRequest; `where` is the field's path, where `or_text` a text
+    may stand, too.
+    """
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise wrong(where, "a list of objects")
+        raise wrong(where, "a text or a list of objects" if or_text else "a list of objects")
     return value
 
 

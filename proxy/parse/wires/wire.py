@@ -14,6 +14,7 @@ from cost.usage import Usage
 from providers.provider_tools import AsWritten
 from providers.wire import ChatRequest, Event, Operation
 from proxy.errors import ErrorReply
+from proxy.http.exchange import COMMENT
 from proxy.parse.headers import RequestHeaders
 
 _T = TypeVar("_T")
@@ -185,6 +186,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The function that writes an error reply in this wire's shape, for a request id."""
     error_event: Callable[[ErrorReply, str], bytes]
     """The function that writes an error in a stream before any answer is known."""
+    probe: bytes = COMMENT
+    """Bytes that may stand between any two events of its streams, and mean nothing."""
     takes_file: bool = False
     """True for a wire whose body is a form with a file; `read` is given its fields as JSON."""
     continuing: Continuing | None = None

@@ -11,9 +11,10 @@ import queue
 import re
 import sys
 import threading
+import time
 import traceback
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, BinaryIO, Final
@@ -28,6 +29,8 @@ MAX_CAUSES: Final = 5
 MAX_FIELDS: Final = 50
 MAX_LOGGED_ATTEMPTS: Final = 20
 MAX_QUEUED_LINES: Final = 10_000
+MOST_ALIKE_A_SECOND: Final = 20
+"""The most lines a second of requests that failed with the same status and code."""
 
 _REQUESTS: Final = "weighbridge.request"
 # Loggers whose messages are written by us or by uvicorn; every other message is a template at most.
@@ -246,23 +249,54 @@ def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> Qu
 
 
 class RequestLog:
-    """An observer that logs every failed request and a share of the successful ones. The share is drawn from the
+    """An observer that logs failed requests and a share of the successful ones. The share is drawn from the
     request id alone, so every worker, and every system that follows the same rule, chooses the same ones.
+
+    Of those that fail alike within a second some are logged and the rest is counted: an outage fails thousands.
     """
 
-    def __init__(self, *, share: float = 0.01, logger: logging.Logger | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        share: float = 0.01,
+        logger: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not 0 <= share <= 1:
             raise ValueError(f"the share of successes to log must be between 0 and 1, not {share}")
         self._share = share
         self._logger = logger or logging.getLogger(_REQUESTS)
+        self._clock = clock
+        self._second = -1
+        self._failed: dict[tuple[int, str | None], int] = {}
+        """Failures in this second, by status and code."""
 
     def finished(self, outcome: RequestOutcome) -> None:
         failed = outcome.status >= _CLIENT_ERROR or outcome.error_code is not None
         if not failed and not is_sampled(outcome.request_id, self._share):
             return
+        if failed and not self._is_told(outcome):
+            return
         level = _level(outcome)
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "request", extra={"checked_fields": request_fields(outcome)})
+
+    def _is_told(self, outcome: RequestOutcome) -> bool:
+        """Count a failure. Return True for the first of its kind in this second."""
+        if (second := int(self._clock())) != self._second:
+            self._second = second
+            self.tell_left_out()
+        kind = outcome.status, outcome.error_code
+        count = self._failed[kind] = self._failed.get(kind, 0) + 1
+        return count <= MOST_ALIKE_A_SECOND
+
+    def tell_left_out(self) -> None:
+        """Log how many failures have no line of their own yet."""
+        for (status, code), count in self._failed.items():
+            if count > MOST_ALIKE_A_SECOND:
+                fields = {"status": status, "error_code": safe_name(code), "requests": count - MOST_ALIKE_A_SECOND}
+                self._logger.warning("further requests failed alike", extra={"checked_fields": fields})
+        self._failed.clear()
 
 
 def is_sampled(request_id: str, share: float) -> bool:

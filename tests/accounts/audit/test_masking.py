@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts.audit.chain import canonical
-from accounts.audit.masking import MASK, MAX_TEXT_CHARS, mask_text, masked, one_line, plain
+from accounts.audit.masking import MAX_TEXT_CHARS, masked, one_line, plain
+from accounts.secret_shapes import MASK, mask_text
 
 
 class _Limits(msgspec.Struct):

@@ -78,10 +78,23 @@ async def test_whole_files(gateway: Running) -> None:
     heading, row = body.decode().splitlines()
     assert heading.split(",")[0] == "number"
     assert row.startswith("2,")
+    status, body = await ask(gateway, "?format=csv&limit=2", key)
+    assert [line.split(",")[0] for line in body.decode().splitlines()] == ["number", "1", "2"]
 
 
 @in_turn(
-    "query", ["?limit=0", "?limit=501", "?before=x", "?before=-1", "?format=xml", "?from=1", "?actors=x", "?to=%00"]
+    "query",
+    [
+        "?limit=0",
+        "?limit=501",
+        "?before=x",
+        "?before=3&format=csv",
+        "?before=-1",
+        "?format=xml",
+        "?from=1",
+        "?actors=x",
+        "?to=%00",
+    ],
 )
 async def test_what_cannot_be_meant_is_refused(gateway: Running, query: str) -> None:
     """With the parameter's name, also where it is misspelt: a filter that nobody applies would show too much."""

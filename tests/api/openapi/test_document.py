@@ -153,6 +153,17 @@ async def test_every_operation_answers(finance: Finance) -> None:
             assert told.refusal[1] != "not_found" or told.refusal[2] is not None, path
 
 
+async def test_a_method_that_is_not_there_is_told_with_those_that_are(finance: Finance) -> None:
+    """All of them, however many routes share the path."""
+    methods: dict[str, set[str]] = {}
+    for method, path, operation in operations(await document(finance)):
+        methods.setdefault(_filled(path, operation), set()).add(method)
+    for path, known in methods.items():
+        told = await finance.send("admin", "TRACE", path)
+        assert told.status == 405, path
+        assert known <= set(told.headers["allow"].split(", ")), path
+
+
 async def test_replies_are_as_the_document_says(finance: Finance) -> None:
     """Of everything that can be read without a thing of its own, and of each kind of usage."""
     found = await document(finance)

@@ -96,7 +96,8 @@ def joined(chunks: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]
     """What a chat client makes of the chunks."""
     for chunk in chunks:
         ChatCompletionChunk.model_validate(chunk)
-    said: dict[str, Any] = {"role": "assistant", "content": ""}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    said: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
     choice: dict[str, Any] = {}
     for chunk in chunks[:-1]:
         (one,) = chunk["choices"]
@@ -122,7 +123,7 @@ def joined(chunks: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]
 def test_text_and_usage() -> None:
     """What was read from caches and written to them is within the prompt's tokens."""
     chat, events = read(message({"type": "text", "text": "hello"}, {"type": "text", "text": " there"}))
-    assert chat["choices"][0]["message"] == {"role": "assistant", "content": "hello there"}
+    assert chat["choices"][0]["message"] == {"role": "assistant", "content": "hello there", "refusal": None}
     usage = chat["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (130, 5, 135)
     assert usage["prompt_tokens_details"] == {"cached_tokens": 100}

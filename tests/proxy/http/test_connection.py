@@ -438,6 +438,38 @@ async def test_a_caller_that_only_sends_no_more_gets_its_answers(echo: Echo) -> 
         assert not echo.hung_up.is_set()
 
 
+async def test_a_quiet_stream_gets_its_probe_and_only_when_it_is_quiet() -> None:
+    """Before its head its answerer is told instead; what was said in between puts the next probe off."""
+    begun, over = asyncio.Event(), asyncio.Event()
+    told: list[Exchange] = []
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.on_quiet = lambda: told.append(exchange)
+        begun.set()
+        await over.wait()
+        exchange.end()
+
+    async with serving(answer) as served:
+        caller = await served.call()
+        await caller.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await begun.wait()
+        served.later(14)
+        assert not told
+        served.later(2)
+        (exchange,) = told
+        exchange.start(200, [], probe=b": x\n")
+        served.later(14)
+        exchange.write(b"data: 1\n\n")
+        served.later(14)
+        served.later(2)
+        served.later(10)
+        over.set()
+        assert (await caller.reply())[1] == b"data: 1\n\n: x\n"
+        # A connection that only rests is not spoken to.
+        served.later(40)
+        assert told == [exchange]
+
+
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_stream_finds_out_whether_its_caller_is_gone(*, gone: bool) -> None:
     """By what may stand in it without a meaning: one that hung up is noticed, one that still reads is not disturbed."""

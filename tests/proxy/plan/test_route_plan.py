@@ -240,10 +240,12 @@ def test_an_alias_stands_for_its_targets_in_order() -> None:
 
 
 @pytest.mark.parametrize("alias", ["nope", "gpt-4o"])
-def test_an_unknown_and_a_forbidden_model_look_the_same(alias: str) -> None:
-    """A team cannot learn which models exist that it may not use."""
+@pytest.mark.parametrize("fallbacks", [{}, {"gpt-4o": ("mini",)}])
+def test_an_unknown_and_a_forbidden_model_look_the_same(alias: str, fallbacks: dict[str, tuple[str, ...]]) -> None:
+    """A team cannot learn which models exist that it may not use, nor reach others by their names."""
+    asked, policy = facts(alias=alias, allowed_models=frozenset({"mini"})), Policy(fallbacks=fallbacks)
     with pytest.raises(ModelNotFound):
-        route(facts(alias=alias, allowed_models=frozenset({"mini"})), 0.0, MINI, GPT)
+        route(asked, 0.0, MINI, GPT, policy=policy)
 
 
 def test_a_conversation_stays_while_its_cache_is_worth_more() -> None:

@@ -13,6 +13,7 @@ from providers.wire import EMPTY_OBJECT, ChatRequest, Event, fields_of
 from proxy.errors import ErrorReply
 from proxy.parse.chat_request import parse_chat, parse_embeddings
 from proxy.parse.headers import RequestHeaders
+from proxy.parse.wires.chat.vectors import encoded, encoding_of
 from proxy.parse.wires.openai_errors import as_told, error_event
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.wire import EventWriter, IsModel, Served, Understood, Wire
@@ -22,7 +23,7 @@ _END: Final = b"\n\n"
 
 
 class ChatDialect:
-    """A dialect that passes chat completions, and replies to embeddings, through."""
+    """A dialect that passes chat completions through."""
 
     keeps = False
 
@@ -37,6 +38,17 @@ class ChatDialect:
 
     def to_keep(self, payload: bytes | None, served: Served) -> None:
         """Return None: a chat's caller sends the whole conversation again."""
+
+
+class _EmbeddingsDialect(ChatDialect):
+    """A dialect that passes replies to embeddings through, with vectors in the encoding that was asked for."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        super().__init__(request)
+        self._encoding = encoding_of(request)
+
+    def whole(self, payload: bytes, served: Served) -> bytes:
+        return super().whole(payload if self._encoding is None else encoded(payload, self._encoding), served)
 
 
 class _EventWriter:
@@ -123,7 +135,7 @@ def _read_chat(body: bytes, headers: RequestHeaders, _is_model: IsModel) -> Unde
 
 def _read_embeddings(body: bytes, headers: RequestHeaders, _is_model: IsModel) -> Understood:
     request = parse_embeddings(body, headers)
-    return Understood(request, ChatDialect(request))
+    return Understood(request, _EmbeddingsDialect(request))
 
 
 CHAT: Final = Wire(name="chat", path="/v1/chat/completions", read=_read_chat, error=as_told, error_event=error_event)

@@ -54,7 +54,7 @@ def _system(system: Any, *, marked: bool) -> Iterator[Message]:
     if isinstance(system, str):
         yield {"role": "system", "content": system}
         return
-    blocks = objects(system, "system")
+    blocks = objects(system, "system", or_text=True)
     for index, block in enumerate(blocks):
         if block.get("type") != "text":
             raise wrong(f"system.{index}.type", "`text`")
@@ -75,7 +75,7 @@ def _message(message: Message, where: str, *, marked: bool, foreign: dict[str, s
             raise wrong(f"{where}.role", "`user` or `assistant`")
         yield {"role": role, "content": content}
         return
-    blocks = objects(content, f"{where}.content")
+    blocks = objects(content, f"{where}.content", or_text=True)
     if foreign is not None and any(map(tool_of, blocks)):
         blocks = _without_foreign(blocks, f"{where}.content", foreign)
     match role:
@@ -243,7 +243,7 @@ def _document(block: Message, where: str) -> Part:
         case "content" if isinstance(source.get("content"), str):
             return {"type": "text", "text": "\n".join([*_heading(block), source["content"]])}
         case "content":
-            blocks = objects(source.get("content"), f"{where}.source.content")
+            blocks = objects(source.get("content"), f"{where}.source.content", or_text=True)
             texts = [text(each.get("text"), f"{where}.source.content.{i}.text") for i, each in enumerate(blocks)]
             return {"type": "text", "text": "\n".join([*_heading(block), *texts])}
         case kind:

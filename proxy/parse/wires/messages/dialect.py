@@ -24,7 +24,8 @@ _STOP_REASONS: Final[Mapping[str, str]] = {
     "content_filter": "refusal",
 }
 _AS_WRITTEN: Final = MessagesAsWritten()
-_PING: Final = sse(b"ping", {"type": "ping"})
+PING: Final = sse(b"ping", {"type": "ping"})
+"""An event that Anthropic sends at any time, and that means nothing."""
 _TEXT_DELTA: Final = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":'
 )
@@ -205,7 +206,7 @@ class _EventWriter:
             completion = completion_of(event.payload)
             if not self._begun:
                 self._begun = True
-                parts += (self._start(completion.model), _PING)
+                parts += (self._start(completion.model), PING)
             # One answer: Anthropic's wire has no others.
             choice = completion.first
             if choice is None:
@@ -220,7 +221,7 @@ class _EventWriter:
         self._silent = 0 if parts else self._silent + 1
         if self._silent >= _SILENT_BATCHES:
             self._silent = 0
-            parts.append(_PING)
+            parts.append(PING)
         return b"".join(parts)
 
     def last_words(self) -> bytes:

@@ -85,7 +85,8 @@ def read_messages(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Un
 def read_for_counting(body: bytes, headers: RequestHeaders, is_model: IsModel) -> Understood:
     """Parse a request whose tokens are to be counted. Raises BadRequest."""
     fields = object_of(body)
-    for name in ("max_tokens", "stream"):
+    # No answer is made, so neither its length nor its speed matters.
+    for name in ("max_tokens", "stream", "speed"):
         fields.pop(name, None)
     understood = _read(body, fields, headers, is_model)
     return msgspec.structs.replace(understood, to_count=message_as_written(body, headers, {}))

@@ -4,11 +4,14 @@ from typing import Final
 
 import msgspec
 
+from proxy.parse.wires.messages.dialect import PING
 from proxy.parse.wires.messages.errors import error_event, error_reply_of
 from proxy.parse.wires.messages.parser import read_for_counting, read_messages
 from proxy.parse.wires.wire import Wire
 
 _REQUEST_ID: Final = b"request-id"
+ANTHROPIC_VERSION: Final = "anthropic-version"
+"""The header by which Anthropic's clients say which API they speak, also on paths that others have, too."""
 
 
 def _count(tokens: int) -> bytes:
@@ -21,6 +24,7 @@ MESSAGES: Final = Wire(
     read=read_messages,
     error=error_reply_of,
     error_event=error_event,
+    probe=PING,
     request_id_header=_REQUEST_ID,
 )
 COUNT_TOKENS: Final = Wire(

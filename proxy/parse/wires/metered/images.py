@@ -23,7 +23,7 @@ _DEFAULT_SIZE: Final = "1024x1024"
 class _Body(OwnFields, frozen=True, kw_only=True):
     """The body's fields that the gateway reads."""
 
-    model: str
+    model: str = ""
     prompt: str
     n: int | None = None
     quality: str | None = None

@@ -11,6 +11,7 @@ from proxy.parse.wires.responses.items import Item, chat_messages, in_full, with
 
 MOST_ADDED: Final = 20
 """The most items that one call may add."""
+_READ_AS: Final = "input"
 _MAX_ITEMS: Final = 10_000
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -46,7 +47,14 @@ def given_items(value: Any, number: str) -> list[Item]:
     if len(items) > MOST_ADDED:
         raise BadRequest(f"At most {MOST_ADDED} items can be added at a time.", param="items")
     # An item that no model could be given is refused now, not in the middle of the conversation.
-    chat_messages(None, items, signed=False)
+    try:
+        chat_messages(None, items, signed=False)
+    except BadRequest as error:
+        # They are read as a response's input, which its caller knows nothing of.
+        if (place := error.param) is None or not place.startswith(_READ_AS):
+            raise
+        named = "items" + place.removeprefix(_READ_AS)
+        raise BadRequest(error.message.replace(place, named), param=named, code=error.code) from error
     ids = [item["id"] for item in items if item.get("id") is not None]
     if not all(isinstance(each, str) for each in ids) or len(set(ids)) != len(ids):
         raise BadRequest("Each item's `id` must be a text of its own; leave it out to get one.", param="items")

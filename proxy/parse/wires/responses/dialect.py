@@ -3,6 +3,7 @@
 A whole answer is put together by the same writer as a stream, which then writes no events.
 """
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
@@ -18,9 +19,12 @@ from proxy.parse.wires.reading import said
 from proxy.parse.wires.responses.continuing import conversation_of
 from proxy.parse.wires.responses.conversation import with_turn
 from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
-from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox
+from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox, choice_as_told, tool_as_told
 from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
 
+_TOO_MANY: Final = 429
+_CODES: Final[Mapping[str, str]] = {"context_length_exceeded": "context_length_exceeded"}
+"""Codes that a failed response has, too. OpenAI's types do not know this one, and its own agent shortens a conversation by it."""
 _INCOMPLETE: Final[Mapping[str, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ECHOED: Final[Mapping[str, Any]] = {
     "instructions": None,
@@ -176,12 +180,15 @@ class ResponsesDialect:
         """Return the request fields that a response repeats."""
         fields = self._fields
         echoed = said(fields, _ECHOED)
+        if tools := echoed.get("tools"):
+            echoed["tools"] = [tool_as_told(each) for each in tools]
+            echoed["tool_choice"] = choice_as_told(echoed.get("tool_choice", "auto"))
         if _RESHAPED.isdisjoint(fields):
             return echoed
         if fields.get("background") is True:
             echoed["background"] = True
         if text := fields.get("text"):
-            echoed["text"] = {**_BLANK["text"], **text}
+            echoed["text"] = _text_as_told(text)
         if reasoning := fields.get("reasoning"):
             echoed["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
         return echoed
@@ -228,6 +235,34 @@ class ResponsesDialect:
         }
         model = model if type(model) is str else served.target_id
         return self.ended(served, [item], model=model, tier=tier if type(tier) is str else "default", finish=finish)
+
+
+def failed_response(told: ErrorReply, request_id: str) -> dict[str, Any]:
+    """Return a response that failed before anything of it was known."""
+    number = request_id.removeprefix("req_")
+    return {
+        **_BLANK,
+        "id": f"resp_{number}",
+        "created_at": int(time.time()),
+        "status": "failed",
+        "error": _failure_of(told),
+        "store": False,
+    }
+
+
+def _failure_of(told: ErrorReply) -> dict[str, str]:
+    """Return an error as a failed response has it: few codes are published, and some clients act on those."""
+    code = "rate_limit_exceeded" if told.status == _TOO_MANY else _CODES.get(told.code or "", "server_error")
+    return {"code": code, "message": told.message}
+
+
+def _text_as_told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form of the answer with all that a response tells of it."""
+    told = {**_BLANK["text"], **{name: value for name, value in config.items() if value is not None}}
+    if told["format"].get("type") == "json_schema":
+        asked = {name: value for name, value in told["format"].items() if value is not None}
+        told["format"] = {"name": "answer", "description": None, "strict": False, **asked}
+    return told
 
 
 class _EventWriter:
@@ -281,8 +316,7 @@ class _EventWriter:
         parts: list[bytes] = []
         self._begin(parts)
         self._tell("error", parts, code=told.code, message=told.message, param=told.param)
-        error = {"code": "server_error", "message": told.message}
-        self._tell("response.failed", parts, response=self._response("failed", error=error))
+        self._tell("response.failed", parts, response=self._response("failed", error=_failure_of(told)))
         return b"".join(parts)
 
     def settle(self) -> None:

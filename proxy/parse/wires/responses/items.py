@@ -41,7 +41,7 @@ def items_of(given: Any) -> list[Item]:
     """Return the input as a list of items. Raises BadRequest."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
-    return objects(given, "input")
+    return objects(given, "input", or_text=True)
 
 
 def with_ids(items: Sequence[Item], number: str) -> list[Item]:
@@ -74,7 +74,7 @@ def chat_messages(
     if isinstance(instructions, str) and instructions:
         talk.messages.append({"role": "system", "content": instructions})
     elif instructions:
-        for index, item in enumerate(objects(instructions, "instructions")):
+        for index, item in enumerate(objects(instructions, "instructions", or_text=True)):
             talk.add(item, f"instructions.{index}")
     for index, item in enumerate(items):
         # Most items are a text of the user's, and are chat's as they are.
@@ -230,7 +230,7 @@ def _content(content: Any, where: str) -> Any:
     """Return a text, or parts; a single text is a text, however it was sent."""
     if isinstance(content, str):
         return content
-    parts = [_part(part, f"{where}.{index}") for index, part in enumerate(objects(content, where))]
+    parts = [_part(part, f"{where}.{index}") for index, part in enumerate(objects(content, where, or_text=True))]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return parts

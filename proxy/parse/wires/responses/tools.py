@@ -21,6 +21,14 @@ _CUSTOM_PARAMETERS: Final[Mapping[str, Any]] = {
     "required": [INPUT],
     "additionalProperties": False,
 }
+_FUNCTION: Final[Mapping[str, Any]] = {
+    "type": "function",
+    "name": "",
+    "description": None,
+    "parameters": None,
+    "strict": None,
+}
+"""What is told of a function, in the order that is published."""
 _CHATS: Final = ("function", "custom", "namespace")
 _CHOICES: Final = ("auto", "none", "required")
 
@@ -68,6 +76,22 @@ def toolbox_of(tools: Any) -> Toolbox:
         for inner, each in enumerate(objects(tool.get("tools"), f"{where}.tools")):
             _add(box, each, f"{where}.tools.{inner}", namespace)
     return box
+
+
+def tool_as_told(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool as a response repeats it: with all that is told of its kind."""
+    match tool.get("type"):
+        case "function":
+            return {**_FUNCTION, **tool}
+        case "namespace":
+            return {**tool, "tools": [tool_as_told(each) for each in tool["tools"]]}
+        case _:
+            return tool
+
+
+def choice_as_told(choice: Any) -> Any:
+    """Return a tool choice as a response repeats it."""
+    return {"mode": "auto", **choice} if isinstance(choice, dict) and choice.get("type") == "allowed_tools" else choice
 
 
 def chat_name(name: str, namespace: str | None) -> str:

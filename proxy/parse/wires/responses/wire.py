@@ -10,6 +10,7 @@ from proxy.parse.wires.completions_of_chat import sse
 from proxy.parse.wires.openai_errors import as_told
 from proxy.parse.wires.responses.compaction import read_compaction
 from proxy.parse.wires.responses.continuing import continued, names_in
+from proxy.parse.wires.responses.dialect import failed_response
 from proxy.parse.wires.responses.parser import read_again, read_for_counting, read_response
 from proxy.parse.wires.wire import Continuing, Wire
 
@@ -20,10 +21,14 @@ def _count(tokens: int) -> bytes:
     return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def error_event(told: ErrorReply, _request_id: str) -> bytes:
-    """Return the event of an error before any response is known."""
-    error = {"type": "error", "sequence_number": 0, "code": told.code, "message": told.message, "param": told.param}
-    return sse(b"error", error)
+def error_event(told: ErrorReply, request_id: str) -> bytes:
+    """Return the events of an error before any response is known. Some clients know an error by its object, others by the
+    response that failed.
+    """
+    words = {"code": told.code, "message": told.message, "param": told.param}
+    error = {"type": "error", "sequence_number": 0, **words, "error": {"type": "error", **words}}
+    failed = {"type": "response.failed", "sequence_number": 1, "response": failed_response(told, request_id)}
+    return sse(b"error", error) + sse(b"response.failed", failed)
 
 
 RESPONSES: Final = Wire(

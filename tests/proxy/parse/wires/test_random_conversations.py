@@ -88,6 +88,8 @@ def plain(messages: list[_Message]) -> list[_Message]:
     found = []
     for message in messages:
         same = {**message, "content": message.get("content") or ""}
+        if same.get("refusal") is None:
+            same.pop("refusal", None)
         if "tool_calls" in message:
             same["tool_calls"] = [
                 {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}

@@ -61,7 +61,10 @@ def test_a_whole_response() -> None:
         "output_tokens_details": {"reasoning_tokens": 2},
         "total_tokens": 107,
     }
-    assert (answer["tools"], answer["store"], answer["tool_choice"]) == (TOOLS, True, "auto")
+    assert [each["name"] for each in answer["tools"]] == [each["name"] for each in TOOLS]
+    blank = {"description": None, "parameters": None, "strict": None}
+    assert answer["tools"][2]["tools"] == [{"type": "function", "name": "find", **blank}]
+    assert (answer["store"], answer["tool_choice"]) == (True, "auto")
     for name in ("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p"):
         assert name in answer
 

@@ -1,7 +1,7 @@
 import io
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proxy.dispatch.outcome import AttemptOutcome, RequestOutcome
 from proxy.settle.observers.logs import (
     MAX_QUEUED_LINES,
+    MOST_ALIKE_A_SECOND,
     JsonFormatter,
     QueuedLines,
     RequestLog,
@@ -38,12 +39,12 @@ class _Kept(logging.Handler):
         return [msgspec.json.decode(JsonFormatter().format(record)) for record in self.records]
 
 
-def _request_log(share: float) -> tuple[RequestLog, _Kept]:
+def _request_log(share: float, clock: Callable[[], float] = lambda: 0.0) -> tuple[RequestLog, _Kept]:
     # A logger of the test's own, outside the tree that pytest listens to.
     logger = logging.Logger("weighbridge.request")  # noqa: LOG001
     kept = _Kept()
     logger.addHandler(kept)
-    return RequestLog(share=share, logger=logger), kept
+    return RequestLog(share=share, logger=logger, clock=clock), kept
 
 
 def _format(name: str, message: str, *args: object, error: BaseException | None = None, **extra: Any) -> dict[str, Any]:
@@ -76,6 +77,24 @@ def test_every_error_is_logged(status: int, error_code: str | None) -> None:
     log.finished(an_outcome(status=status, error_code=error_code))
     (line,) = kept.lines()
     assert (line["status"], line["error_code"]) == (status, error_code)
+
+
+def test_those_that_fail_alike_are_counted_beyond_some_a_second() -> None:
+    """Others have their lines meanwhile, and what has none is told as a number."""
+    now = 5.0
+    log, kept = _request_log(share=0.0, clock=lambda: now)
+    for _ in range(1_000):
+        log.finished(an_outcome(status=503, error_code="upstream_overloaded"))
+    log.finished(an_outcome(status=502, error_code="upstream_unavailable"))
+    assert len(kept.records) == MOST_ALIKE_A_SECOND + 1
+    now = 6.0
+    log.finished(an_outcome(status=503, error_code="upstream_overloaded"))
+    told = kept.lines()[-2]
+    assert (told["event"], told["requests"]) == ("further requests failed alike", 1_000 - MOST_ALIKE_A_SECOND)
+    assert (told["status"], told["error_code"]) == (503, "upstream_overloaded")
+    assert kept.lines()[-1]["event"] == "request"
+    log.tell_left_out()
+    assert kept.lines()[-1]["event"] == "request"
 
 
 def test_one_success_in_a_hundred_is_logged() -> None:
