@@ -55,8 +55,13 @@ def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
         return reply.results is not None or reply.data is not None, _units("search", billed)
     if operation == "images":
         return bool(reply.data), UsedUnits("image", len(reply.data or ()) * _MILLI)
-    seconds = _inner(reply.usage, "seconds")
-    return isinstance(reply.text, str), _units("second", reply.duration if seconds is None else seconds)
+    told = (_inner(reply.usage, name) for name in _SECONDS)
+    seconds = next((each for each in told if each is not None), reply.duration)
+    return isinstance(reply.text, str), _units("second", seconds)
+
+
+_SECONDS: Final = ("seconds", "prompt_audio_seconds")
+"""Names of a recording's length in the usage: OpenAI's and Mistral's."""
 
 
 def _units(unit: str, amount: Any) -> UsedUnits | None:
