@@ -73,7 +73,10 @@ def _units(unit: str, amount: Any) -> UsedUnits | None:
 
 def _tokens(reply: _Reply) -> WireUsage | None:
     usage = reply.usage if isinstance(reply.usage, dict) else _inner(reply.meta, "tokens")
-    return wire_usage(usage) if isinstance(usage, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    # Its length is read as such; it is no count of tokens.
+    return wire_usage({name: told for name, told in usage.items() if name not in _SECONDS})
 
 
 def _inner(found: Any, name: str) -> Any:

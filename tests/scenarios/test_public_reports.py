@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,12 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from tests.providers.wires import LITELLM_WARNINGS, provider
 from tests.running_gateway import DEAR_PRICES, Running, running_gateway
 from tests.scenarios.test_lying_upstreams import booked, secrets
-from tests.scenarios.test_model_facts import ASK, answer, bare, client
+from tests.scenarios.test_model_facts import ASK, answer, bare, client, whole
 
 __all__ = ["secrets"]
 pytestmark = LITELLM_WARNINGS
@@ -363,3 +365,134 @@ async def test_another_answers(tmp_path: Path, fault: Reply, stream: bool) -> No
             )
         assert (len(ill.bodies) > 0, status) == (True, 200), text
         assert "hello" in text
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that clients were seen to send, and the answer to it."""
+
+    source: str
+    path: str = "/v1/chat/completions"
+    fields: tuple[tuple[str, str], ...] = (("authorization", "Bearer {key}"),)
+    body: bytes = json.dumps({"model": "some-model", "messages": ASK, "max_tokens": 9}).encode()
+    method: str = "POST"
+    status: int = 200
+    said: str = "hello"
+
+
+_BODY: Final = Asked("").body
+_OURS: Final = Asked("").fields
+_HALF: Final = _BODY.replace(b"hello", b"hello \\ud83d")
+REQUESTS: Final = (
+    # Keys, wherever clients put them.
+    Asked("farion1231/cc-switch/pull/5123", "/v1/messages", (("x-api-key", "{key}"),)),
+    Asked("Alishahryar1/free-claude-code/issues/902", "/v1/messages", (*_OURS, ("x-api-key", "sk-ant-api03-AAAA"))),
+    Asked(
+        "Wei-Shaw/claude-relay-service/pull/204",
+        "/v1/messages",
+        (("authorization", "Bearer sk-ant-oat01-AAAA"), ("x-api-key", "{key}")),
+    ),
+    Asked(
+        "musistudio/claude-code-router/pull/1157", fields=(("authorization", "Basic bWU6bWU="), ("x-api-key", "{key}"))
+    ),
+    Asked("Portkey-AI/portkey-python-sdk/pull/163", fields=(("authorization", "bearer  {key} "),)),
+    Asked("bionic-gpt/bionic-gpt/issues/176", fields=(("authorization", "{key}"),)),
+    Asked("openai/openai-python/pull/1800", fields=(("authorization", "Bearer Bearer {key}"),)),
+    Asked(
+        "BerriAI/litellm/issues/20482", fields=(("authorization", "Bearer "),), status=401, said="No API key was sent"
+    ),
+    Asked(
+        "BerriAI/litellm/issues/4077",
+        "/openai/deployments/some-model/chat/completions?api-version=x",
+        (("api-key", "{key}"),),
+    ),
+    Asked("timoklimmer/powerproxy-aoai/pull/183", "/openai/v1/chat/completions", (("api-key", "{key}"),)),
+    # Bodies.
+    Asked("wazuh/wazuh/issues/38109", fields=(*_OURS, ("content-encoding", "gzip")), body=gzip.compress(_BODY)),
+    Asked("zyycn/codex-proxy-rs/pull/66", fields=(*_OURS, ("content-encoding", "Deflate")), body=zlib.compress(_BODY)),
+    Asked(
+        "sozercan/vekil/pull/6",
+        fields=(*_OURS, ("content-encoding", "gzip")),
+        body=gzip.compress(b" " * 60_000_000 + _BODY),
+        status=413,
+        said="once it is decompressed",
+    ),
+    Asked(
+        "ding113/claude-code-hub/issues/1193",
+        fields=(*_OURS, ("content-encoding", "gzip")),
+        body=gzip.compress(_BODY)[:-3],
+        status=400,
+        said="not whole as gzip",
+    ),
+    Asked(
+        "farion1231/cc-switch/pull/3817",
+        fields=(*_OURS, ("content-encoding", "br")),
+        status=415,
+        said="may come in gzip, deflate",
+    ),
+    Asked("anthropics/claude-code/issues/60394", body=_HALF, status=400, said="half of a surrogate pair at byte"),
+    Asked(
+        "anomalyco/opencode/issues/14630",
+        "/v1/messages",
+        body=_HALF,
+        status=400,
+        said="half of a surrogate pair at byte",
+    ),
+    Asked(
+        "JohnnyZ93/oai-compatible-copilot/issues/206",
+        "/v1/responses",
+        body=_HALF.replace(b"messages", b"input"),
+        status=400,
+        said="half of a surrogate pair at byte",
+    ),
+    # Addresses.
+    Asked("NousResearch/hermes-agent/issues/24833", "/v1/v1/messages", status=404, said="It is /v1/messages"),
+    Asked(
+        "anthropics/anthropic-sdk-typescript/issues/336",
+        "/anthropic/v1/messages",
+        status=404,
+        said="It is /v1/messages",
+    ),
+    Asked("vercel/ai/pull/15586", "/messages", status=404, said="It is /v1/messages"),
+    Asked("hotovo/aider-desk/issues/854", "//v1//chat/completions/", status=404, said="It is /v1/chat/completions"),
+    Asked(
+        "lidge-jun/opencodex/issues/1773",
+        fields=(
+            ("origin", "https://app.example"),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization,x-stainless-os,x-stainless-timeout"),
+        ),
+        body=b"",
+        method="OPTIONS",
+        status=204,
+        said="authorization,x-stainless-os,x-stainless-timeout",
+    ),
+    Asked(
+        "pollinations/pollinations/pull/10165",
+        "/openai/deployments/some-model/chat/completions",
+        (
+            ("origin", "https://app.example"),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "api-key"),
+        ),
+        b"",
+        "OPTIONS",
+        204,
+        "api-key",
+    ),
+)
+
+
+async def test_requests_are_answered(tmp_path: Path) -> None:
+    """Or refused with words that say what to send instead."""
+    found: list[tuple[str, int, bool]] = []
+    async with provider(whole) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        cors = {"cors_origins": ["https://app.example"]}
+        async with running_gateway(tmp_path, [entry], server=cors) as gateway, aiohttp.ClientSession() as session:
+            for each in REQUESTS:
+                fields = {name: value.format(key=gateway.key) for name, value in each.fields}
+                url = URL(f"{gateway.url}{each.path}", encoded=True)
+                async with session.request(each.method, url, data=each.body, headers=fields) as reply:
+                    text = await reply.text() + reply.headers.get("access-control-allow-headers", "")
+                found.append((each.source, reply.status, each.said in text))
+    assert found == [(each.source, each.status, True) for each in REQUESTS]
