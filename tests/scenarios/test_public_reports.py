@@ -3,25 +3,35 @@
 import asyncio
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import msgspec
+import openai
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from tests.providers.wires import LITELLM_WARNINGS, provider
+from tests.providers.wires import LITELLM_WARNINGS, anthropic_events, provider
 from tests.running_gateway import DEAR_PRICES, Running, running_gateway
+from tests.scenarios.conftest import Upstream
+from tests.scenarios.test_batch import FAST, ended
 from tests.scenarios.test_lying_upstreams import booked, secrets
-from tests.scenarios.test_model_facts import ASK, answer, bare, client, whole
+from tests.scenarios.test_model_facts import ASK, answer, bare, claude, client, whole
+from tests.scenarios.test_open_responses import socket_of
+from tests.scenarios.test_responses_client import house
 
 __all__ = ["secrets"]
 pytestmark = LITELLM_WARNINGS
 
+CLAUDE_PRICES: Final = {**DEAR_PRICES, "cache_write": "3.75"}
 MEDIA_PRICES: Final = {**DEAR_PRICES, "image_output": "40"}
 
 
@@ -496,3 +506,331 @@ async def test_requests_are_answered(tmp_path: Path) -> None:
                     text = await reply.text() + reply.headers.get("access-control-allow-headers", "")
                 found.append((each.source, reply.status, each.said in text))
     assert found == [(each.source, each.status, True) for each in REQUESTS]
+
+
+class ToldByClaude(msgspec.Struct, frozen=True):
+    """The usages at the beginning and the end of a stream of messages, and what is to be booked of them."""
+
+    source: str
+    start: Mapping[str, Any] | None
+    delta: Mapping[str, Any]
+    input_tokens: int
+    cached: int
+    written: int
+    output_tokens: int
+
+    async def give(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await out.prepare(request)
+        for event in anthropic_events(body):
+            if event["type"] == "message_start":
+                event["message"].pop("usage")
+                event["message"] |= {} if self.start is None else {"usage": self.start}
+            elif event["type"] == "message_delta":
+                event["usage"] = self.delta
+            await out.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        return out
+
+
+TOLD_BY_CLAUDE: Final = (
+    ToldByClaude(
+        "jeremychone/rust-genai/pull/258",
+        {"input_tokens": 3602, "output_tokens": 0},
+        {
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 3604,
+            "prompt_tokens_details": {"cached_tokens": 3604},
+            "output_tokens": 878,
+        },
+        7206,
+        3604,
+        0,
+        878,
+    ),
+    ToldByClaude(
+        "api7/aisix/pull/712",
+        None,
+        {"input_tokens": 50, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 5},
+        170,
+        100,
+        20,
+        5,
+    ),
+    ToldByClaude(
+        "envoyproxy/ai-gateway/pull/2239",
+        {"input_tokens": 317, "cache_creation_input_tokens": 4425, "cache_read_input_tokens": 0, "output_tokens": 1},
+        {"input_tokens": 317, "cache_creation_input_tokens": 4425, "cache_read_input_tokens": 0, "output_tokens": 30},
+        4742,
+        0,
+        4425,
+        30,
+    ),
+    ToldByClaude(
+        "mnfst/llm-gateway/pull/2057",
+        {"input_tokens": 10, "output_tokens": 1},
+        {"input_tokens": 12, "cache_read_input_tokens": 3, "cache_creation_input_tokens": None, "output_tokens": 5},
+        15,
+        3,
+        0,
+        5,
+    ),
+)
+
+
+@pytest.mark.parametrize("told", TOLD_BY_CLAUDE, ids=lambda told: told.source)
+async def test_usage_of_a_stream_of_messages_is_booked_once(tmp_path: Path, told: ToldByClaude) -> None:
+    """Wherever in the stream it stands, on its own wire and as a chat."""
+    async with provider(told.give) as served:
+        entry = claude(served, prices=CLAUDE_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            words = [{"role": "user", "content": "so " * 5_000}]
+            for path in ("/v1/messages", "/v1/chat/completions"):
+                body = {"model": "claude", "messages": words, "max_tokens": 1000, "stream": True}
+                status, text, _ = await post(gateway, path, body)
+                assert status == 200, text
+            rows = await gateway.rows("entry = 'settle'")
+    names = ("input_tokens", "cached_input_tokens", "cache_write_tokens", "output_tokens", "usage_source")
+    expected = (told.input_tokens, told.cached, told.written, told.output_tokens, "upstream")
+    assert [tuple(row[name] for name in names) for row in rows] == [expected] * 2
+
+
+async def test_a_recording_is_billed_by_what_its_provider_tells(tmp_path: Path) -> None:
+    """https://github.com/laravel/ai/pull/935: Mistral's name of its length. The name of its file, and so its format, is kept:
+    https://github.com/laravel/ai/pull/316. Azure's clients name the model in the path: https://github.com/Azure/azure-sdk-for-net/issues/40780.
+    """
+    sent: list[bytes] = []
+
+    async def listen(request: web.Request) -> web.StreamResponse:
+        sent.append(await request.read())
+        usage = {"prompt_audio_seconds": 7, "prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+        return web.json_response({"text": "hello", "usage": usage})
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", listen)
+    async with TestServer(app) as served:
+        entry = {
+            "model_id": "listener",
+            "provider": "elsewhere",
+            "capabilities": ["transcription"],
+            "prices": {"units": {"second": "0.0001"}, "version": "test"},
+            "deployments": [{"kind": "openai", "base_url": f"{str(served.make_url('/')).rstrip('/')}/v1"}],
+        }
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.audio.transcriptions.create(model="listener", file=("note.oga", bytes(64_000), "audio/ogg"))
+            azure = openai.AsyncAzureOpenAI(azure_endpoint=gateway.url, api_key=gateway.key, api_version="2024-06-01")
+            async with azure:
+                await azure.audio.transcriptions.create(model="listener", file=("é.m4a", bytes(64_000)))
+            rows = await gateway.rows("entry = 'settle'")
+    assert [(row["unit"], row["quantity_milli"], row["flags"]) for row in rows] == [("second", 7_000, "[]")] * 2
+    assert b'filename="note.oga"' in sent[0]
+    assert b"audio/ogg" in sent[0]
+    assert b'.m4a"' in sent[1]
+
+
+EMPTY: Final = "The input file has no requests in it."
+BATCH_FILES: Final[tuple[tuple[str, Callable[[bytes], bytes], str | None], ...]] = (
+    ("https://github.com/llm-d/llm-d-batch-gateway/pull/574", lambda line: line + b"\r\n\r\n\n", None),
+    ("https://github.com/wardi/jsonlines/issues/95", lambda line: b"\xef\xbb\xbf" + line, None),
+    (
+        "https://github.com/headroomlabs-ai/headroom/pull/2316",
+        lambda line: line + b"\nnull\n",
+        "This line is not a JSON object.",
+    ),
+    (
+        "https://github.com/BerriAI/litellm/pull/37527",
+        lambda line: line.replace(b'"method"', b'"way"'),
+        "`method` is missing.",
+    ),
+    ("https://github.com/567-labs/instructor/issues/1120", lambda _: b"\n\n", EMPTY),
+)
+
+
+async def test_files_of_batches(tmp_path: Path) -> None:
+    """Are run whole, or refused with the line and what is wrong with it."""
+    body = {"model": "some-model", "messages": ASK}
+    line = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    found: list[tuple[str, str | None]] = []
+    async with provider(whole) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry], batch=FAST) as gateway, client(gateway) as ask:
+            for source, written, _ in BATCH_FILES:
+                file = await ask.files.create(file=("a.jsonl", written(json.dumps(line).encode())), purpose="batch")
+                batch = await ask.batches.create(
+                    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
+                batch = await ended(ask, batch)
+                told = batch.errors.data[0].message if batch.errors and batch.errors.data else None
+                found.append((source, told))
+                assert (batch.status, batch.output_file_id is None) == (
+                    ("completed", False) if told is None else ("failed", True)
+                )
+    assert found == [(source, told) for source, _, told in BATCH_FILES]
+
+
+async def test_codex_may_say_that_it_has_an_answer(tmp_path: Path, upstream: Upstream) -> None:
+    """https://github.com/openai/codex/pull/21284: a receipt on the socket needs no answer, and the next turn is one."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway, socket_of(gateway) as socket:
+        first = await socket.turn(input="hi")
+        await socket.raw.send_json({"type": "response.processed", "response_id": first["id"]})
+        assert (await socket.turn(input="hi"))["status"] == "completed"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A stream of pictures or speech, the call for it, and its cost by prices of 2.5 in, 10 out, 40 and 20 for what is made."""
+
+    source: str
+    capability: str
+    path: str
+    body: Mapping[str, Any]
+    events: tuple[Mapping[str, Any], ...]
+    cost_nanousd: int
+
+
+MADE: Final = (
+    Made(
+        "BerriAI/litellm/issues/19569",
+        "images",
+        "/v1/images/generations",
+        {"prompt": "a truck", "stream": True, "partial_images": 1},
+        (
+            {"type": "image_generation.partial_image", "partial_image_index": 0, "b64_json": "AAAA"},
+            {
+                "type": "image_generation.completed",
+                "b64_json": "AAAA",
+                "usage": {
+                    "total_tokens": 110,
+                    "input_tokens": 10,
+                    "output_tokens": 100,
+                    "input_tokens_details": {"text_tokens": 10, "image_tokens": 0},
+                },
+            },
+        ),
+        10 * 2_500 + 100 * 40_000,
+    ),
+    Made(
+        "BerriAI/litellm/issues/33974",
+        "speech",
+        "/v1/audio/speech",
+        {"input": "a truck", "voice": "alloy", "stream_format": "sse"},
+        (
+            {"type": "speech.audio.delta", "audio": "AAAA"},
+            {"type": "speech.audio.done", "usage": {"input_tokens": 10, "output_tokens": 100, "total_tokens": 110}},
+        ),
+        10 * 2_500 + 100 * 20_000,
+    ),
+)
+
+
+@pytest.mark.parametrize("made", MADE, ids=lambda made: made.source)
+async def test_what_is_made_has_its_price(tmp_path: Path, made: Made) -> None:
+    """Its events reach the caller as they are, and no host tells that its tokens are pictures or sound."""
+    events = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in made.events)
+    async with provider(Reply("", (events,)).give) as served:
+        prices = {**MEDIA_PRICES, "audio_output": "20"}
+        entry = bare("maker", served, provider="elsewhere", prices=prices, capabilities=[made.capability])
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            status, text, headers = await post(gateway, made.path, {"model": "maker", **made.body})
+            row = await booked(gateway)
+    assert (status, text.encode(), headers["content-type"][:17]) == (200, events, "text/event-stream")
+    assert (row["cost_nanousd"], row["usage_source"], row["flags"]) == (made.cost_nanousd, "upstream", "[]")
+
+
+async def test_speech_has_the_type_that_its_provider_says(tmp_path: Path) -> None:
+    """https://github.com/BerriAI/litellm/pull/38798: browsers and caches go by it."""
+    sound = Reply("", (b"RIFF", b"WAVE"), headers=(("content-type", "audio/wav"),))
+    async with provider(sound.give) as served:
+        entry = bare("speaker", served, provider="elsewhere", prices=DEAR_PRICES, capabilities=["speech"])
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            body = {"model": "speaker", "input": "a truck", "voice": "alloy", "response_format": "wav"}
+            status, text, headers = await post(gateway, "/v1/audio/speech", body)
+    assert (status, text, headers["content-type"]) == (200, "RIFFWAVE", "audio/wav")
+
+
+async def test_tokens_may_be_embedded(tmp_path: Path) -> None:
+    """https://github.com/huggingface/text-embeddings-inference/issues/273: LangChain's client sends them in place of texts."""
+
+    async def embed(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        data = [{"object": "embedding", "index": n, "embedding": [0.5]} for n, _ in enumerate(body["input"])]
+        usage = {"prompt_tokens": 3, "total_tokens": 3}
+        return web.json_response({"object": "list", "model": "m", "data": data, "usage": usage})
+
+    async with provider(embed) as served:
+        entry = bare("embedder", served, provider="elsewhere", prices=DEAR_PRICES, capabilities=["embeddings"])
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            found = await ask.embeddings.create(model="embedder", input=[[1, 2], [3]])
+    assert [each.embedding for each in found.data] == [[0.5], [0.5]]
+    assert [body["input"] for body in served.bodies] == [[[1, 2], [3]]]
+
+
+async def test_a_connection_that_the_upstream_closed_meanwhile_costs_nobody_a_request(tmp_path: Path) -> None:
+    """https://github.com/llm-d/llm-d-benchmark/pull/1675: uvicorn closes an idle connection after five seconds, unsaid."""
+    calls = 0
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+        await reader.readexactly(length)
+        calls += 1
+        body = json.dumps(answer({"model": "m"})).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(once, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        entry = {
+            "model_id": "some-model",
+            "provider": "elsewhere",
+            "prices": DEAR_PRICES,
+            "deployments": [{"kind": "openai", "base_url": url}],
+        }
+        async with running_gateway(tmp_path, [entry], providers={"retry": {"attempts": 1}}) as gateway:
+            found = [
+                (await post(gateway, "/v1/chat/completions", {"model": "some-model", "messages": ASK}))[0]
+                for _ in range(20)
+            ]
+    assert (found, calls) == ([200] * 20, 20)
+
+
+PAUSES: Final = (
+    ("duolahypercho/codex-router/pull/573", {"retry-after": lambda: format_datetime(_soon(), usegmt=True)}),
+    ("SpaceTradersAPI/api-docs/issues/24", {"retry-after": lambda: "29.6"}),
+    (
+        "anthropics/anthropic-sdk-typescript/issues/357",
+        {
+            "anthropic-ratelimit-requests-remaining": lambda: "0",
+            "anthropic-ratelimit-requests-reset": lambda: _soon().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+    ),
+)
+
+
+def _soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(("source", "fields"), PAUSES, ids=[source for source, _ in PAUSES])
+async def test_a_provider_is_left_alone_for_as_long_as_it_says(
+    tmp_path: Path, source: str, fields: Mapping[str, Callable[[], str]]
+) -> None:
+    """In each of the forms that they say it in; callers read whole seconds, as all of their clients understand."""
+    del source
+
+    async def refuse(_request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        headers = {name: value() for name, value in fields.items()}
+        error = {"message": "Slow down.", "type": "rate_limit_error", "code": "rate_limit_exceeded"}
+        return web.json_response({"error": error}, status=429, headers=headers)
+
+    async with provider(refuse) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            body = {"model": "some-model", "messages": ASK}
+            replies = [await post(gateway, "/v1/chat/completions", body) for _ in range(3)]
+        asked = len(served.bodies)
+    assert [status for status, _, _ in replies] == [429] * 3
+    assert all(15 <= int(headers["retry-after"]) <= 31 for _, _, headers in replies), [r[2] for r in replies]
+    assert asked == 1
