@@ -350,6 +350,12 @@ FAULTS: Final = (
         503,
         (*_JSON, ("content-encoding", "gzip")),
     ),
+    Reply(
+        "openclaw/openclaw/pull/96509",
+        (b'{"error":{"message":"Upstream request failed","type":"upstream_error"}}',),
+        400,
+        _JSON,
+    ),
     Reply("open-webui/terminals/issues/24", (), 200, _JSON),
 )
 

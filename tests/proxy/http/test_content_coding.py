@@ -11,12 +11,10 @@ from proxy.http.content_coding import decompressed, is_read, unsupported
 _TEXT = b"hello" * 200
 
 
-@pytest.mark.parametrize(
-    ("coding", "body"),
-    [(b"gzip", gzip.compress(_TEXT)), (b"x-gzip", gzip.compress(_TEXT)), (b"deflate", zlib.compress(_TEXT))],
-)
-def test_a_body_is_read(coding: bytes, body: bytes) -> None:
+@pytest.mark.parametrize("coding", [b"gzip", b"x-gzip", b"deflate"])
+def test_a_body_is_read(coding: bytes) -> None:
     """Up to its limit, whole, and with nothing behind it."""
+    body = zlib.compress(_TEXT) if coding == b"deflate" else gzip.compress(_TEXT)
     assert is_read(coding)
     assert decompressed(coding, body, len(_TEXT)) == _TEXT
     with pytest.raises(BodyTooLarge):
