@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
+from tests.processes import until
 from tests.providers.wires import LITELLM_WARNINGS, anthropic_events, provider
 from tests.running_gateway import DEAR_PRICES, Running, running_gateway
 from tests.scenarios.conftest import Upstream
@@ -200,6 +201,7 @@ def chunk(delta: Any, finish: str | None = None, **fields: Any) -> bytes:
 
 
 _USAGE: Final = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+_DONE: Final = b"data: [DONE]\n\n"
 _END: Final = chunk({}, "stop") + chunk({}, choices=[], usage=_USAGE) + b"data: [DONE]\n\n"
 _FILTER: Final = {"hate": {"filtered": False, "severity": "safe"}}
 _BEFORE: Final = chunk(
@@ -840,3 +842,53 @@ async def test_a_provider_is_left_alone_for_as_long_as_it_says(
     assert [status for status, _, _ in replies] == [429] * 3
     assert all(15 <= int(headers["retry-after"]) <= 31 for _, _, headers in replies), [r[2] for r in replies]
     assert asked == 1
+
+
+async def test_an_answer_that_was_cut_tells_its_usage(tmp_path: Path) -> None:
+    """https://github.com/QuantumNous/new-api/issues/7241: in `response.incomplete` as in any other end, and in the books."""
+    cut = Reply("", (chunk({"content": "hello"}), chunk({}, "length"), chunk({}, choices=[], usage=_USAGE), _DONE))
+    async with provider(cut.give) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            body = {"model": "some-model", "input": "Say hello.", "stream": True}
+            _, text, _ = await post(gateway, "/v1/responses", body)
+            row = await booked(gateway)
+    last = json.loads([line[6:] for line in text.splitlines() if line.startswith("data: {")][-1])
+    assert (last["type"], last["response"]["usage"]["output_tokens"]) == ("response.incomplete", 5)
+    assert (row["input_tokens"], row["output_tokens"], row["usage_source"]) == (10, 5, "upstream")
+
+
+async def test_a_caller_that_hangs_up_pays_for_what_it_got(tmp_path: Path) -> None:
+    """https://github.com/pollinations/pollinations/issues/5594 and https://github.com/vercel/ai/issues/8325: no less, and no more, as the
+    upstream is told to stop.
+    """
+    stopped = asyncio.Event()
+
+    async def endless(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await out.prepare(request)
+        try:
+            while True:
+                await out.write(chunk({"content": "word "}))
+                await asyncio.sleep(0.01)
+        finally:
+            stopped.set()
+
+    async with provider(endless) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            stream = await ask.chat.completions.create(model="some-model", messages=ASK, stream=True)
+            for _ in range(3):
+                await anext(stream)
+            await stream.close()
+            await asyncio.wait_for(stopped.wait(), 30)
+
+            async def is_booked() -> bool:
+                return bool(await gateway.rows("entry = 'settle'"))
+
+            await until(is_booked)
+            row = await booked(gateway)
+    assert row["input_tokens"] > 0
+    assert row["output_tokens"] >= 3
+    assert row["cost_nanousd"] > 0
+    assert "caller_gone" in row["flags"]
