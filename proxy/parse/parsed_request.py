@@ -81,8 +81,9 @@ async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller
     words = (headers.authorization or "").split()
     # Some clients send the key alone, and some people write the scheme into the key's field once more.
     is_key = len(words) == 1 or (bool(words) and words[0].lower() == _BEARER)
-    sent = [each for each in (words[-1] if is_key else None, headers.api_key, headers.azure_key) if each]
-    if not sent or sent[0].lower() == _BEARER:
+    all_sent = words[-1] if is_key else None, headers.api_key, headers.azure_key
+    sent = [each for each in all_sent if each and each.lower() != _BEARER]
+    if not sent:
         raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
     key = next((each for each in sent if each.startswith(PREFIX)), sent[0])
     return directory.lookup_fresh(key) or await directory.authenticate(key)
