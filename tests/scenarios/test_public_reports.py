@@ -424,6 +424,7 @@ REQUESTS: Final = (
         (("api-key", "{key}"),),
     ),
     Asked("timoklimmer/powerproxy-aoai/pull/183", "/openai/v1/chat/completions", (("api-key", "{key}"),)),
+    Asked("BerriAI/litellm/issues/12090", fields=(("authorization", "Bearer"), ("x-api-key", "{key}"))),
     # Bodies.
     Asked("wazuh/wazuh/issues/38109", fields=(*_OURS, ("content-encoding", "gzip")), body=gzip.compress(_BODY)),
     Asked("zyycn/codex-proxy-rs/pull/66", fields=(*_OURS, ("content-encoding", "Deflate")), body=zlib.compress(_BODY)),
