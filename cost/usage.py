@@ -81,8 +81,9 @@ ZERO: Final = "usage_zero"
 UNDERTOLD: Final = "prompt_undertold"
 """Flag of a prompt that was told to have fewer tokens than its text can have. It is booked as told, for so it will be billed."""
 REASONING_ADDED: Final = "reasoning_added"
+THOUGHT_ADDED: Final = "thought_added"
 CACHE_ADDED: Final = "cache_added"
-"""Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
+"""Flags of hosts that count reasoning beside the answer, that tell it in the total alone, or the cached beside the prompt."""
 MEDIA_ADDED: Final = "media_added"
 """Flag of one that counts sound or pictures beside the prompt or the answer."""
 CUT_AT_BOUND: Final = "cut_at_bound"
@@ -318,6 +319,8 @@ def _openai_counts(raw: Any) -> _Counts:
         prompt, flags = prompt + fresh, (*flags, MEDIA_ADDED)
     if completion is not None and (media := sum(made.values())) + reasoning > completion:
         completion, flags = completion + media, (*flags, MEDIA_ADDED)
+    if not flags and (beside := _thought_beside(prompt, completion, total, cached, written)):
+        completion, flags = (completion or 0) + beside, (THOUGHT_ADDED,)
     if max(prompt or 0, completion or 0) > MOST_TOKENS:
         raise _UnreadableError
     unknown = unknown_details(raw) if isinstance(raw, dict) else ()
@@ -394,6 +397,14 @@ def _openai_completion(
     if reasoning and (is_beside or reasoning > completion):
         return completion + reasoning, (REASONING_ADDED,)
     return completion, ()
+
+
+def _thought_beside(prompt: int | None, completion: int | None, total: int | None, cached: int, written: int) -> int:
+    """Return tokens that the total alone tells of: what Gemini thought, which it bills as output. Cached ones that a host
+    adds to its total are none.
+    """
+    beside = (total or 0) - (prompt or 0) - (completion or 0)
+    return beside if beside > 0 and beside not in {cached, written, cached + written} else 0
 
 
 def _cache_writes(kept: Any, *totals: int | None) -> tuple[int, int]:

@@ -55,8 +55,13 @@ def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
         return reply.results is not None or reply.data is not None, _units("search", billed)
     if operation == "images":
         return bool(reply.data), UsedUnits("image", len(reply.data or ()) * _MILLI)
-    seconds = _inner(reply.usage, "seconds")
-    return isinstance(reply.text, str), _units("second", reply.duration if seconds is None else seconds)
+    told = (_inner(reply.usage, name) for name in _SECONDS)
+    seconds = next((each for each in told if each is not None), reply.duration)
+    return isinstance(reply.text, str), _units("second", seconds)
+
+
+_SECONDS: Final = ("seconds", "prompt_audio_seconds")
+"""Names of a recording's length in the usage: OpenAI's and Mistral's."""
 
 
 def _units(unit: str, amount: Any) -> UsedUnits | None:
@@ -68,7 +73,10 @@ def _units(unit: str, amount: Any) -> UsedUnits | None:
 
 def _tokens(reply: _Reply) -> WireUsage | None:
     usage = reply.usage if isinstance(reply.usage, dict) else _inner(reply.meta, "tokens")
-    return wire_usage(usage) if isinstance(usage, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    # Its length is read as such; it is no count of tokens.
+    return wire_usage({name: told for name, told in usage.items() if name not in _SECONDS})
 
 
 def _inner(found: Any, name: str) -> Any:

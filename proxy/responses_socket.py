@@ -29,6 +29,8 @@ from proxy.pipeline import RequestPipeline
 
 _LONGEST_S: Final = 3_600.0
 _CREATE: Final = "response.create"
+_PROCESSED: Final = "response.processed"
+"""The type of the receipt that Codex sends for an answer."""
 _OF_TRANSPORT: Final = ("stream", "background", "stream_options")
 """Fields that mean nothing here: a socket always streams."""
 _NOT_OF_TURNS: Final = frozenset({b"idempotency-key", b"sec-websocket-key", b"sec-websocket-version", b"connection"})
@@ -82,6 +84,8 @@ class _Session:
         try:
             data = message.encode()
             fields = await self._pipeline.parser.bodies.read(data, lambda: _asked(data))
+            if fields is None:
+                return
             generates = fields.pop("generate", True) is not False
             body = await self._pipeline.parser.bodies.read(data, lambda: encoded({**fields, "stream": True}))
         except BadRequest as error:
@@ -227,10 +231,13 @@ class _Memory:
             self._name, self._record = "", b""
 
 
-def _asked(message: bytes) -> dict[str, Any]:
-    """Return the fields of a request. Raises BadRequest."""
+def _asked(message: bytes) -> dict[str, Any] | None:
+    """Return the fields of a request, None for a receipt, which needs no answer. Raises BadRequest."""
     fields = object_of(message)
-    if fields.pop("type", None) != _CREATE:
+    kind = fields.pop("type", None)
+    if kind == _PROCESSED:
+        return None
+    if kind != _CREATE:
         raise BadRequest(f"A message here has the `type` `{_CREATE}`.", param="type")
     if fields.get("stream_id") is not None:
         raise BadRequest(

@@ -122,6 +122,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "usage_missing": "the upstream did not say how many tokens it used, so our count is booked",
     "usage_partial": "the upstream counted only a part of the tokens, so the rest is our count",
     "reasoning_added": "reasoning tokens were reported beside the output and are added to it",
+    "thought_added": "the upstream's total had more tokens than prompt and answer; they were thought, and are added to it",
     "tool_calls_unpriced": "tools that its provider ran have no known price, so the cost is without them",
     "first_token_timeout": "no first token came in time",
     "upstream_timeout": "the upstream stopped answering",

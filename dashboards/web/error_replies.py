@@ -25,7 +25,7 @@ from proxy.routes import WIRE_AT
 
 _MESSAGES: Final = f"{MESSAGES.path}/"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_BEFORE: Final = re.compile(r"^(/v1(?=/))*")
+_SLASHES: Final = re.compile(r"/+")
 _log = logging.getLogger("weighbridge.app")
 
 
@@ -113,10 +113,13 @@ def _methods_of(request: Request) -> list[str]:
 
 
 def _hint(router: Router, method: str, path: str) -> str:
-    """Return the address that was probably meant by an unknown one: `/v1` left out, written twice, or a `/` at the end."""
+    """Return the address that was probably meant by an unknown one: `/v1` left out, written twice or behind another
+    path, or a `/` too many.
+    """
     if path == "/":
         return f" The API begins at /v1, the pages at {PREFIX}."
-    meant = f"/v1{_BEFORE.sub('', path).rstrip('/')}"
+    plain = _SLASHES.sub("/", path).rstrip("/")
+    meant = f"/v1/{plain.rpartition('/v1/')[2].removeprefix('/')}"
     scope = {"type": "http", "path": meant, "method": method, "headers": []}
     if meant == path or not (
         meant in WIRE_AT or any(route.matches(scope)[0] is not Match.NONE for route in router.routes)

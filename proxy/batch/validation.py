@@ -4,6 +4,7 @@ A line is sound when it can be asked; a body that lacks a field of its endpoint 
 the answer of this line alone.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
@@ -129,7 +130,11 @@ class Validation:
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece of the file."""
-        lines = (self._held + piece).split(b"\n")
+        piece = self._held + piece
+        if not self._start and piece.startswith(BOM_UTF8):
+            # Some editors begin a file with it.
+            piece, self._start = piece[len(BOM_UTF8) :], len(BOM_UTF8)
+        lines = piece.split(b"\n")
         self._held = lines.pop()
         for line in lines:
             self._take(line)

@@ -1,5 +1,6 @@
 """Usage of the metered operations: tokens where a provider tells and bills those, else its own units. Pure."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -73,10 +74,15 @@ def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_
     if wire is None:
         return msgspec.structs.replace(guess, flags=_MISSING)
     told = from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
-    if routed.request.operation == "images" and wire.get(COMPLETION_DETAILS) is None:
-        # Pictures are all that it makes, and most hosts do not say so.
-        return msgspec.structs.replace(told, image_output_tokens=told.output_tokens - told.reasoning_tokens)
+    made = _MADE.get(routed.request.operation)
+    if made is not None and wire.get(COMPLETION_DETAILS) is None:
+        # They are all that it makes, and most hosts do not say so.
+        return msgspec.structs.replace(told, **{made: told.output_tokens - told.reasoning_tokens})
     return told
+
+
+_MADE: Final[Mapping[Operation, str]] = {"images": "image_output_tokens", "speech": "audio_output_tokens"}
+"""Fields of a Usage for what an answer of an operation consists of."""
 
 
 def _priced_name(price: Price | None, unit: str) -> str:

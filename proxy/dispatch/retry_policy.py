@@ -10,6 +10,7 @@ from tenacity.wait import wait_base
 from providers.errors import (
     ConnectFailed,
     FirstTokenTimeout,
+    MalformedReply,
     StreamCut,
     UpstreamError,
     UpstreamRateLimited,
@@ -55,8 +56,9 @@ def worth_another(error: BaseException, untried: Untried) -> bool:
     """Return True when the same target may answer another try: this deployment, or one with limits or a key of its
     own.
     """
-    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout):
-        # A stream cut, or late, before its first token has shown nothing, but the same deployment may do it again.
+    if isinstance(error, UpstreamRateLimited | UpstreamRefusedUs | StreamCut | FirstTokenTimeout | MalformedReply):
+        # A stream cut, or late, before its first token has shown nothing, nor has a page of a proxy's in place of an answer;
+        # but the same deployment may do it again.
         return error.retry_same or untried()
     return isinstance(error, UpstreamError) and error.retry_same
 

@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol
 
 from providers.held_bytes import HeldBytes
 from proxy.errors import BodyTooLarge, Overloaded
+from proxy.http.content_coding import decompressed
 from proxy.http.head import Head, Header
 from proxy.http.reply_head import reply_head
 
@@ -15,6 +16,8 @@ Gone = Literal["hung_up", "slow_reader"]
 _PAUSE_BYTES: Final = 64 * 1024
 """Bytes of a body that came and were not asked for at which no more are taken from the socket."""
 _FULL_RETRY_S: Final = 1.0
+_AT_ONCE_BYTES: Final = 8 * 1024
+"""A compressed body of more than these is decompressed beside the loop: it may become a thousand times as long."""
 _SWITCHING: Final = 101
 _NO_BODY: Final = frozenset({204, 304})
 _FIRST_ERROR: Final = 400
@@ -193,10 +196,14 @@ class Exchange:
         return self._head.noted.get(b"upgrade", b"").strip().lower()
 
     @property
+    def coding(self) -> bytes:
+        """The body's content encoding, in lower case; empty for none."""
+        return self._head.noted.get(b"content-encoding", b"").strip().lower()
+
+    @property
     def is_encoded(self) -> bool:
-        """True when the body is in a content encoding, which is not undone here."""
-        encoding = self._head.noted.get(b"content-encoding")
-        return encoding is not None and encoding.strip().lower() != b"identity" and self._head.length != 0
+        """True when the body is in a content encoding, which `body` undoes and `read` does not."""
+        return self._head.length != 0 and self.coding not in {b"", b"identity"}
 
     @property
     def arrived(self) -> int:
@@ -233,7 +240,9 @@ class Exchange:
         return bytes(pieces)
 
     async def body(self, limit: int) -> bytes:
-        """Return the whole body. Raises BodyTooLarge beyond `limit` bytes, and the errors of `read`."""
+        """Return the whole body, decompressed. Raises BodyTooLarge beyond `limit` bytes, BadRequest for one that cannot be
+        decompressed, and the errors of `read`.
+        """
         if (self._head.length or 0) > limit:
             raise _too_large(limit)
         self._limit = limit
@@ -241,9 +250,18 @@ class Exchange:
             if self.whole:
                 # It counts as held until the exchange is over, as whoever asked for it has it.
                 pieces, self._pieces = self._pieces, b""
-                return bytes(pieces)
+                return await self._decoded(bytes(pieces), limit) if self.is_encoded else bytes(pieces)
             await self._more()
         raise self._failure or _too_large(limit)
+
+    async def _decoded(self, body: bytes, limit: int) -> bytes:
+        if len(body) > _AT_ONCE_BYTES:
+            plain = await asyncio.to_thread(decompressed, self.coding, body, limit)
+        else:
+            plain = decompressed(self.coding, body, limit)
+        if not self.hold(len(plain)):
+            raise _too_many()
+        return plain
 
     async def begin_body(self, most: int) -> bytes:
         """Return the whole body if it has at most `most` bytes; otherwise the bytes that have come once it is known
@@ -446,12 +464,7 @@ class Exchange:
         if self.ended or self._failure is not None:
             return True
         if not self._held.take(count):
-            self.fail(
-                Overloaded(
-                    "This gateway process holds as many bytes of request bodies as it may; try again shortly.",
-                    retry_after_s=_FULL_RETRY_S,
-                )
-            )
+            self.fail(_too_many())
             return True
         self._holds += count
         if not self._pieces:
@@ -493,6 +506,13 @@ class Exchange:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _too_many() -> Overloaded:
+    return Overloaded(
+        "This gateway process holds as many bytes of request bodies as it may; try again shortly.",
+        retry_after_s=_FULL_RETRY_S,
+    )
 
 
 def _too_large(limit: int) -> BodyTooLarge:

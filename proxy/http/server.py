@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from providers.held_bytes import HeldBytes
-from proxy.errors import Draining, MethodNotAllowed, Refused, UnsupportedEncoding, error_reply
+from proxy.errors import Draining, MethodNotAllowed, Refused, error_reply
+from proxy.http import content_coding
 from proxy.http.accept_queue import AcceptQueue
 from proxy.http.connection import Connection, ConnectionLimits
 from proxy.http.cors import Cors
@@ -298,8 +299,8 @@ class HttpServer:
 
     def route_of(self, exchange: Exchange) -> Route:
         """Return the route that answers a request. Raises UnsupportedEncoding or MethodNotAllowed."""
-        if exchange.is_encoded:
-            raise UnsupportedEncoding("Send the body without a `content-encoding`.")
+        if exchange.is_encoded and not (exchange.path in self._routes and content_coding.is_read(exchange.coding)):
+            raise content_coding.unsupported(exchange.coding)
         if self._cors is not None and self._cors.is_preflight(exchange):
             return self._cors.answer_preflight
         methods = self._routes.get(exchange.path)

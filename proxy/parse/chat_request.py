@@ -1,5 +1,6 @@
 """Request parsing: bytes and headers become a ChatRequest, or a BadRequest that names the remedy. No I/O."""
 
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -421,9 +422,29 @@ def not_json(body: bytes, error: Exception) -> BadRequest:
         return BadRequest(f"The request body is not valid UTF-8 at byte {broken.start}; send one JSON object in UTF-8.")
     if isinstance(error, RecursionError):
         return BadRequest("The request body is nested too deeply; send one JSON object.")
+    if (half := _half_of_pair(body)) is not None:
+        return BadRequest(
+            f"The request body has half of a surrogate pair at byte {half}, as a text has that was cut within a character; send "
+            "the whole pair, or \\ufffd in its place."
+        )
     found = _JSON_PLACE.search(str(error))
     where = f"it ends too early, after {len(body)} bytes" if found is None else f"{found[1]} at byte {found[2]}"
     return BadRequest(f"The request body is not valid JSON ({where}); send one JSON object.")
+
+
+def _half_of_pair(body: bytes) -> int | None:
+    """Return the place of the first escaped surrogate that stands alone, which no JSON of UTF-8 may have."""
+    for found in itertools.islice(_SURROGATES.finditer(body), _MOST_SURROGATES):
+        before = body[max(0, found.start() - _MOST_BEFORE) : found.start()]
+        is_escape = (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
+        if is_escape and found[1] is None:
+            return found.start()
+    return None
+
+
+_SURROGATES: Final = re.compile(rb"\\u[dD](?:[89abAB]..(\\u[dD][c-fC-F]..)?|[c-fC-F]..)", re.DOTALL)
+_MOST_SURROGATES: Final = 10_000
+_MOST_BEFORE: Final = 64
 
 
 def steers(name: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from accounts.caller import Caller, Escalation
 from accounts.directory import Directory
+from accounts.keys import PREFIX
 from classifier.prediction import Prompt
 from providers.provider_tools import AsWritten
 from providers.target import Capability
@@ -75,16 +76,21 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller:
-    """Return the key's owner; an `Authorization` of another scheme than Bearer counts as no key. Raises NotAuthenticated or an accounts
-    error.
+    """Return the owner of the key in `Authorization`, `x-api-key` or `api-key`; of several keys, of the first that looks like one of
+    this gateway's, as clients send their provider's beside it. Raises NotAuthenticated or an accounts error.
     """
-    key = headers.api_key or headers.azure_key
-    if headers.authorization is not None:
-        scheme, _, token = headers.authorization.strip().partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else None
-    if not key:
+    words = (headers.authorization or "").split()
+    # Some clients send the key alone, and some people write the scheme into the key's field once more.
+    is_key = len(words) == 1 or (bool(words) and words[0].lower() == _BEARER)
+    all_sent = words[-1] if is_key else None, headers.api_key, headers.azure_key
+    sent = [each for each in all_sent if each and each.lower() != _BEARER]
+    if not sent:
         raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
+    key = next((each for each in sent if each.startswith(PREFIX)), sent[0])
     return directory.lookup_fresh(key) or await directory.authenticate(key)
+
+
+_BEARER: Final = "bearer"
 
 
 class ParseConfig(Protocol):

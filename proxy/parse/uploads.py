@@ -6,6 +6,7 @@ import msgspec
 
 from providers.upload import Upload
 from proxy.errors import BadRequest, BodyTooLarge, Overloaded
+from proxy.http.content_coding import unsupported
 from proxy.http.exchange import Exchange
 from proxy.http.multipart import Head, Multipart, missing_end
 
@@ -26,8 +27,11 @@ class Uploads:
 
     async def take(self, exchange: Exchange, max_bytes: int) -> tuple[bytes, Upload]:
         """Return the form's fields as a JSON object, in which `file` describes the file, and the file, which the
-        caller of this must close. Raises BadRequest, BodyTooLarge, Overloaded, and the errors of reading a body.
+        caller of this must close. Raises BadRequest, BodyTooLarge, Overloaded, UnsupportedEncoding, and the errors of
+        reading a body.
         """
+        if exchange.is_encoded:
+            raise unsupported(exchange.coding)
         parser = Multipart((exchange.field(b"content-type") or b"").decode("latin-1"))
         if (exchange.length or 0) > max_bytes + _FRAMING_BYTES:
             raise _too_large(max_bytes)

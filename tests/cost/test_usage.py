@@ -462,6 +462,20 @@ def test_reasoning_left_out_of_the_completion_is_added() -> None:
 
 
 @pytest.mark.parametrize(
+    ("details", "total", "written"),
+    [({}, 44, 34), ({}, 14, 4), ({}, 12, 4), ({"cached_tokens": 8}, 22, 4), ({"cached_tokens": 8}, 44, 34)],
+    ids=["beside", "nothing", "less", "the cached ones", "more than the cached ones"],
+)
+def test_what_the_total_alone_tells_was_thought(details: dict[str, int], total: int, written: int) -> None:
+    """Gemini bills it as output. But a host that adds the cached ones to its total once more bills no more."""
+    usage = _openai(
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": total, "prompt_tokens_details": details}
+    )
+    assert usage.output_tokens == written
+    assert usage.flags == (("thought_added",) if written > 4 else ())
+
+
+@pytest.mark.parametrize(
     "nonsense", [-1, True, 1.5, "12 tokens", "", [], 10**9 + 1, 10**30, float("nan"), float("inf")]
 )
 @pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "total_tokens"])

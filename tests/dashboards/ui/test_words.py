@@ -8,7 +8,17 @@ from cost.ledger.entries import Entry
 from cost.ledger.orphan_reaper import expiry_of
 from cost.reports.latency import CAUSES
 from cost.reports.recent import RecentRequest
-from cost.usage import ABSURD, CACHE_ADDED, CUT_AT_BOUND, DISPUTED, MISSING, PARTIAL, REASONING_ADDED, ZERO
+from cost.usage import (
+    ABSURD,
+    CACHE_ADDED,
+    CUT_AT_BOUND,
+    DISPUTED,
+    MISSING,
+    PARTIAL,
+    REASONING_ADDED,
+    THOUGHT_ADDED,
+    ZERO,
+)
 from dashboards.ui.words import because, cause_words, decision, ended, flag_words, money_words, outcome, reason_label
 from proxy.dispatch.outcome import Unused
 from proxy.plan.route_plan import Reason
@@ -54,6 +64,7 @@ def test_every_reason_of_the_policy_has_words(reason: str) -> None:
             MISSING,
             PARTIAL,
             REASONING_ADDED,
+            THOUGHT_ADDED,
             ZERO,
         }
     ),

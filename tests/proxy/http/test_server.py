@@ -291,6 +291,7 @@ async def test_a_body_that_is_too_large_is_refused(echo: Echo) -> None:
 
 @pytest.mark.parametrize(("encoding", "status"), [(b"gzip", 415), (b"br", 415), (b"identity", 200)])
 async def test_an_encoded_body_is_refused(echo: Echo, encoding: bytes, status: int) -> None:
+    """At an address that is passed on to others."""
     async with serving(echo) as served:
         caller = await served.call()
         await caller.send(post(b"/a", b"x", extra=b"Content-Encoding: %b\r\n" % encoding))
