@@ -30,6 +30,7 @@ from providers.errors import (
 from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.refusals import SERVER_FAULT
+from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
@@ -423,7 +424,9 @@ class _LitellmBody:
         if self.ended:
             return None
         self.ended = True
-        return [_event(self._reply, self._call)]
+        call = self._call
+        event = _event(self._reply, call)
+        return [regular_answer(event, call.request, call.request_id, call.deployment.deployment_id)]
 
     def unread(self) -> list[Event]:
         return []
@@ -442,8 +445,15 @@ class _LitellmStream:
         self._litellm = litellm
         self._finished = False
         self._closed = False
+        self._regular: RegularStream | None = None
 
     async def read(self) -> list[Event] | None:
+        while (events := await self._next()) == []:
+            # What came waits for the rest of a call.
+            pass
+        return events
+
+    async def _next(self) -> list[Event] | None:
         try:
             chunk = await _await_within(
                 anext(self._chunks), self._call.idle_timeout_s, self._call, self._litellm, begun=True
@@ -458,7 +468,11 @@ class _LitellmStream:
             return None
         event = _event(chunk, self._call)
         self._finished = self._finished or event.finished
-        return [event]
+        if not event.odd and self._regular is None:
+            return [event]
+        call = self._call
+        self._regular = self._regular or RegularStream(call.request, call.request_id, call.deployment.deployment_id)
+        return self._regular.events(event)
 
     def unread(self) -> list[Event]:
         """Return nothing, always: litellm's own buffer cannot be read without waiting."""

@@ -24,6 +24,7 @@ class Said(msgspec.Struct):
     refusal: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_details: Any = None
     thinking_blocks: Any = None
     tool_calls: list[Call] | None = None
 
@@ -35,6 +36,7 @@ class Said(msgspec.Struct):
             and self.tool_calls is None
             and self.reasoning_content is None
             and self.reasoning is None
+            and self.reasoning_details is None
         ):
             return self.content if type(self.content) is str and self.thinking_blocks is None else ""
         return ""
@@ -51,6 +53,10 @@ class Said(msgspec.Struct):
     @property
     def thought(self) -> str:
         thought = self.reasoning_content or self.reasoning
+        if not thought and isinstance(self.reasoning_details, list):
+            details = [each for each in self.reasoning_details if isinstance(each, dict)]
+            texts = [each.get("text") or each.get("summary") for each in details]
+            return "".join(each for each in texts if isinstance(each, str))
         return thought if isinstance(thought, str) else ""
 
     @property

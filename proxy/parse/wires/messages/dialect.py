@@ -85,7 +85,7 @@ class MessagesDialect:
         choice = completion.choices[0] if completion.choices else _NO_CHOICE
         said = choice.message or _NOTHING_SAID
         declined = said.declined
-        reason, sequence = _stop_of(choice, declined=bool(declined))
+        reason, sequence = _stop_of(choice, declined=bool(declined), called=bool(said.tool_calls))
         tally = served.tally()
         message = _Message(
             model_used=served.target_id,
@@ -135,11 +135,15 @@ def _usage_of(usage: Usage) -> _Usage:
     )
 
 
-def _stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
-    """Return the stop reason, and the stop sequence where the engine tells it."""
+def _stop_of(choice: Choice, *, declined: bool, called: bool) -> tuple[str, str | None]:
+    """Return the stop reason, and the stop sequence where the engine tells it. A call is one, too, where chat says that the
+    answer just ended: agents go by it.
+    """
     if declined:
         return "refusal", None
     finish = choice.finish
+    if called and finish in (None, "stop"):
+        return "tool_use", None
     if finish == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
     return _STOP_REASONS.get(finish or "", "end_turn"), None
@@ -190,7 +194,7 @@ class _EventWriter:
         self._index = -1
         self._call = Call()
         """The beginning of the call whose block is open."""
-        self._declined = False
+        self._declined = self._called = False
         self._stop: Choice = Choice()
         self._silent = 0
 
@@ -227,7 +231,7 @@ class _EventWriter:
         parts: list[bytes] = [] if self._begun else [self._start(None)]
         self._close(parts)
         tally = self._served.tally()
-        reason, sequence = _stop_of(self._stop, declined=self._declined)
+        reason, sequence = _stop_of(self._stop, declined=self._declined, called=self._called)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         usage = _usage_of(tally.usage)
         last = {"type": "message_delta", "delta": delta, "usage": usage, **own_fields(self._served, tally)}
@@ -286,7 +290,7 @@ class _EventWriter:
         function = call.function
         if not self._continues(call):
             self._close(parts)
-            self._call = call
+            self._call, self._called = call, True
             call_id = call.id if isinstance(call.id, str) else f"toolu_{self._index + 1}"
             named = _name_of(call, self._names)
             self._begin("tool_use", {"type": "tool_use", "id": call_id, "name": named, "input": {}}, parts)
