@@ -12,6 +12,7 @@ import msgspec
 
 from providers.errors import CannotCarry
 from providers.target import Deployment
+from providers.tool_names import fitting_name
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -23,7 +24,8 @@ _DATA_URL: Final = re.compile(
 _PDF: Final = "application/pdf"
 _BARE_PDF: Final = "JVBERi0"
 """The first characters of a PDF's base64, where it comes without its type."""
-_ODD_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MOST_ID_CHARS: Final = 128
+_MOST_NAME_CHARS: Final = 128
 _SYSTEM: Final = ("system", "developer")
 _UNPARSED: Final = "unparsed_arguments"
 
@@ -61,7 +63,12 @@ def claude_conversation(messages: Any, deployment: Deployment, *, system_between
 
 def call_id(given: Any) -> str:
     """Return a tool call's id in the letters that Anthropic takes: other hosts use more of them."""
-    return _ODD_IN_ID.sub("_", given if isinstance(given, str) and given else "call")
+    return fitting_name(given, _MOST_ID_CHARS) if isinstance(given, str) and given else "call"
+
+
+def tool_name(given: Any) -> str:
+    """Return a tool's name in the letters that Anthropic takes."""
+    return fitting_name(str(given), _MOST_NAME_CHARS)
 
 
 class _Turns:
@@ -267,7 +274,7 @@ def _use(function: Mapping[str, Any], use_id: str) -> Block:
     return {
         "type": "tool_use",
         "id": use_id,
-        "name": str(function.get("name")),
+        "name": tool_name(function.get("name")),
         "input": _input(function.get("arguments")),
     }
 

@@ -123,14 +123,8 @@ def test_each_word_for_an_end_stands_once() -> None:
     words = [word for row in tomllib.loads(text)["reasons"] for word in row["words"]]
     assert len(set(words)) == len(words)
     assert all(word == word.lower() for word in words)
-    assert [meaning_of(each) for each in ("STOP", "Eos", "", None, 7, [])] == [
-        "stop",
-        "stop",
-        "on",
-        "stop",
-        "stop",
-        "stop",
-    ]
+    odd: list[Any] = ["STOP", "Eos", "", None, 7, []]
+    assert [meaning_of(word) for word in odd] == ["stop", "stop", "on", "stop", "stop", "stop"]
 
 
 def test_an_answer_that_broke_off_is_no_answer() -> None:

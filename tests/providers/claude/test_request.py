@@ -12,6 +12,7 @@ from providers.claude.models import claude_named
 from providers.claude.request import claude_body
 from providers.errors import CannotCarry
 from providers.provider_tools import AsWritten
+from providers.tool_names import fitting_name
 from tests.providers.calls import chat_request, deployment, upstream_call
 
 MARK: Final = {"type": "ephemeral"}
@@ -87,13 +88,12 @@ def test_what_anthropic_refuses_is_not_sent() -> None:
         tools=[{"type": "function", "function": {"name": "yard.weigh"}}],
     )
     first, used, result, begun = body["messages"]
+    call_id, name = fitting_name("functions.weigh:0"), fitting_name("yard.weigh")
     assert first["content"] == [{"type": "text", "text": "hi"}]
-    assert used["content"] == [
-        {"type": "tool_use", "id": "functions_weigh_0", "name": "yard_weigh", "input": {"unparsed_arguments": "{"}}
-    ]
-    assert result["content"] == [{"type": "tool_result", "tool_use_id": "functions_weigh_0"}]
+    assert used["content"] == [{"type": "tool_use", "id": call_id, "name": name, "input": {"unparsed_arguments": "{"}}]
+    assert result["content"] == [{"type": "tool_result", "tool_use_id": call_id}]
     assert begun["content"] == [{"type": "text", "text": "So:"}]
-    assert body["tools"] == [{"name": "yard_weigh", "input_schema": {"type": "object", "properties": {}}}]
+    assert body["tools"] == [{"name": name, "input_schema": {"type": "object", "properties": {}}}]
 
 
 def test_pictures_and_files() -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.tool_names import fitting_name
 from proxy.parse.wires.messages.provider_blocks import tool_of
 from proxy.parse.wires.reading import an_object, objects, text, unsupported, wrong
-from proxy.parse.wires.tool_names import short_name
 
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """The beginning of the system block that a client of Anthropic's makes anew for each request."""
@@ -202,7 +202,7 @@ def _call(block: Message, where: str, *, marked: bool) -> Message:
     arguments = msgspec.json.encode(an_object(block.get("input"), f"{where}.input")).decode()
     name = text(block.get("name"), f"{where}.name")
     # A Claude takes twice as many characters as others do.
-    function = {"name": name if marked else short_name(name), "arguments": arguments}
+    function = {"name": name if marked else fitting_name(name), "arguments": arguments}
     return {"id": text(block.get("id"), f"{where}.id"), "type": "function", "function": function}
 
 

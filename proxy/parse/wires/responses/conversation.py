@@ -8,6 +8,7 @@ import msgspec
 from proxy.errors import BadRequest, ConversationNotFound
 from proxy.parse.wires.reading import an_object, encoded, objects
 from proxy.parse.wires.responses.items import Item, chat_messages, in_full, with_ids
+from proxy.parse.wires.responses.tools import NO_TOOLS
 
 MOST_ADDED: Final = 20
 """The most items that one call may add."""
@@ -46,7 +47,7 @@ def given_items(value: Any, number: str) -> list[Item]:
     if len(items) > MOST_ADDED:
         raise BadRequest(f"At most {MOST_ADDED} items can be added at a time.", param="items")
     # An item that no model could be given is refused now, not in the middle of the conversation.
-    chat_messages(None, items, signed=False)
+    chat_messages(None, items, NO_TOOLS, signed=False)
     ids = [item["id"] for item in items if item.get("id") is not None]
     if not all(isinstance(each, str) for each in ids) or len(set(ids)) != len(ids):
         raise BadRequest("Each item's `id` must be a text of its own; leave it out to get one.", param="items")

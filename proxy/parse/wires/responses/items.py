@@ -13,7 +13,7 @@ import msgspec
 
 from providers.provider_tools import tool_name
 from proxy.parse.wires.reading import objects, text, unsupported, wrong
-from proxy.parse.wires.responses.tools import INPUT, chat_name
+from proxy.parse.wires.responses.tools import INPUT, Toolbox
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -64,13 +64,13 @@ def in_full(item: Item) -> Item:
 
 
 def chat_messages(
-    instructions: Any, items: Sequence[Item], *, signed: bool, foreign: dict[str, str] | None = None
+    instructions: Any, items: Sequence[Item], box: Toolbox, *, signed: bool, foreign: dict[str, str] | None = None
 ) -> list[Message]:
-    """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Items
-    that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place. Raises
+    """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Calls are of
+    the functions in `box`. Items that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place. Raises
     BadRequest.
     """
-    talk = _Talk(signed=signed)
+    talk = _Talk(box, signed=signed)
     if isinstance(instructions, str) and instructions:
         talk.messages.append({"role": "system", "content": instructions})
     elif instructions:
@@ -136,8 +136,9 @@ def unsealed_summary(item: Item) -> str | None:
 class _Talk:
     """The messages so far. Texts and calls of the assistant between two others' messages are one message."""
 
-    def __init__(self, *, signed: bool) -> None:
+    def __init__(self, box: Toolbox, *, signed: bool) -> None:
         self.messages: list[Message] = []
+        self._box = box
         self._signed = signed
         self._thinking: list[Any] = []
 
@@ -200,7 +201,7 @@ class _Talk:
         self.messages.append({"role": "user", "content": summary})
 
     def _call(self, item: Item, where: str, arguments: str) -> None:
-        name = chat_name(text(item.get("name"), f"{where}.name"), item.get("namespace"))
+        name = self._box.function_of(text(item.get("name"), f"{where}.name"), item.get("namespace"))
         call_id = text(item.get("call_id"), f"{where}.call_id")
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._assistant().setdefault("tool_calls", []).append(call)
