@@ -32,6 +32,7 @@ from providers.parameters import DECISIVE, MINOR, is_said
 from providers.refusals import SERVER_FAULT
 from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
+from providers.thoughts import with_thoughts
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import Event, decode_event, field_of, speaks_anthropic
@@ -225,8 +226,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
             raise _cannot_carry(
                 deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
             )
-    if speaks_anthropic(deployment):
-        _suit_anthropic(arguments, call)
+    _suit(arguments, call)
     # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
     refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
@@ -248,6 +248,13 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     if deployment.api_key is not None:
         arguments["api_key"] = deployment.api_key
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
+    if speaks_anthropic(call.deployment):
+        _suit_anthropic(arguments, call)
+    elif call.request.thoughts and isinstance(arguments.get("messages"), list):
+        with_thoughts(arguments["messages"], call.request.thoughts, call.deployment)
 
 
 def _suit_anthropic(arguments: dict[str, Any], call: UpstreamCall) -> None:

@@ -17,6 +17,7 @@ from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
 from providers.provider_tools import AsWritten, model_of_dialect
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
+from providers.thoughts import Thought, needs_thoughts, with_thoughts
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
 
@@ -144,6 +145,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's service tier that the caller asked for; None for the usual one."""
     upload: Upload | None = None
     """The file that goes on with the fields, as a form."""
+    thoughts: Mapping[int, Thought] = MappingProxyType({})
+    """The thoughts behind the assistant's messages, by their number among its own, for targets that take them."""
 
 
 class WireUsage(msgspec.Struct, frozen=True):
@@ -618,6 +621,8 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
+    if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(given.get("messages", b""))):
+        _think_again(fields, request, deployment)
     if deployment.kind == "tgi" and bytes(fields.get("top_p", b"")) in _ALL_OF_IT:
         # What it does without being asked, and it refuses to be asked for.
         del fields["top_p"]
@@ -627,6 +632,22 @@ def upstream_body(
         fields["stream"] = True
         fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
     return msgspec.json.encode(fields)
+
+
+_CALLS: Final = b'"tool_calls"'
+
+
+def _think_again(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
+    messages = fields.get("messages")
+    if not isinstance(messages, msgspec.Raw):
+        return
+    try:
+        decoded = msgspec.json.decode(messages, type=list[Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What is passed on raw is not looked at: the target will say what is wrong.
+        return
+    with_thoughts(decoded, request.thoughts, deployment)
+    fields["messages"] = decoded
 
 
 def _body_as_written(

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from providers.thoughts import Thought
 from providers.wire import Message
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
@@ -147,7 +148,8 @@ def _understood(
     box = toolbox_of(tools) if tools else NO_TOOLS
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
-    messages = chat_messages(instructions, items, box, signed=False, foreign=run)
+    thoughts: dict[int, Thought] = {}
+    messages = chat_messages(instructions, items, box, signed=False, foreign=run, thoughts=thoughts)
     # Items that a provider alone can read are left out for the classifier.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
@@ -182,6 +184,7 @@ def _understood(
         headers,
         for_engines=raw(engines),
         for_anthropic=lambda: _for_anthropic(instructions, items, box, effort),
+        thoughts=thoughts,
         **more,
     )
     # It tells conversations apart, and goes to OpenAI alone.
