@@ -7,17 +7,17 @@ that it called valid less than `outage_s` ago is still accepted, and an outage n
 
 import asyncio
 import hashlib
-import hmac
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from accounts.caller import Caller
 from accounts.errors import DirectoryUnavailable, UnknownKey
+from accounts.key_lookups import KEYS_OF_A_QUERY, FoundKey, KeyLookups, KeySource
 from accounts.keys import KEY_CHARS, Pepper, digest_key, parse_key, usable_peppers
 from accounts.store import StoredKey
 
@@ -26,18 +26,10 @@ _log: Final = logging.getLogger(__name__)
 _UNKNOWN: Final = "this API key is unknown, revoked or expired"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
 _OVERLOADED: Final = "too many keys are being checked at once; try again shortly"
-_REFRESHED_AT_ONCE: Final = 500
-"""Keys that are read again by one query."""
 _STRANGERS_PATIENCE: Final = 5
 """A key that is not known yet has no earlier answer to fall back on, so the store is waited for so many times as long: a worker that has
 just started, and a database that comes back in a moment, cost a caller a wait and not the answer.
 """
-
-
-class KeySource(Protocol):
-    """A store that looks up keys by digest; AccountStore is one."""
-
-    async def find_key(self, digest: str) -> StoredKey | None: ...
 
 
 FindKeys = Callable[[list[str]], Awaitable[list[StoredKey | None]]]
@@ -75,9 +67,8 @@ class Directory:
         unknown_s: float = 1.0,
         recheck_s: float = 1.0,
         max_entries: int = 10_000,
-        max_lookups: int = 128,
+        max_waiting: int = 10_000,
     ) -> None:
-        self._store = store
         self._peppers = usable_peppers(tuple(peppers))
         # The memory's own key, so that what it holds is of no use elsewhere. Its digests are full-length and
         # cover the whole key; BLAKE2's keyed mode is a MAC by itself and costs a tenth of an HMAC here. A key is short, and
@@ -91,16 +82,16 @@ class Directory:
         self._unknown_s = unknown_s
         self._recheck_s = recheck_s
         self._max_entries = max_entries
-        self._max_lookups = max_lookups
-        # Anybody can send keys that nobody knows; however many come, a known key finds a place to be read anew.
-        self._max_uncached_lookups = max_lookups - max_lookups // 4
+        self._max_waiting = max_waiting
+        # Anybody can send keys that nobody knows; however many come, a known key is read anew beside them.
+        self._known_keys = KeyLookups(store, clock, patience_s=lookup_timeout_s)
+        self._new_keys = KeyLookups(store, clock, patience_s=lookup_timeout_s * _STRANGERS_PATIENCE)
         # Both dicts are ordered by their last reading: a key in use is read anew every `fresh_s`
         # and moves to the end, so dropping from the front drops what was not used lately, and a
         # hit costs no reordering.
         self._known: dict[bytes, _CachedCaller] = {}
         self._unknown_until: dict[bytes, float] = {}
         self._lookups: dict[bytes, asyncio.Task[_LookupResult]] = {}
-        self._uncached_lookups: set[bytes] = set()
         # While set, whoever is known does not wait for a store that has just failed to answer.
         self._is_silent = False
 
@@ -117,7 +108,7 @@ class Directory:
         known.used_at = now
         return known.caller
 
-    async def refresh(self, find_keys: FindKeys, *, at_once: int = _REFRESHED_AT_ONCE) -> None:
+    async def refresh(self, find_keys: FindKeys, *, at_once: int = KEYS_OF_A_QUERY) -> None:
         """Read the keys in use again; to be called a few times within `fresh_s`. Never raises.
 
         In use is what was presented within `outage_s`. While the store does not answer, known keys wait for nothing.
@@ -175,56 +166,37 @@ class Directory:
         return hashlib.blake2s(presented.encode(), key=self._cache_secret, digest_size=32).digest()
 
     def _join_lookup(self, digest: bytes, presented: str) -> asyncio.Task[_LookupResult] | None:
-        """Return the lookup of this key, joined or begun now; None when too many are in progress."""
+        """Return the lookup of this key, joined or begun now; None for a new key when too many are in progress."""
         lookup = self._lookups.get(digest)
         if lookup is not None:
             return lookup
-        stranger = digest not in self._known
-        if len(self._lookups) >= self._max_lookups or (
-            stranger and len(self._uncached_lookups) >= self._max_uncached_lookups
-        ):
+        if len(self._lookups) >= self._max_waiting and digest not in self._known:
             return None
         lookup = asyncio.create_task(self._fetch(digest, presented), name="directory-lookup")
         self._lookups[digest] = lookup
-        if stranger:
-            self._uncached_lookups.add(digest)
-        lookup.add_done_callback(lambda _: self._end_lookup(digest))
+        lookup.add_done_callback(lambda _: self._lookups.pop(digest, None))
         return lookup
-
-    def _end_lookup(self, digest: bytes) -> None:
-        self._lookups.pop(digest, None)
-        self._uncached_lookups.discard(digest)
 
     async def _fetch(self, digest: bytes, presented: str) -> _LookupResult:
         is_stranger = digest not in self._known
         try:
             async with asyncio.timeout(self._lookup_timeout_s * (_STRANGERS_PATIENCE if is_stranger else 1)):
-                asked_at, stored = await self._ask_store(presented, again=is_stranger)
+                found = await self._ask_store(presented, again=is_stranger)
         except Exception as failure:  # noqa: BLE001  Whatever went wrong, the key is not to blame.
             _log.warning("the key store did not answer: %s", type(failure).__name__)
             return self._fall_back_to_cache(digest, _UNAVAILABLE)
-        return self._evaluate(digest, stored, asked_at)
+        return self._evaluate(digest, found.key, found.asked_at)
 
-    async def _ask_store(self, presented: str, *, again: bool) -> tuple[float, StoredKey | None]:
-        """Return the store's answer on a key, and the time of asking: the answer was true then, not on arrival. With
-        `again` a store that fails is asked until it answers.
-        """
+    async def _ask_store(self, presented: str, *, again: bool) -> FoundKey:
+        """Return the store's answer on a key. With `again`, as for a new key, a store that fails is asked until it answers."""
+        digests = [digest_key(presented, pepper).hex() for pepper in self._peppers]
+        if not again:
+            return await self._known_keys.find(digests)
         while True:
-            asked_at = self._clock()
             try:
-                return asked_at, await self._find_key(presented)
-            except Exception:
-                if not again:
-                    raise
+                return await self._new_keys.find(digests)
+            except Exception:  # noqa: BLE001  Whatever went wrong: the caller's patience ends it.
                 await asyncio.sleep(self._lookup_timeout_s / 4)
-
-    async def _find_key(self, presented: str) -> StoredKey | None:
-        for pepper in self._peppers:
-            digest = digest_key(presented, pepper).hex()
-            stored = await self._store.find_key(digest)
-            if stored is not None and hmac.compare_digest(stored.digest, digest):
-                return stored
-        return None
 
     def _evaluate(self, digest: bytes, stored: StoredKey | None, asked_at: float) -> _LookupResult:
         expires_at = self._expiry(stored)

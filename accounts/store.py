@@ -427,22 +427,15 @@ class AccountStore:
         if changed.rowcount == 0 and not await self._exists(ApiKey, col(ApiKey.key_id) == key_id):
             raise UnknownKeyId(f"there is no key {key_id!r}")
 
-    async def find_key(self, digest: str) -> StoredKey | None:
-        """Return the key with this digest and its team, in one query; None when there is none."""
-        return await self._stored_key(col(ApiKey.digest) == digest)
-
     async def caller_of(self, key_id: str) -> Caller | None:
         """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
-        key = await self._stored_key(col(ApiKey.key_id) == key_id)
+        query = _STORED_KEYS.where(col(ApiKey.key_id) == key_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        key = None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
         if key is None or key.revoked_at is not None:
             return None
         return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
-
-    async def _stored_key(self, which: ColumnElement[bool]) -> StoredKey | None:
-        query = select(*_STORED_COLUMNS).join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id)).where(which)
-        async with self._engine.connect() as connection:
-            row = (await connection.execute(query)).first()
-        return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """Return the keys with these digests and their teams, in the same order and in one query; None for what is no key."""
@@ -522,11 +515,8 @@ _STORED_COLUMNS: Final = (
     col(Team.allowed_models),
     *_SETTINGS_COLUMNS,
 )
-_KEYS_OF: Final = (
-    select(*_STORED_COLUMNS)
-    .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
-    .where(col(ApiKey.digest).in_(bindparam("digests", expanding=True)))
-)
+_STORED_KEYS: Final = select(*_STORED_COLUMNS).join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+_KEYS_OF: Final = _STORED_KEYS.where(col(ApiKey.digest).in_(bindparam("digests", expanding=True)))
 _LEARNING_OF: Final = select(col(Team.team_id), col(Team.learning)).where(
     col(Team.team_id).in_(bindparam("team_ids", expanding=True))
 )

@@ -73,6 +73,12 @@ def meters(usage: Usage) -> Meters:
     return split(_buckets(usage), 1)
 
 
+WEB_SEARCH: Final = "web_search"
+"""Provider-run tool that searches the web, as prices name it."""
+SIZED_SEARCHES: Final = {size: f"{WEB_SEARCH}_{size}" for size in ("low", "medium", "high")}
+"""Its names where a search has a price by `search_context_size`."""
+
+
 class UnitPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nano-dollars per million of a unit; see `UNIT` for its name."""
 
@@ -194,11 +200,18 @@ class Price(PriceFigures, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def calls_nanousd(self, calls: Sequence[tuple[str, int]]) -> tuple[int, tuple[str, ...]]:
         """Return the cost of so many calls of provider-run tools, and the names of those without a price."""
-        known = dict(self.tool_calls)
+        priced = [(name, self.call_nanousd(name), count) for name, count in calls]
         return (
-            sum(known.get(name, 0) * count for name, count in calls),
-            tuple(name for name, _ in calls if name not in known),
+            sum(price * count for _, price, count in priced if price is not None),
+            tuple(name for name, price, _ in priced if price is None),
         )
+
+    def call_nanousd(self, name: str) -> int | None:
+        """Return the price of one call of a provider-run tool, or None; a search of a size (`web_search_high`) has that of
+        `web_search` where sizes cost the same.
+        """
+        known = dict(self.tool_calls)
+        return known.get(name, known.get(WEB_SEARCH) if name in SIZED_SEARCHES.values() else None)
 
     def _costs_with_units(self, usage: Usage) -> Meters:
         *tokens, request = map(operator.mul, meters(usage), self.figures())

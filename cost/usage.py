@@ -11,6 +11,7 @@ One rule holds for what an upstream tells (`from_openai`):
 
 1. What is possible is booked as told: it is what the provider will bill, whatever was asked for. A part that is more than its
    whole was counted beside it.
+   So is a prompt of fewer tokens than its text can have, with a flag: so it will be billed, or it was not read whole.
 2. What is more than possible is booked up to the possible; the rest is disputed, and is told to operators and to the
    reconciliation. A limit that nobody knows is no reason to dispute.
 3. What cannot be read (a negative figure, no whole number, more than `MOST_TOKENS`), what is missing, and a zero where text
@@ -24,6 +25,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cost.meters import FALLBACKS, METERS, TOKEN_COLUMNS, TokenCounts
+from cost.usage_names import (
+    CACHED,
+    COMPLETION_DETAILS,
+    KNOWN,
+    PROMPT_DETAILS,
+    REASONING,
+    TOOL_CALLS,
+    WRITTEN,
+    unknown_details,
+)
 
 UsageSource = Literal["upstream", "counted", "estimated", "none"]
 
@@ -48,6 +59,10 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
     disputed_output: int = 0
     disputed_milli: int = 0
     """Units that were told beyond the possible, in thousandths."""
+    unknown: tuple[str, ...] = ()
+    """Names of counts that no meter is known for."""
+    told_nanousd: int | None = None
+    """What the provider says that the request costs; None where it does not."""
 
     @property
     def is_disputed(self) -> bool:
@@ -63,6 +78,8 @@ MISSING: Final = "usage_missing"
 PARTIAL: Final = "usage_partial"
 ZERO: Final = "usage_zero"
 """Flag of a report of 0 tokens, or of fewer than possible, where there was text."""
+UNDERTOLD: Final = "prompt_undertold"
+"""Flag of a prompt that was told to have fewer tokens than its text can have. It is booked as told, for so it will be billed."""
 REASONING_ADDED: Final = "reasoning_added"
 CACHE_ADDED: Final = "cache_added"
 """Flags of hosts that count reasoning beside the answer, or the cached beside the prompt."""
@@ -76,6 +93,10 @@ UPSTREAM_STATUS: Final = "upstream_status_"
 """Beginning of a flag that ends with the status which the upstream answered; an entry's `status` is the caller's."""
 UNPRICED_CALLS: Final = "tool_calls_unpriced"
 """The cost is without calls of tools that the provider ran, whose price is not known."""
+UNKNOWN_DETAIL: Final = "usage_detail_unknown"
+"""Flag of a report with a count that no meter is known for (`cost.usage_names`), so that it has no price of its own."""
+COST_DIFFERS: Final = "told_cost_differs"
+"""Flag of a request whose provider told another cost than ours; the provider's is booked."""
 MOST_TOKENS: Final = 1_000_000_000
 """Most tokens that one request can have, whatever the limits given."""
 
@@ -91,6 +112,7 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
     tool_calls: tuple[tuple[str, int], ...] = ()
     flags: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     media: Mapping[str, int] = {}
     """Tokens of sound, pictures and video, by field of a Usage."""
 
@@ -140,7 +162,7 @@ def from_openai(
 ) -> Usage:
     """Return the usage that a report in OpenAI's dialect comes to, by the rule at the top of this module.
 
-    `raw` is a mapping or an object with these names. Everything cached is a part of `prompt_tokens`. litellm adds
+    Everything cached is a part of `prompt_tokens`. litellm adds
     `cache_read_input_tokens` and `cache_creation_input_tokens` for some providers; its `prompt_tokens` contains both.
     `max_input_tokens` and `max_output_tokens` are the most that is possible, and
     `least_output_tokens` are the fewest. False for `zeros_are_told` takes a zero for
@@ -153,7 +175,7 @@ def from_openai(
     if not zeros_are_told:
         counts = _without_zeros(counts, estimate, least_output_tokens)
     if counts.input_tokens is None and counts.output_tokens is None:
-        return _as_estimate(estimate, (*flags, *(counts.flags or (MISSING,))))
+        return _as_estimate(estimate, (*flags, *counts.flags, *(() if ZERO in counts.flags else (MISSING,))))
     if counts.input_tokens is None or counts.output_tokens is None:
         return _possible(_with_estimate(counts, estimate, flags), max_input_tokens, max_output_tokens)
     usage = Usage(
@@ -166,42 +188,24 @@ def from_openai(
         tool_calls=counts.tool_calls,
         source="upstream",
         flags=_union(flags, counts.flags),
+        unknown=counts.unknown,
         **_more(counts.media),
     )
     return _possible(usage, max_input_tokens, max_output_tokens)
 
 
-def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> Usage | None:
+def plain_usage(raw: Mapping[str, Any], *, max_input_tokens: int, max_output_tokens: int) -> Usage | None:
     """Return the usage of a report as most hosts send it, where nothing is odd; None leaves it to `from_openai`.
 
-    `raw` is an object with all names that are looked at. The same as that finds, in a fifth of its time.
+    The same as that finds, in a fifth of its time.
     """
-    prompt, completion = raw.prompt_tokens, raw.completion_tokens
-    is_odd = (
-        type(prompt) is not int
-        or type(completion) is not int
-        or raw.total_tokens != prompt + completion
-        or raw.cache_creation_input_tokens is not None
-        or raw.cache_read_input_tokens is not None
-        or raw.cache_creation is not None
-        or raw.server_tool_use is not None
-    )
-    if is_odd:
+    prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if type(prompt) is not int or type(completion) is not int or raw.get("total_tokens") != prompt + completion:
         return None
-    cached = reasoning = 0
-    details, told = raw.prompt_tokens_details, raw.completion_tokens_details
-    if details is not None:
-        has_media = type(details) is not dict or details.get("audio_tokens") or details.get("image_tokens")
-        if has_media or not _CACHE_WRITES.isdisjoint(details):
-            return None
-        cached = details.get("cached_tokens", 0)
-    if told is not None:
-        has_media = type(told) is not dict or told.get("audio_tokens")
-        if has_media or "image_tokens" in told or "video_tokens" in told:
-            return None
-        reasoning = told.get("reasoning_tokens", 0)
-    if type(cached) is not int or type(reasoning) is not int:
+    if not raw.keys() <= _PLAIN and any(raw[name] is not None for name in raw.keys() - _PLAIN):
         return None
+    cached = _plain_part(raw.get(PROMPT_DETAILS), "cached_tokens", _PLAIN_INPUT)
+    reasoning = _plain_part(raw.get(COMPLETION_DETAILS), "reasoning_tokens", _PLAIN_OUTPUT)
     within = 0 < prompt <= max_input_tokens and 0 < completion <= max_output_tokens
     if not (within and 0 <= cached <= prompt <= MOST_TOKENS and 0 <= reasoning <= completion <= MOST_TOKENS):
         return None
@@ -214,7 +218,23 @@ def plain_usage(raw: Any, *, max_input_tokens: int, max_output_tokens: int) -> U
     )
 
 
-_CACHE_WRITES: Final = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_token_details"})
+def _plain_part(details: Any, name: str, plain: frozenset[str]) -> int:
+    """Return the one part in details that have nothing else of note; -1 where they have."""
+    if details is None:
+        return 0
+    if type(details) is not dict or not details.keys() <= plain:
+        return -1
+    if details.get("audio_tokens") or details.get("image_tokens") or details.get("video_tokens"):
+        return -1
+    part = details.get(name, 0)
+    return part if type(part) is int else -1
+
+
+_PLAIN: Final = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", PROMPT_DETAILS, COMPLETION_DETAILS})
+_PLAIN_INPUT: Final = KNOWN[PROMPT_DETAILS] - {
+    name for place, name in (*WRITTEN, *CACHED[1:]) if place == PROMPT_DETAILS
+}
+_PLAIN_OUTPUT: Final = KNOWN[COMPLETION_DETAILS]
 
 
 def _more(media: Mapping[str, int]) -> Mapping[str, Any]:
@@ -254,6 +274,7 @@ def _with_estimate(counts: _Counts, estimate: Usage, flags: tuple[str, ...]) -> 
         tool_calls=counts.tool_calls,
         source="estimated",
         flags=_union(estimate.flags, (*flags, *why)),
+        unknown=counts.unknown,
         **_more(counts.media),
     )
 
@@ -280,19 +301,15 @@ def _possible(usage: Usage, max_input_tokens: int, max_output_tokens: int) -> Us
 
 
 def _openai_counts(raw: Any) -> _Counts:
-    prompt_details, told = _inner_object(raw, "prompt_tokens_details"), _inner_object(raw, "completion_tokens_details")
+    prompt_details, told = _inner_object(raw, PROMPT_DETAILS), _inner_object(raw, COMPLETION_DETAILS)
+    places = {"": raw, PROMPT_DETAILS: prompt_details, COMPLETION_DETAILS: told}
     prompt = _count(raw, "prompt_tokens")
     total = _count(raw, "total_tokens")
-    reasoning = _count(told, "reasoning_tokens") or 0
+    reasoning = _first(*(_count(places[place], name) for place, name in REASONING))
     kept = _inner_object(prompt_details, "cache_creation_token_details") or _inner_object(raw, "cache_creation")
-    written, written_1h = _cache_writes(
-        kept,
-        _count(prompt_details, "cache_write_tokens"),
-        _count(prompt_details, "cache_creation_tokens"),
-        _count(raw, "cache_creation_input_tokens"),
-    )
+    written, written_1h = _cache_writes(kept, *(_count(places[place], name) for place, name in WRITTEN))
     completion, flags = _openai_completion(prompt, _count(raw, "completion_tokens"), total, reasoning)
-    cached = _first(_count(prompt_details, "cached_tokens"), _count(raw, "cache_read_input_tokens"))
+    cached = _first(*(_count(places[place], name) for place, name in CACHED))
     if prompt is not None and cached + written > prompt:
         # A part is never more than its whole: this host counts it beside the prompt.
         prompt, flags = prompt + cached + written, (*flags, CACHE_ADDED)
@@ -303,6 +320,7 @@ def _openai_counts(raw: Any) -> _Counts:
         completion, flags = completion + media, (*flags, MEDIA_ADDED)
     if max(prompt or 0, completion or 0) > MOST_TOKENS:
         raise _UnreadableError
+    unknown = unknown_details(raw) if isinstance(raw, dict) else ()
     return _Counts(
         input_tokens=prompt,
         output_tokens=completion,
@@ -310,8 +328,9 @@ def _openai_counts(raw: Any) -> _Counts:
         written=written,
         written_1h=written_1h,
         reasoning=reasoning,
-        tool_calls=_tool_calls(_field(raw, "server_tool_use")),
-        flags=flags,
+        tool_calls=_tool_calls(_field(raw, "server_tool_use"), raw),
+        flags=flags if not unknown else (*flags, UNKNOWN_DETAIL),
+        unknown=unknown,
         media=read | made,
     )
 
@@ -343,11 +362,14 @@ def _output_media(details: Any) -> dict[str, int]:
     return {field: count for name, field in _ANSWERED.items() if (count := _count(details, name))}
 
 
-def _tool_calls(told: Any) -> tuple[tuple[str, int], ...]:
-    """Return calls by tool from Anthropic's counts, such as `web_search_requests`. Raises _UnreadableError."""
+def _tool_calls(told: Any, usage: Any) -> tuple[tuple[str, int], ...]:
+    """Return calls by tool from Anthropic's counts, such as `web_search_requests`, or from a count that is named after what
+    was searched. Raises _UnreadableError.
+    """
     if told is None:
-        return ()
-    inner = told if isinstance(told, dict) else getattr(told, "__dict__", {})
+        beside = ((tool, _count(usage, name)) for name, tool in TOOL_CALLS.items())
+        return tuple((tool, count) for tool, count in beside if count)
+    inner = told if isinstance(told, dict) else {}
     names = sorted(name for name in inner if isinstance(name, str) and name.endswith(_REQUESTS))[:_MOST_TOOLS]
     counts = ((name.removesuffix(_REQUESTS)[:_MOST_TOOL_CHARACTERS], _count(inner, name)) for name in names)
     return tuple((name, count) for name, count in counts if count)
@@ -387,7 +409,7 @@ def _cache_writes(kept: Any, *totals: int | None) -> tuple[int, int]:
 def _inner_object(raw: Any, name: str) -> Any:
     """Return an inner object, or None if absent. Raises _UnreadableError for anything else."""
     value = _field(raw, name)
-    if value is None or isinstance(value, dict) or hasattr(value, "__dict__") or isinstance(value, msgspec.Struct):
+    if value is None or isinstance(value, dict):
         return value
     raise _UnreadableError
 
@@ -414,9 +436,7 @@ _MOST_DIGITS: Final = 20
 
 
 def _field(raw: Any, name: str) -> Any:
-    if raw is None:
-        return None
-    return raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
+    return raw.get(name) if isinstance(raw, dict) else None
 
 
 def _first(*counts: int | None) -> int:

@@ -26,6 +26,7 @@ from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
 from gateway.wiring.metrics import AllMetrics
+from gateway.wiring.overruns import exchange_with_other_hosts
 from gateway.wiring.pipeline import (
     hedging,
     open_prefix_tracker,
@@ -144,6 +145,8 @@ class ProcessPipeline:
             shares=self._serves_callers,
             shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
         )
+        if gate.link is not None:
+            exchange_with_other_hosts(gate.link, self.overruns, stack)
         self.dispatcher = Dispatcher(
             upstream=upstreams,
             breakers=self.breakers,

@@ -113,16 +113,14 @@ def wire_usage(usage: dict[str, Any]) -> WireUsage | None:
     if prompt is None:
         return None
     completion = _first(usage, "completion_tokens", "output_tokens")
-    total = usage.get("total_tokens")
-    return WireUsage(
-        prompt_tokens=prompt,
-        completion_tokens=0 if completion is None else completion,
-        total_tokens=total,
-        prompt_tokens_details=_first(usage, "prompt_tokens_details", "input_tokens_details", "input_token_details"),
-        completion_tokens_details=_first(
+    return usage | {
+        "prompt_tokens": prompt,
+        "completion_tokens": 0 if completion is None else completion,
+        "prompt_tokens_details": _first(usage, "prompt_tokens_details", "input_tokens_details", "input_token_details"),
+        "completion_tokens_details": _first(
             usage, "completion_tokens_details", "output_tokens_details", "output_token_details"
         ),
-    )
+    }
 
 
 def _first(usage: dict[str, Any], *names: str) -> Any:

@@ -114,14 +114,13 @@ def _usage_of_response(response: _Response) -> WireUsage | None:
         for item in response.output or ()
         if isinstance(item, dict) and _is_run_by_provider(item.get("type"))
     )
-    return WireUsage(
-        prompt_tokens=usage.get("input_tokens"),
-        completion_tokens=usage.get("output_tokens"),
-        total_tokens=usage.get("total_tokens"),
-        prompt_tokens_details=usage.get("input_tokens_details"),
-        completion_tokens_details=usage.get("output_tokens_details"),
-        server_tool_use=dict(calls) or None,
-    )
+    return usage | {
+        "prompt_tokens": usage.get("input_tokens"),
+        "completion_tokens": usage.get("output_tokens"),
+        "prompt_tokens_details": usage.get("input_tokens_details"),
+        "completion_tokens_details": usage.get("output_tokens_details"),
+        "server_tool_use": dict(calls) or None,
+    }
 
 
 _RUN_BY_CALLERS: Final = frozenset(
@@ -208,17 +207,13 @@ class MessagesUsage:
         counted = all(type(each) is int for each in parts) and "input_tokens" in usage
         read, output = usage.get("cache_read_input_tokens"), usage.get("output_tokens_details")
         thought = output.get("thinking_tokens") if isinstance(output, dict) else None
-        return WireUsage(
+        return usage | {
             # What is no number stays as it came, for whoever judges reports.
-            prompt_tokens=sum(parts) if counted else usage.get("input_tokens"),
-            completion_tokens=usage.get("output_tokens"),
-            prompt_tokens_details=None if read is None else {"cached_tokens": read},
-            completion_tokens_details=None if thought is None else {"reasoning_tokens": thought},
-            cache_creation_input_tokens=usage.get("cache_creation_input_tokens"),
-            cache_read_input_tokens=read,
-            cache_creation=usage.get("cache_creation"),
-            server_tool_use=usage.get("server_tool_use"),
-        )
+            "prompt_tokens": sum(parts) if counted else usage.get("input_tokens"),
+            "completion_tokens": usage.get("output_tokens"),
+            "prompt_tokens_details": None if read is None else {"cached_tokens": read},
+            "completion_tokens_details": None if thought is None else {"reasoning_tokens": thought},
+        }
 
 
 _INPUTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

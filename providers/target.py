@@ -7,6 +7,7 @@ import msgspec
 
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import Comparator
+from cost.told_cost import ToldCost
 
 Tier = Literal["interactive", "batch"]
 Capability = Literal[
@@ -64,6 +65,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     priority_scheduling: bool = False
     """The engine schedules requests of lower `priority` values first."""
     cache_isolation: CacheIsolation = "none"
+    told_cost: ToldCost | None = None
+    """Where the provider's usage tells what the request costs; None where it does not, or is not trusted to."""
     speaks_messages: bool = False
     """True for a model of Anthropic's own API, which is called without litellm, whatever wire a request came by; what only
     litellm's options can say is called through it. Follows from the fields above.

@@ -149,20 +149,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The thoughts behind the assistant's messages, by their number among its own, for targets that take them."""
 
 
-class WireUsage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object as sent; every figure is untrusted until `cost.usage` has normalised it."""
-
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    total_tokens: Any = None
-    prompt_tokens_details: Any = None
-    completion_tokens_details: Any = None
-    cache_creation_input_tokens: Any = None
-    cache_read_input_tokens: Any = None
-    cache_creation: Any = None
-    server_tool_use: Any = None
-    """Anthropic's: how often each tool was called that the provider runs."""
-
+WireUsage = dict[str, Any]
+"""Usage object as sent, in chat's names; every figure is untrusted until `cost.usage` has normalised it."""
 
 EVENTS_TYPE: Final = "text/event-stream"
 
@@ -340,7 +328,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
-    usage = reply.usage if isinstance(reply.usage, WireUsage) else None
+    usage = reply.usage if isinstance(reply.usage, dict) else None
     choices = reply.choices
     served = reply.service_tier
     tier = served if type(served) is str else None
@@ -415,12 +403,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     usage = reply.usage if isinstance(reply.usage, dict) else {}
     total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
     # Nothing is generated, and most hosts do not say so; some tell the total alone.
-    told = WireUsage(
-        prompt_tokens=total if prompt is None else prompt,
-        completion_tokens=0,
-        total_tokens=total,
-        prompt_tokens_details=usage.get("prompt_tokens_details"),
-    )
+    told = usage | {"prompt_tokens": total if prompt is None else prompt, "completion_tokens": 0}
     return Event(payload, False, len(reply.data or ()), 0, told if reply.usage is not None else None, True)
 
 
@@ -525,15 +508,21 @@ def _parts_chars(content: Any) -> int:
 
 def _non_content_chars(part: _Delta) -> int:
     """Return characters generated beside the content: refusals, reasoning, tool calls and what is spoken."""
-    texts = (part.refusal, part.reasoning_content or part.reasoning)
-    chars = sum(len(text) for text in texts if isinstance(text, str))
-    if not texts[1] and isinstance(part.reasoning_details, list):
-        details = [each for each in part.reasoning_details if isinstance(each, dict)]
-        chars += sum(len(each["text"]) for each in details if isinstance(each.get("text"), str))
+    reasoning = part.reasoning_content or part.reasoning
+    chars = sum(len(text) for text in (part.refusal, reasoning) if isinstance(text, str))
+    if not reasoning:
+        # Where both are sent, they say the same.
+        chars += _details_chars(part.reasoning_details)
     chars += sum(_function_chars(call.function) for call in part.tool_calls or ())
     if isinstance(part.audio, dict) and isinstance(spoken := part.audio.get("transcript"), str):
         chars += len(spoken)
     return chars + _function_chars(part.function_call)
+
+
+def _details_chars(details: Any) -> int:
+    """Return characters of reasoning as OpenRouter details it: texts and summaries, and no encrypted data."""
+    parts = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    return sum(len(text) for part in parts for text in (part.get("text"), part.get("summary")) if isinstance(text, str))
 
 
 def _function_chars(function: _Function | None) -> int:

@@ -14,6 +14,7 @@ from classifier.prediction import Classifier
 from cost.errors import BudgetExceeded
 from providers.breaker import Breakers
 from providers.token_counts import TokenCounter
+from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
@@ -263,6 +264,10 @@ class RequestPipeline:
             fleet = () if target is None else self._breakers.available(target, caller.scope)
             found = await counted(self._counter, parsed, target, fleet, context.request_id)
             await context.reply.whole(200, wire.count(found.tokens), found.headers)
+
+    def is_bounded(self, caller: Caller, request: ChatRequest) -> bool:
+        """Return True where a hard budget holds the most that the request may cost."""
+        return self._admission.is_bounded(caller, request)
 
     def plan(
         self,

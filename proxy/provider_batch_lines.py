@@ -32,7 +32,7 @@ from proxy.http.in_memory import InMemoryExchange
 from proxy.parse.headers import read_headers
 from proxy.parse.wires.wire import Wire
 from proxy.pipeline import RequestPipeline
-from proxy.plan.route_plan import Candidate, likely_most_nanousd, most_nanousd
+from proxy.plan.route_plan import Candidate, likely_most_nanousd, likely_nanousd, most_nanousd
 from proxy.plan.routed_request import RoutedRequest
 from proxy.relay.relay import EndedStream, relay_answer
 
@@ -60,10 +60,10 @@ class PipelineOffers:
         self._breakers = Breakers(BreakerConfig(), clock)
 
     async def offers(self, asked: LineRequest, *, flex: bool) -> Offers:
-        """Return the cost of one request by each way, as it would be planned now. Raises a Refused for a request that
-        cannot be asked.
+        """Return the cost of one request by each way, as it would be planned now, with its bounds where a hard budget holds
+        them. Raises a Refused for a request that cannot be asked.
         """
-        _, _, routed = await self._planned(asked)
+        _, _, routed = await self._planned(asked, to_be_held=True)
         costs: dict[OptionName, int | None] = {}
         handed: tuple[Candidate, Deployment] | None = None
         for candidate in routed.plan.candidates:
@@ -94,7 +94,8 @@ class PipelineOffers:
         """Return the answer of a line from the provider's result, with the entry that closes its reservation, at the
         price of a batch. Raises a Refused or an UpstreamError where no answer can be made of it.
         """
-        context, exchange, routed = await self._planned(asked)
+        # Whatever its target did meanwhile: the answer is there, and paid.
+        context, exchange, routed = await self._planned(asked, to_be_held=False)
         candidate, deployment = _as_reserved(routed, reserve)
         attempt, books = await self._reserved(routed, candidate, deployment, reserve.boot_id)
         event = _event(routed, deployment, body)
@@ -107,7 +108,9 @@ class PipelineOffers:
         await relay_answer(context, Committed(attempt, EndedStream(), [event]), None)
         return answered(context, exchange), _marked(books.entries[-1])
 
-    async def _planned(self, asked: LineRequest) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
+    async def _planned(
+        self, asked: LineRequest, *, to_be_held: bool
+    ) -> tuple[RequestContext, InMemoryExchange, RoutedRequest]:
         pipeline, caller = self._pipeline, asked.caller
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, self._wire_of(asked.endpoint), exchange, self._clock, pipeline.config)
@@ -123,6 +126,7 @@ class PipelineOffers:
             understood=context.understood,
         )
         context.keeper = parsed.keeper
+        context.bounded = to_be_held and pipeline.is_bounded(caller, parsed.request)
         routed = pipeline.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)
 
@@ -189,7 +193,7 @@ def _note(costs: dict[OptionName, int | None], way: OptionName, cost_nanousd: in
 
 
 def _expected(price: Price, routed: RoutedRequest, candidate: Candidate) -> int:
-    return price.tokens_nanousd(routed.facts.input_tokens, candidate.output_tokens)
+    return likely_nanousd(price, routed.facts, routed.facts.input_tokens, candidate.output_tokens)
 
 
 def _at_batch_price(candidate: Candidate, routed: RoutedRequest) -> Candidate:

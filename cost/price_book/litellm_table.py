@@ -31,7 +31,18 @@ import msgspec
 from cost.errors import PriceTableMissing, UnknownPrice
 from cost.meters import METERS, fill_uncached
 from cost.price_book.shipped_table import PATH, read_shipped, reduced
-from cost.prices import MOST_UNIT_USD, MOST_USD_PER_MILLION, LongPrompt, Price, Unit, UnitPrice, nanousd, unit_price
+from cost.prices import (
+    MOST_UNIT_USD,
+    MOST_USD_PER_MILLION,
+    SIZED_SEARCHES,
+    WEB_SEARCH,
+    LongPrompt,
+    Price,
+    Unit,
+    UnitPrice,
+    nanousd,
+    unit_price,
+)
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_ROWS: Final = 100_000
@@ -236,9 +247,14 @@ def _price(row: Row, version: str) -> Price | None:
 
 def _tool_calls(row: Row) -> tuple[tuple[str, int], ...]:
     told = row.get("search_context_cost_per_query")
-    figures = {_positive(each) for each in told.values()} if isinstance(told, dict) else set()
-    figure = figures.pop() if len(figures) == 1 else None
-    return () if figure is None else (("web_search", nanousd(figure.quantize(_NANO, ROUND_HALF_UP))),)
+    found = {
+        size: nanousd(figure.quantize(_NANO, ROUND_HALF_UP))
+        for size in SIZED_SEARCHES
+        if isinstance(told, dict) and (figure := _positive(told.get(f"search_context_size_{size}"))) is not None
+    }
+    if len(set(found.values())) == 1:
+        return ((WEB_SEARCH, next(iter(found.values()))),)
+    return tuple(sorted((SIZED_SEARCHES[size], price) for size, price in found.items()))
 
 
 def _of_units(version: str, units: tuple[UnitPrice, ...]) -> Price:

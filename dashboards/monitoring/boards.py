@@ -186,6 +186,8 @@ MONEY: Final = Board(
                     f"/ {_rate('weighbridge_baseline_usd_total', _TEAM, 'team')}"), "{{team}}", width=12),
             Panel("Unpriced answers", "Their cost is unknown; they are in no sum. Enter a price.", "reqps",
                   _rate("weighbridge_unpriced_requests_total", _TEAM, "target"), "{{target}}", width=12, limit=0.000001),
+            Panel("Counts without a meter", "What providers count and the price book does not know; the log names it.", "short",
+                  f"3600 * {_rate('weighbridge_unknown_usage_details_total', '', 'target')}", "{{target}}", width=12, limit=0.000001),
             Panel("Disputed an hour", "What providers told beyond the possible. It is not booked: ask them.", "currencyUSD",
                   f"3600 * {_rate('weighbridge_disputed_usd_total', '', 'target')}", "{{target}}", width=12, limit=0.000001),
         ],

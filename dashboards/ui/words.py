@@ -113,7 +113,10 @@ _MARGINS: Final[Mapping[str, str]] = {
 _FLAGS: Final[Mapping[str, str]] = {
     "absurd_usage": "the upstream's token counts could not be read, so ours are booked",
     "usage_disputed": "the upstream told more than is possible; what is possible is booked, and the rest is disputed",
+    "usage_detail_unknown": "the upstream counted something that has no price of its own here; the log names it",
+    "told_cost_differs": "the provider told another cost than our prices come to, and its own is booked",
     "usage_zero": "the upstream counted nothing although there was text, so our count is booked",
+    "prompt_undertold": "the upstream counted fewer tokens than the prompt's text can have; booked as told",
     "cache_added": "cached tokens were reported beside the prompt and are added to it",
     "cut_at_bound": "the answer became longer than a hard budget holds, and was cut",
     "usage_missing": "the upstream did not say how many tokens it used, so our count is booked",

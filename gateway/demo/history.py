@@ -348,7 +348,7 @@ class _HistoryWriter:
         self.clock.pass_s(first_s)
         attempt.observe([Event(payload=b"{}", token=True, choices=1, text_chars=4, usage=None, finished=False)])
         attempt.healthy()
-        self.clock.pass_s(usage.completion_tokens * pace.each_s * slower)
+        self.clock.pass_s(usage["completion_tokens"] * pace.each_s * slower)
         ending: Ending = "caller_gone" if attempt.routed.request.stream and rng.random() < _HANG_UPS else "ok"
         if ending == "caller_gone":
             attempt.close(ending, status=CALLER_GONE)

@@ -217,14 +217,23 @@ def chat_of_message(message: bytes, deployment: Deployment) -> bytes:
 
 def chat_usage(usage: WireUsage) -> dict[str, Any]:
     """Return chat's usage object: tokens read from and written to a cache are within the prompt's tokens."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    told = {name: value for name in _USAGE_NAMES if (value := getattr(usage, name)) is not None}
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    told = {name: value for name in _USAGE_NAMES if (value := usage.get(name)) is not None}
     if type(prompt) is int and type(completion) is int:
         told["total_tokens"] = prompt + completion
     return told
 
 
-_USAGE_NAMES: Final = tuple(field.name for field in msgspec.structs.fields(WireUsage))
+_USAGE_NAMES: Final = (
+    "prompt_tokens",
+    "completion_tokens",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation",
+    "server_tool_use",
+)
 
 
 def _head(message: _Message, kind: str) -> dict[str, Any]:

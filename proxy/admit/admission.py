@@ -95,6 +95,13 @@ class AdmissionControl:
             raise known.exceeded
         return BudgetLook(known.downgrade and request.model != AUTO and is_replaceable(request), known.hard)
 
+    def is_bounded(self, caller: Caller, request: ChatRequest) -> bool:
+        """Return True where a hard budget holds the most that the request may cost, or is spent."""
+        if self._budgets is None:
+            return False
+        known = self._budgets.check(caller.organisation_id, caller.team_id, caller.key_id, request.tag)
+        return known.hard or known.exceeded is not None
+
     async def replays(
         self,
         key: str,

@@ -37,7 +37,9 @@ from proxy.dispatch.attempt_cost import (
     broken_bound,
     flagged,
     money_of,
+    most_written,
     outgrows_bound,
+    outgrows_unread,
     usage_of,
     whole_usage,
 )
@@ -56,6 +58,9 @@ _CAUSED_BY_NOBODY: Final = (ConnectFailed, ReplicaSilent)
 """Failures that no request can have caused."""
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
+
+_LARGE_EVENT: Final = 65_536
+"""Most bytes that are counted of an event without text."""
 
 _TIMER_SLACK_S: Final = 0.001
 """Tolerance for a timer that fires slightly before its time."""
@@ -155,6 +160,8 @@ class Attempt:
         "started_at",
         "token_events",
         "units",
+        "unread_bytes",
+        "unread_events",
         "unused",
         "wire_usage",
     )
@@ -189,6 +196,9 @@ class Attempt:
         self.last_token_at: float | None = None
         self.token_events = 0
         self.chars = 0
+        self.unread_events = 0
+        self.unread_bytes = 0
+        """Events that said nothing which is read as text, and their bytes."""
         self.wire_usage: WireUsage | None = None
         self.cached_before: int | None = None
         """Tokens of the prompt that were cached before it was read ahead for this attempt; None where it was not."""
@@ -236,11 +246,7 @@ class Attempt:
         if self.retained is not None:
             self.retained.add(events)
         for event in events:
-            if event.token:
-                self.token_events += 1 if event.run is None else event.run.tokens
-                self.chars += event.text_chars
-                # An earlier report no longer covers everything.
-                self._stale = True
+            self._count_text(event)
             if event.usage is not None:
                 self.wire_usage = event.usage
                 request = self.routed.request
@@ -257,6 +263,17 @@ class Attempt:
             if self.first_token_at is None:
                 self.first_token_at = self.last_token_at
 
+    def _count_text(self, event: Event) -> None:
+        if event.token:
+            self.token_events += 1 if event.run is None else event.run.tokens
+            self.chars += event.text_chars
+            # An earlier report no longer covers everything.
+            self._stale = True
+        if not event.text_chars:
+            self.unread_events += 1
+            # A picture that nobody asked for is one large event; an answer in disguise is many.
+            self.unread_bytes += min(max(len(event.payload), len(event.native)), _LARGE_EVENT)
+
     @property
     def kept(self) -> list[bytes]:
         """The payloads that were retained; empty when none were wanted, or they exceeded `routed.keep_bytes`."""
@@ -266,7 +283,18 @@ class Attempt:
     def outgrew(self) -> bool:
         """True once its stream is longer than what a hard budget holds for it."""
         routed = self.routed
-        return routed.facts.bounded and outgrows_bound(self.candidate.target, routed, self.token_events, self.chars)
+        if not routed.facts.bounded:
+            return False
+        return self._outgrew_unread or outgrows_bound(self.candidate.target, routed, self.token_events, self.chars)
+
+    @property
+    def said_nothing(self) -> bool:
+        """True once its stream is longer than that before its first token."""
+        return not (self.token_events or self.finished) and self.outgrew
+
+    @property
+    def _outgrew_unread(self) -> bool:
+        return outgrows_unread(self.candidate.target, self.routed, self.unread_events, self.unread_bytes)
 
     @property
     def overrun(self) -> str:
@@ -335,6 +363,7 @@ class Attempt:
             ttft_s=self.ttft_s if self.routed.request.stream else None,
             tpot_s=self._tpot_s(usage.output_tokens),
             disputed_nanousd=money.disputed_nanousd,
+            unknown=usage.unknown,
             continues=self.routed.before is not None,
         )
         self.settled = Settled(
@@ -462,16 +491,21 @@ class Attempt:
         """Return the money of the usage counted so far, cached until the next batch of events."""
         if self._counted is None:
             target = self.candidate.target
+            is_cut, token_events = not self.finished and self.outgrew, self.token_events
+            if is_cut and self._outgrew_unread:
+                token_events = max(token_events + self.unread_events, most_written(target, self.routed))
             usage = usage_of(
                 self.routed,
                 target,
                 self.wire_usage,
-                token_events=self.token_events,
+                token_events=token_events,
                 chars=self.chars,
                 # What was cut has no last report, whatever a running one told.
-                stale=self._stale or (not self.finished and self.outgrew),
+                stale=self._stale or is_cut,
                 units=self.units,
             )
+            if self.deployment.told_cost is not None and self.wire_usage is not None and not self._stale:
+                usage = replace(usage, told_nanousd=self.deployment.told_cost.nanousd(self.wire_usage))
             if self.cached_before is not None:
                 usage = replace(usage, cached_input_tokens=min(usage.cached_input_tokens, self.cached_before))
             self._counted = money_of(self.routed, target, usage, self.service_tier)

@@ -8,11 +8,23 @@ import msgspec
 from cost.meters import OUTPUT_COLUMNS, ZERO_METERS, Meters
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import NO_BASELINES, Baselines
-from cost.usage import MISSING, MOST_TOKENS, UNPRICED_CALLS, Usage, estimated, from_openai, plain_usage
+from cost.told_cost import differs, divided, possible_nanousd
+from cost.usage import (
+    COST_DIFFERS,
+    DISPUTED,
+    MISSING,
+    MOST_TOKENS,
+    UNDERTOLD,
+    UNPRICED_CALLS,
+    Usage,
+    estimated,
+    from_openai,
+    plain_usage,
+)
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, asks_for_media, is_own, longest_answer, longest_prompt
+from proxy.plan.route_plan import Facts, as_sound, asks_for_media, is_own, longest_answer, longest_prompt
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -29,6 +41,15 @@ _ECHO: Final = "an echo"
 
 _MARKS: Final = 16
 """Tokens that some engines count beside each choice of an answer: its marks of beginning and end."""
+
+_UNREAD_EVENTS: Final = 1_024
+"""Events without text that every stream may have: signs of life, one a second, for a quarter of an hour."""
+_UNREAD_EVENTS_OF_A_TOKEN: Final = 4
+_UNREAD_BYTES: Final = 262_144
+_UNREAD_BYTES_OF_A_TOKEN: Final = 64
+"""Bytes of events without text; encrypted reasoning is some eight a token, and text that is told again when it is done some fifteen."""
+_TOLD_AGAIN: Final = 4
+_LIKELIHOODS: Final = frozenset({"logprobs", "top_logprobs"})
 
 _FRAMING: Final = 256
 """Tokens of a prompt's template that are taken for no overrun; OpenAI's open models add some 70, Llama's 25."""
@@ -65,22 +86,37 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     """
     usual, asked = target.price, routed.facts.service_tier
     if usual is None:
-        return Money(usage, None, None, NO_BASELINES)
+        return _money_as_told(usage)
     price = usual if asked is None else usual.of_tier(_tier(asked, target, served_tier))
     if not price.covers(usage):
-        return Money(usage, None, None, NO_BASELINES)
+        return _money_as_told(usage)
+    if routed.facts.search and not usage.tool_calls and usage.output_tokens and not is_own(target, routed.pools):
+        # Who is asked to search on chat does so once for each answer, and nobody tells how often.
+        usage = msgspec.structs.replace(usage, tool_calls=((routed.facts.search, 1),))
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
     cost = sum(costs)
     saved = usual.cost_nanousd(usage) - cost if routed.facts.tier == "batch" else 0
     if usage.tool_calls:
         usage, costs = _with_tool_calls(usual, usage, costs)
         cost = sum(costs)
+    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
+    if usage.told_nanousd is not None:
+        told, beyond = possible_nanousd(usage.told_nanousd, cost)
+        if differs(usage.told_nanousd, cost):
+            usage = flagged(usage, (COST_DIFFERS, *((DISPUTED,) if beyond else ())))
+        # The provider's own bill has its dispute in it.
+        costs, cost, disputed = divided(told, costs), told, beyond
     whole, spent = usage, cost
     if routed.before is not None:
         # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
         whole, spent = whole_usage(routed.before.usage, usage), spent + (routed.before.cost_nanousd or 0)
-    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
     return Money(usage, costs, cost, _baselines(routed, target, whole, spent), disputed, saved)
+
+
+def _money_as_told(usage: Usage) -> Money:
+    """Return the money of a request without a price of ours: what its provider told, if it did."""
+    told = usage.told_nanousd
+    return Money(usage, None if told is None else divided(told, ZERO_METERS), told, NO_BASELINES)
 
 
 def _disputed_nanousd(price: Price, usage: Usage, *, batch: bool) -> int:
@@ -160,6 +196,35 @@ def outgrows_bound(target: Target, routed: RoutedRequest, token_events: int, cha
     )
 
 
+def outgrows_unread(target: Target, routed: RoutedRequest, events: int, size: int) -> bool:
+    """Return whether a stream under a hard budget has more than its answer can need in events that say nothing which is read as text:
+    signatures, encrypted reasoning, fields that nobody knows, empty deltas. `size` is their bytes.
+
+    An event is a token that a parser keeps back, or a sign of life. Pictures, sound and lists of likelihoods take any number of bytes, and
+    so do the results of tools that a provider runs.
+    """
+    facts = routed.facts
+    longest = longest_answer(target, facts)
+    if longest is None or not routed.request.stream:
+        return False
+    most = (longest + _MARKS) * facts.choices
+    if events > _UNREAD_EVENTS_OF_A_TOKEN * most + _UNREAD_EVENTS:
+        return True
+    # Some dialects tell the request in their first events.
+    is_over = size > _UNREAD_BYTES_OF_A_TOKEN * most + _UNREAD_BYTES + _TOLD_AGAIN * (facts.most_input_tokens or 0)
+    return (
+        is_over
+        and facts.dialect is None
+        and not asks_for_media(facts)
+        and _LIKELIHOODS.isdisjoint(routed.request.fields)
+    )
+
+
+def most_written(target: Target, routed: RoutedRequest) -> int:
+    """Return the most tokens of an answer that a hard budget holds; 0 where it holds none."""
+    return (longest_answer(target, routed.facts) or 0) * routed.facts.choices
+
+
 def _is_longer(longest: int, facts: Facts, token_events: int, chars: int) -> bool:
     """Return whether an answer surely has more than so many tokens for each choice.
 
@@ -202,17 +267,14 @@ def usage_of(
     if wire is not None and not stale:
         plain = plain_usage(wire, max_input_tokens=most, max_output_tokens=most_output)
         if plain is not None and plain.output_tokens >= least_output:
-            return plain
+            return _doubted(plain, facts)
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
     asked = facts.max_output_tokens
     if asked is not None and (is_echo or not _is_longer(asked, facts, token_events, chars)):
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, asked * facts.choices)
     guess = estimated(input_tokens=facts.input_tokens, output_tokens=max(token_events, by_chars))
-    if "audio" in facts.media:
-        guess = msgspec.structs.replace(guess, audio_input_tokens=guess.input_tokens)
-    if asks_for_media(facts):
-        guess = msgspec.structs.replace(guess, audio_output_tokens=guess.output_tokens)
+    guess = as_sound(guess, facts)
     if wire is None:
         return msgspec.structs.replace(guess, flags=(MISSING,))
     told = from_openai(
@@ -225,7 +287,13 @@ def usage_of(
     )
     if stale and told.source == "upstream" and guess.output_tokens > told.output_tokens:
         return msgspec.structs.replace(told, output_tokens=guess.output_tokens, source="estimated")
-    return told
+    return _doubted(told, facts)
+
+
+def _doubted(usage: Usage, facts: Facts) -> Usage:
+    """Return the usage, flagged where its prompt is told to have fewer tokens than text can have; of media nothing is sure."""
+    is_possible = facts.media or usage.input_tokens * _LONGEST_TOKEN >= facts.input_tokens * _CHARS_PER_TOKEN
+    return usage if is_possible else flagged(usage, (UNDERTOLD,))
 
 
 def flagged(usage: Usage, flags: tuple[str, ...]) -> Usage:

@@ -504,6 +504,11 @@ async def first_token(stream: UpstreamStream, attempt: Attempt) -> list[Event]:
             break
         attempt.observe(batch)
         events += batch
+        if attempt.said_nothing:
+            raise MalformedReply(
+                "The model went on after the answer's limit, which a hard budget holds, and said nothing.",
+                deployment_id=attempt.deployment.deployment_id,
+            )
     return events
 
 

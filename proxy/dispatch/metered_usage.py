@@ -6,6 +6,7 @@ import msgspec
 
 from cost.prices import Price
 from cost.usage import DISPUTED, MISSING, Usage, estimated, from_openai
+from cost.usage_names import COMPLETION_DETAILS
 from providers.target import Target
 from providers.wire import ChatRequest, Operation, UsedUnits, WireUsage
 from proxy.plan.route_plan import longest_answer
@@ -72,7 +73,7 @@ def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_
     if wire is None:
         return msgspec.structs.replace(guess, flags=_MISSING)
     told = from_openai(wire, estimate=guess, max_input_tokens=most_input, max_output_tokens=most_output)
-    if routed.request.operation == "images" and wire.completion_tokens_details is None:
+    if routed.request.operation == "images" and wire.get(COMPLETION_DETAILS) is None:
         # Pictures are all that it makes, and most hosts do not say so.
         return msgspec.structs.replace(told, image_output_tokens=told.output_tokens - told.reasoning_tokens)
     return told

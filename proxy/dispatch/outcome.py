@@ -72,6 +72,8 @@ class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds an output token after the first; None with fewer than two, and for an answer in one piece."""
     disputed_nanousd: int = 0
     """What its upstream told beyond the possible, in nano-dollars."""
+    unknown: tuple[str, ...] = ()
+    """Names of counts in its usage that no meter is known for."""
     continues: bool = False
     """True for an attempt that continued an answer which had broken off at another replica."""
 

@@ -11,7 +11,7 @@ from classifier.prediction import Prompt
 from classifier.tokens import estimate_tokens
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.meters import MEDIA, NO_MEDIA, Media
-from cost.prices import SERVICE_TIERS, ServiceTier
+from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
 from providers.target import Capability, Tier
@@ -660,6 +660,18 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
     pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
+
+
+def search_asked(options: msgspec.Raw) -> str:
+    """Return the search that `web_search_options` asks for, as prices name it; empty for null."""
+    try:
+        asked = msgspec.json.decode(options)
+    except msgspec.DecodeError:
+        return ""
+    if not isinstance(asked, dict):
+        return ""
+    # OpenAI's default.
+    return SIZED_SEARCHES.get(str(asked.get("search_context_size")), SIZED_SEARCHES["medium"])
 
 
 def media_of(request: ChatRequest) -> Media:

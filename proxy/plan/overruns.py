@@ -9,7 +9,7 @@ import msgspec
 _LOG: Final = logging.getLogger(__name__)
 _SET_ASIDE_S: Final = 86_400.0
 """An engine is mended by its operators, of which nothing is told here: a day later it is asked again."""
-_MOST: Final = 1_000
+MOST_OVERRUNS: Final = 1_000
 """Targets remembered; names below a wildcard are as many as callers think of."""
 
 
@@ -65,7 +65,7 @@ class Overruns:
         return {target_id: overrun.found for target_id, overrun in self.known.items()}
 
     def _keep(self, target_id: str, overrun: Overrun) -> None:
-        if target_id not in self._found and len(self._found) >= _MOST:
+        if target_id not in self._found and len(self._found) >= MOST_OVERRUNS:
             del self._found[next(iter(self._found))]
         self._found[target_id] = overrun
 

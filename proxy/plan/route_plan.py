@@ -22,6 +22,7 @@ from classifier.prediction import Prediction, TargetPrediction
 from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
+from cost.usage import Usage
 from providers.breaker import Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.errors import UpstreamRateLimited
@@ -203,6 +204,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters sent that an answer must do justice to, such as `n`: targets that cannot take them are not
     asked.
     """
+    search: str = ""
+    """The search that the caller asks the provider for (`web_search_options`), as prices of tool calls name it."""
     unit: str = ""
     """The unit that the request uses beside tokens. Its expected amount and its most, in thousandths, follow, as in
     `ChatRequest`.
@@ -1068,7 +1071,24 @@ def _expected(
     cached = 0
     if sticky is not None and sticky.target_id == target.target_id:
         cached = min(sticky.cached_tokens, input_tokens)
-    return output_tokens, price.tokens_nanousd(input_tokens, output_tokens, cached)
+    return output_tokens, likely_nanousd(price, facts, input_tokens, output_tokens, cached)
+
+
+def likely_nanousd(price: Price, facts: Facts, input_tokens: int, output_tokens: int, cached: int = 0) -> int:
+    """Return the cost in nano-dollars of so many tokens, of which `cached` came from a cache, at the meters that they fall under."""
+    if "audio" not in facts.media and not asks_for_media(facts):
+        return price.tokens_nanousd(input_tokens, output_tokens, cached)
+    used = Usage(input_tokens=input_tokens, cached_input_tokens=cached, output_tokens=output_tokens)
+    return price.cost_nanousd(as_sound(used, facts))
+
+
+def as_sound(usage: Usage, facts: Facts) -> Usage:
+    """Return a usage of our own count with the tokens as sound that are likely to be: all of a prompt that has some, and all of an
+    answer that is asked for as such.
+    """
+    if "audio" in facts.media:
+        usage = msgspec.structs.replace(usage, audio_input_tokens=usage.input_tokens - usage.cached_input_tokens)
+    return msgspec.structs.replace(usage, audio_output_tokens=usage.output_tokens) if asks_for_media(facts) else usage
 
 
 def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
@@ -1083,6 +1103,8 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
         return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
+    if facts.search:
+        bound += _search_nanousd(target, facts)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
@@ -1099,7 +1121,18 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     if price is None:
         return None
     most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
+    if facts.search:
+        most += _MOST_SEARCHES * _search_nanousd(target, facts)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
+
+
+def _search_nanousd(target: Target, facts: Facts) -> int:
+    """Return the price of one search; searches cost the same in each service tier."""
+    return 0 if target.price is None else target.price.call_nanousd(facts.search) or 0
+
+
+_MOST_SEARCHES: Final = 10
+"""Searches in one answer: those that Claude is allowed to make for the largest `search_context_size`; others make one."""
 
 
 def longest_prompt(target: Target, facts: Facts) -> int:

@@ -23,6 +23,7 @@ from proxy.parse.chat_request import (
     most_input_tokens,
     needs,
     opening_tokens,
+    search_asked,
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
@@ -91,6 +92,8 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
+    if (search := request.fields.get("web_search_options")) is not None:
+        facts = replace(facts, search=search_asked(search))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:

@@ -9,6 +9,7 @@ from proxy.plan.overruns import Overruns
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import Affinity
 from proxy.settle.outcome_reports import Reports, answered_by, error_code_of, observe_latency
+from proxy.settle.unknown_details import UnknownDetails
 from proxy.shared.target_latency import LatencyTracker
 
 
@@ -20,6 +21,7 @@ class Settlement:
     ) -> None:
         self._affinity = affinity
         self._overruns = overruns
+        self._unknown_details = UnknownDetails()
         self._latency = latency
         self._reports = reports
 
@@ -35,6 +37,7 @@ class Settlement:
         for attempt in context.attempts:
             if found := attempt.overrun:
                 self._overruns.record(attempt.candidate.target.target_id, found)
+            self._unknown_details.look_at(attempt)
         if self._latency is not None:
             observe_latency(self._latency, context.attempts)
         # A failed answer may not be cached at its target, and for vectors nothing is gained by staying there.

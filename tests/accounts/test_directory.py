@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.directory import Directory
 from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
+from accounts.key_lookups import KEYS_OF_A_QUERY, KeyLookups
 from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.store import AccountStore, StoredKey
 
@@ -57,9 +58,9 @@ class ScriptedKeys:
         moment = datetime(2026, 1, 1, tzinfo=UTC)
         self.keys[minted.digest] = msgspec.structs.replace(self.keys[minted.digest], revoked_at=moment)
 
-    async def find_key(self, digest: str) -> StoredKey | None:
+    async def find_keys(self, digests: list[str]) -> list[StoredKey | None]:
         self.lookups += 1
-        found = self.keys.get(digest)
+        found = [self.keys.get(digest) for digest in digests]
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
@@ -81,7 +82,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def directory(keys: ScriptedKeys, clock: Clock) -> Directory:
-    return Directory(keys, [NEW, OLD], clock, wall_clock=clock, max_entries=100, max_lookups=8, lookup_timeout_s=0.05)
+    return Directory(keys, [NEW, OLD], clock, wall_clock=clock, max_entries=100, max_waiting=40, lookup_timeout_s=0.05)
 
 
 async def test_a_keys_role_reaches_its_caller(keys: ScriptedKeys, clock: Clock) -> None:
@@ -128,8 +129,8 @@ async def test_freshness_counts_from_the_question(directory: Directory, keys: Sc
     minted = keys.add()
     keys.gate.clear()
     waiting = asyncio.create_task(directory.authenticate(minted.plaintext))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    assert keys.lookups == 1
     clock.now += 1.5
     keys.gate.set()
     await waiting
@@ -176,11 +177,11 @@ async def test_unknown_keys_are_remembered_for_a_moment(directory: Directory, ke
     for _ in range(3):
         with pytest.raises(UnknownKey):
             await directory.authenticate(unknown)
-    assert keys.lookups == 2  # One for each pepper.
+    assert keys.lookups == 1
     clock.now += 1.1
     with pytest.raises(UnknownKey):
         await directory.authenticate(unknown)
-    assert keys.lookups == 4
+    assert keys.lookups == 2
 
 
 async def test_one_lookup_serves_all_who_wait(directory: Directory, keys: ScriptedKeys) -> None:
@@ -281,21 +282,78 @@ async def test_its_memories_are_bounded(directory: Directory, keys: ScriptedKeys
     assert directory.lookup_fresh(minted[-1].plaintext) is not None
 
 
-async def test_lookups_at_once_are_bounded(directory: Directory, keys: ScriptedKeys) -> None:
-    """More keys than may be looked up at once are told to come again, not queued without end."""
+async def test_new_keys_share_a_query(directory: Directory, keys: ScriptedKeys) -> None:
+    """Those that come at once are asked for at once, those that come meanwhile with the next query, and each gets its own answer."""
+    minted = [keys.add(pepper) for pepper in (NEW, OLD) * 10]
     keys.gate.clear()
-    waiting = [asyncio.create_task(directory.authenticate(keys.add().plaintext)) for _ in range(9)]
+    waiting = [asyncio.create_task(directory.authenticate(each.plaintext)) for each in minted]
+    stranger = asyncio.create_task(directory.authenticate(mint_key(NEW).plaintext))
+    await asyncio.sleep(0.01)
+    keys.gate.set()
+    assert [caller.key_id for caller in await asyncio.gather(*waiting)] == [each.key_id for each in minted]
+    with pytest.raises(UnknownKey):
+        await stranger
+    assert keys.lookups == 1
+
+
+async def test_a_query_has_a_most(clock: Clock) -> None:
+    """However many wait, no query asks for more digests than so many, and few run at once; whoever gave up is not asked for."""
+    asked: list[int] = []
+    running, most_running = 0, 0
+
+    class Store:
+        async def find_keys(self, digests: list[str]) -> list[StoredKey | None]:
+            nonlocal running, most_running
+            asked.append(len(digests))
+            running += 1
+            most_running = max(most_running, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            return [None] * len(digests)
+
+    directory = Directory(Store(), [NEW, OLD], clock)
+    waiting = [asyncio.create_task(directory.authenticate(mint_key(NEW).plaintext)) for _ in range(2_000)]
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {UnknownKey}
+    assert (max(asked), sum(asked)) == (KEYS_OF_A_QUERY, 2 * 2_000)
+    assert most_running == 4
+
+
+async def test_a_query_that_hangs_holds_up_only_its_own(keys: ScriptedKeys, clock: Clock) -> None:
+    """While one connection says nothing, new keys go with other queries; its own are told in the end that nobody knows."""
+    hung = asyncio.Event()
+
+    class Store:
+        async def find_keys(self, digests: list[str]) -> list[StoredKey | None]:
+            if digests == ["hangs"]:
+                await hung.wait()
+            return await keys.find_keys(digests)
+
+    lookups, minted = KeyLookups(Store(), clock, patience_s=0.2), keys.add()
+    hanging = asyncio.create_task(lookups.find(["hangs"]))
+    await asyncio.sleep(0.01)
+    for _ in range(10):
+        assert (await lookups.find([minted.digest])).key == keys.keys[minted.digest]
+    assert not hanging.done()
+    with pytest.raises(TimeoutError):
+        await hanging
+
+
+async def test_lookups_at_once_are_bounded(directory: Directory, keys: ScriptedKeys) -> None:
+    """More new keys than may wait at once are told to come again, not queued without end."""
+    keys.gate.clear()
+    waiting = [asyncio.create_task(directory.authenticate(keys.add().plaintext)) for _ in range(43)]
     await asyncio.sleep(0.01)
     keys.gate.set()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(answer).__name__ for answer in answers] == ["Caller"] * 6 + ["DirectoryUnavailable"] * 3
+    assert [type(answer).__name__ for answer in answers] == ["Caller"] * 40 + ["DirectoryUnavailable"] * 3
     await directory.aclose()
 
 
 async def test_a_flood_of_strangers_leaves_places_for_known_keys(
     directory: Directory, keys: ScriptedKeys, clock: Clock
 ) -> None:
-    """While unknown keys take all lookups they may have, a known key is still read anew, and seen revoked."""
+    """While unknown keys take all places that they may have, a known key is still read anew, and seen revoked."""
     minted = keys.add()
     await directory.authenticate(minted.plaintext)
     keys.revoke(minted)
@@ -309,29 +367,8 @@ async def test_a_flood_of_strangers_leaves_places_for_known_keys(
     with pytest.raises(UnknownKey):
         await known
     refused = [type(answer).__name__ for answer in await asyncio.gather(*flood, return_exceptions=True)]
-    assert refused.count("DirectoryUnavailable") == 50 - 6
+    assert refused.count("DirectoryUnavailable") == 50 - 40
     assert (await directory.authenticate(keys.add().plaintext)).team_id == "team_a"
-
-
-async def test_a_known_key_without_a_place_is_answered_from_memory(
-    directory: Directory, keys: ScriptedKeys, clock: Clock
-) -> None:
-    """When every place is taken, a key that was valid lately is accepted as in an outage, and not for longer."""
-    minted = [keys.add() for _ in range(10)]
-    for each in minted:
-        await directory.authenticate(each.plaintext)
-    clock.now += 3
-    keys.gate.clear()
-    lookups = keys.lookups
-    reading = [asyncio.create_task(directory.authenticate(each.plaintext)) for each in minted[:8]]
-    await asyncio.sleep(0)
-    assert (await directory.authenticate(minted[8].plaintext)).key_id == minted[8].key_id
-    clock.now += 60
-    with pytest.raises(DirectoryUnavailable):
-        await directory.authenticate(minted[9].plaintext)
-    keys.gate.set()
-    await asyncio.gather(*reading)
-    assert keys.lookups == lookups + 8
 
 
 async def test_it_reads_the_real_store(engine: AsyncEngine, clock: Clock) -> None:

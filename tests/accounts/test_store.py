@@ -87,7 +87,7 @@ async def test_a_key_is_found_by_its_digest_with_its_team(store: AccountStore) -
     """One lookup gives the key and what its team may use."""
     await store.create_team("team_a", allowed_models=["gpt-4o"])
     minted = await store.create_key("team_a", "ci", PEPPER, expires_at=NOON + timedelta(days=1))
-    found = await store.find_key(digest_key(minted.plaintext, PEPPER).hex())
+    (found,) = await store.find_keys([digest_key(minted.plaintext, PEPPER).hex()])
     assert found is not None
     assert (found.key_id, found.name, found.team_id, found.organisation_id) == (
         minted.key_id,
@@ -98,8 +98,8 @@ async def test_a_key_is_found_by_its_digest_with_its_team(store: AccountStore) -
     assert found.allowed_models == frozenset({"gpt-4o"})
     assert found.expires_at == NOON + timedelta(days=1)
     assert found.revoked_at is None
-    assert await store.find_key("0" * 64) is None
-    assert await store.find_key("' OR 1=1 --") is None
+    assert await store.find_keys(["0" * 64]) == [None]
+    assert await store.find_keys(["' OR 1=1 --"]) == [None]
 
 
 async def test_a_keys_role_is_kept(store: AccountStore) -> None:
@@ -108,7 +108,7 @@ async def test_a_keys_role_is_kept(store: AccountStore) -> None:
     plain = await store.create_key("team_a", "ci", PEPPER)
     finance = await store.create_key("team_a", "controlling", PEPPER, role="finance")
     for minted, role in ((plain, "member"), (finance, "finance")):
-        found = await store.find_key(digest_key(minted.plaintext, PEPPER).hex())
+        (found,) = await store.find_keys([digest_key(minted.plaintext, PEPPER).hex()])
         assert found is not None
         assert found.role == role
     listed = {key.key_id: key.role for key in await store.list_keys()}
@@ -167,7 +167,7 @@ async def test_settings_change_one_at_a_time(store: AccountStore) -> None:
     expected = TeamSettings(quality_floor=0.95, escalation="whole", learning="prompts", shadow_share=0.125)
     assert changed == await store.get_team("team_a")
     assert (changed.settings, changed.allowed_models) == (expected, frozenset({"gpt-4o"}))
-    found = await store.find_key(minted.digest)
+    (found,) = await store.find_keys([minted.digest])
     assert found is not None
     assert found.settings == expected
     assert (await store.update_team("team_a", quality_floor=None)).settings.quality_floor is None
@@ -267,7 +267,7 @@ async def test_a_rotated_key_overlaps(store: AccountStore) -> None:
     keys = {key.key_id: key for key in await store.keys_of("default", "red")}
     assert keys[old.key_id].expires_at == NOON + timedelta(seconds=60)
     assert (keys[new.key_id].expires_at, keys[new.key_id].role, keys[new.key_id].name) == (None, "finance", "ci")
-    found = await store.find_key(digest_key(new.plaintext, PEPPER).hex())
+    (found,) = await store.find_keys([digest_key(new.plaintext, PEPPER).hex()])
     assert found is not None
     assert found.key_id == new.key_id
     last = await store.rotate_key("default", "red", new.key_id, PEPPER, overlap_s=0)

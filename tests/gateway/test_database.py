@@ -70,7 +70,7 @@ async def test_a_team_of_the_first_schema_gets_safe_settings(empty_database_url:
         ):
             await connection.execute(text(statement))
     await migrate(engine)
-    found = await AccountStore(engine).find_key("digest")
+    (found,) = await AccountStore(engine).find_keys(["digest"])
     await engine.dispose()
     assert found is not None
     assert found.settings == TeamSettings(quality_floor=None, escalation="off", learning="numbers", shadow_share=0.0)

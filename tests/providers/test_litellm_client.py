@@ -88,12 +88,12 @@ Deploy = Callable[[Provider], Deployment]
 
 def usage_of(events: list[Event]) -> tuple[Any, ...]:
     found = [event.usage for event in events if event.usage is not None][-1]
-    details = found.prompt_tokens_details or {}
+    details = found["prompt_tokens_details"] or {}
     return (
-        found.prompt_tokens,
+        found["prompt_tokens"],
         details.get("cached_tokens"),
-        found.cache_creation_input_tokens,
-        found.completion_tokens,
+        found["cache_creation_input_tokens"],
+        found["completion_tokens"],
     )
 
 

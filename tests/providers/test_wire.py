@@ -187,7 +187,7 @@ def test_a_reply_with_vectors_is_one_whole_event() -> None:
     assert found.payload == payload
     assert (found.token, found.choices, found.text_chars, found.finished) == (False, 1, 0, True)
     assert found.usage is not None
-    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens) == (7, 0, 7)
+    assert (found.usage["prompt_tokens"], found.usage["completion_tokens"], found.usage["total_tokens"]) == (7, 0, 7)
 
 
 @pytest.mark.parametrize("usage", [None, 7, "many", [], {}, {"prompt_tokens": "7"}, {"prompt_tokens": {"a": 1}}])

@@ -1,6 +1,7 @@
 """Lines that a provider's own batch API answers at half the price, and what becomes of them where it does not."""
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import openai
 import pytest
 from sqlalchemy import text
 
+from cost.budgets.budget_reservations import BudgetReservations
+from providers.wire import upstream_body
 from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_batch import FAST, client, ended, line, results, submit
+from tests.scenarios.test_model_facts import budget
 
 SECTION: dict[str, Any] = {**FAST, "providers": True, "provider_poll_s": 0.05}
 PRICES = {"input": "2", "output": "10", "batch_discount": "0.5", "version": "test"}
@@ -83,3 +87,38 @@ async def test_lines_without_haste_go_to_the_providers_batch_api(tmp_path: Path,
     assert all(name.startswith("handed_") for name in upstream.arrived())
     assert len(upstream.arrived()) == 30
     assert not left
+
+
+@pytest.mark.parametrize("overruns", [False, True])
+async def test_lines_are_handed_over_within_their_bounds(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, *, overruns: bool
+) -> None:
+    """Under a hard budget a line without a limit is given the model's; one for a model that broke its bound is refused, and told why."""
+    bodies: list[dict[str, Any]] = []
+
+    def written(*arguments: Any) -> bytes:
+        body = upstream_body(*arguments)
+        bodies.append(json.loads(body))
+        return body
+
+    monkeypatch.setattr("proxy.provider_batch_lines.upstream_body", written)
+    entry = bought(upstream) | {"max_output_tokens": 4_096}
+    async with running_gateway(tmp_path, [entry], batch=SECTION) as gateway, client(gateway) as caller:
+        await budget(gateway.engine, "100.00")
+        live = gateway.control.live
+        holds = live.line._admission._budgets
+        assert isinstance(holds, BudgetReservations)
+        await holds.poll()
+        if overruns:
+            live.overruns.record("bought", "wrote 3,000 tokens where 10 were asked for")
+        asked = [line(f"q{number}", "bought") for number in range(3)]
+        batch = await ended(caller, await submit(caller, asked, completion_window="background"))
+        said = await results(caller, batch.error_file_id if overruns else batch.output_file_id)
+        if not overruns:
+            await settled_handed(gateway)
+    assert len(said) == 3
+    if overruns:
+        assert all("set aside for hard budgets" in str(each["response"] or each["error"]) for each in said)
+        assert not upstream.log
+    else:
+        assert {body["max_tokens"] for body in bodies} == {4_096}

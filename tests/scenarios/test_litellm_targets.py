@@ -240,7 +240,7 @@ async def test_a_direct_target_falls_back_to_a_litellm_one_and_back(
     tmp_path: Path, upstream: Upstream, stream: bool
 ) -> None:
     """Between targets, either kind takes over from the other."""
-    async with provider(refusing(529)) as served:
+    async with provider(refusing(500)) as served:
         models = [
             model("gpt", [upstream.deployment("error-503")], prices={"input": 1, "output": 1}),
             claude([bedrock(served)]),

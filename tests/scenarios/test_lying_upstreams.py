@@ -91,6 +91,32 @@ async def test_what_is_possible_is_booked_as_told(
     assert (row["usage_source"], row["flags"]) == ("upstream", "[]")
 
 
+@pytest.mark.parametrize(
+    ("told", "details", "flags"),
+    [
+        (5, {}, '["prompt_undertold"]'),
+        (5, {"cached_tokens": 4}, '["prompt_undertold"]'),
+        (5, {"cached_tokens": 9_000}, '["cache_added"]'),
+        (9_005, {"cached_tokens": 9_000}, "[]"),
+        (400, {}, "[]"),
+    ],
+    ids=["few", "few, of which some cached", "cached ones beside", "cached ones within", "long tokens"],
+)
+async def test_a_long_prompt_that_is_said_to_be_short_is_booked_as_told_with_a_flag(
+    tmp_path: Path, told: int, details: dict[str, int], flags: str
+) -> None:
+    """The provider bills what it tells. But forty thousand letters cannot be five tokens, and people should know."""
+    usage = {"prompt_tokens": told, "completion_tokens": 2, "total_tokens": told + 2, "prompt_tokens_details": details}
+    async with provider(telling(usage)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            question: Any = [{"role": "user", "content": "The ferry leaves at noon. " * 1_600}]
+            await ask.chat.completions.create(model="some-model", messages=question)
+            row = await booked(gateway)
+    assert (row["usage_source"], row["flags"]) == ("upstream", flags)
+    assert row["input_tokens"] == (told if told > details.get("cached_tokens", 0) else 9_005)
+
+
 async def test_text_that_is_said_to_be_nothing_is_estimated(tmp_path: Path) -> None:
     """A host that counts nothing still bills."""
     nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
@@ -280,6 +306,73 @@ async def test_what_is_cut_is_surely_too_long(
             row = await booked(gateway)
     assert ("cut_at_bound" in row["flags"]) is is_cut
     assert not is_cut or row["output_tokens"] > limit
+
+
+_THOUGHT = {"type": "reasoning.text", "text": "and so on "}
+_SEALED = {"type": "reasoning.encrypted", "data": "bm9ib2R5" * 64}
+_SIGNED = {"type": "thinking", "thinking": "", "signature": "bm9ib2R5" * 64}
+
+
+def streaming(events: int, delta: dict[str, Any]) -> Callable[..., Any]:
+    """Return an upstream that streams so many events with the same delta, and then a word."""
+
+    async def reply(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        stream = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await stream.prepare(request)
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+        usage = {"usage": {"prompt_tokens": 10, "completion_tokens": 8, "total_tokens": 18}}
+        for said, ended, told in (*[(delta, None, {})] * events, ({"content": "word"}, "stop", usage)):
+            choice = {"index": 0, "delta": said, "finish_reason": ended}
+            await stream.write(b"data: " + json.dumps({**head, **told, "choices": [choice]}).encode() + b"\n\n")
+        await stream.write(b"data: [DONE]\n\n")
+        return stream
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("events", "delta", "is_cut"),
+    [
+        (20_000, {"reasoning_details": [_THOUGHT]}, True),
+        (20_000, {"reasoning_details": [_SEALED]}, True),
+        (20_000, {"thinking_blocks": [_SIGNED]}, True),
+        (20_000, {"musings": "and so on "}, True),
+        (20_000, {}, True),
+        (20, {"musings": "and so on " * 10_000}, True),
+        (900, {}, False),
+        (8, {"reasoning_details": [_SEALED]}, False),
+        (1, {"thinking_blocks": [_SIGNED | {"signature": "bm9ib2R5" * 4_000}]}, False),
+        (2, {"images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBO" * 200_000}}]}, False),
+        (1, {"annotations": [{"type": "file", "content": "word " * 40_000}]}, False),
+    ],
+    ids=[
+        "reasoning in details", "sealed reasoning", "signatures", "unknown fields", "empty deltas", "few and large",
+        "signs of life", "a sealed thought", "a long signature", "pictures", "a file that was read",
+    ],
+)  # fmt: skip
+async def test_what_is_no_text_has_an_end_too(
+    tmp_path: Path, events: int, delta: dict[str, Any], *, is_cut: bool
+) -> None:
+    """A stream under a hard budget is cut in any field that it goes on in, and booked; what honest ones send passes."""
+    async with provider(streaming(events, delta)) as served:
+        entry = bare("some-model", served, provider="elsewhere", prices=DEAR_PRICES)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await budget(gateway.engine, "100.00")
+            assert gateway.data.holds is not None
+            await gateway.data.holds.poll()
+            reason = None
+            with contextlib.suppress(openai.APIError):
+                async for each in await ask.chat.completions.create(
+                    model="some-model", messages=ASK, max_tokens=10, stream=True
+                ):
+                    reason = each.choices[0].finish_reason if each.choices else reason
+            row = await booked(gateway)
+    assert ("cut_at_bound" in row["flags"]) is is_cut
+    if is_cut:
+        assert row["output_tokens"] >= 10
+        assert reason != "stop"
+    else:
+        assert (reason, row["output_tokens"], row["flags"]) == ("stop", 8, "[]")
 
 
 async def test_an_echo_is_no_answer_that_went_on(tmp_path: Path) -> None:

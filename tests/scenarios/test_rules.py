@@ -62,7 +62,10 @@ class OneKey:
         self.role = role
         self.settings = settings
 
-    async def find_key(self, digest: str) -> StoredKey | None:
+    async def find_keys(self, digests: list[str]) -> list[StoredKey | None]:
+        return [self._find(digest) for digest in digests]
+
+    def _find(self, digest: str) -> StoredKey | None:
         if digest != MINTED.digest:
             return None
         return StoredKey(

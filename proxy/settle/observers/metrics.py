@@ -192,6 +192,11 @@ class Metrics:
         self._disputed = self._counter(
             "weighbridge_disputed_usd", "What providers told beyond the possible, and was not booked.", ("target",)
         )
+        self._unknown_details = self._counter(
+            "weighbridge_unknown_usage_details",
+            "Counts in an upstream's usage that no meter is known for.",
+            ("target",),
+        )
         self._baseline = self._counter(
             "weighbridge_baseline_usd",
             "What the same answers would have cost on the baseline target.",
@@ -316,14 +321,20 @@ class Metrics:
             tally.amount += 1
             if attempt.pool:
                 self._observe_speed(attempt, outcome.tier)
-            if attempt.disputed_nanousd:
-                self._disputed.labels(self._target(attempt.target_id)).inc(attempt.disputed_nanousd / NANO_PER_USD)
+            if attempt.disputed_nanousd or attempt.unknown:
+                self._count_oddities(attempt)
             if attempt.continues:
                 self._continued.labels(self._target(attempt.target_id), attempt.result).inc()
             if previous is not None and previous != attempt.target_id:
                 self._fallbacks.labels(self._target(previous), self._target(attempt.target_id)).inc()
             # After a whole answer, what follows was asked because it was weak; beside one that was late, because of that.
             previous = None if attempt.result in {"ok", "hedge_lost"} else attempt.target_id
+
+    def _count_oddities(self, attempt: AttemptOutcome) -> None:
+        if attempt.disputed_nanousd:
+            self._disputed.labels(self._target(attempt.target_id)).inc(attempt.disputed_nanousd / NANO_PER_USD)
+        if attempt.unknown:
+            self._unknown_details.labels(self._target(attempt.target_id)).inc(len(attempt.unknown))
 
     def _observe_speed(self, attempt: AttemptOutcome, tier: str) -> None:
         if attempt.ttft_s is None and attempt.tpot_s is None:

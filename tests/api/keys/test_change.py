@@ -35,7 +35,7 @@ async def test_putting_a_key_twice_makes_one(bench: Bench) -> None:
     assert minted is not None
     assert nothing is None
     assert again == made
-    stored = await bench.accounts.find_key(digest_key(minted.plaintext, PEPPER).hex())
+    (stored,) = await bench.accounts.find_keys([digest_key(minted.plaintext, PEPPER).hex()])
     assert stored is not None
     assert (stored.key_id, stored.team_id) == (made.key_id, "red")
     assert [entry[:2] for entry in await bench.entries()] == [("key.created", "key")]

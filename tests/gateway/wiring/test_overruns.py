@@ -1,14 +1,22 @@
 """Targets that are set aside for hard budgets, over the real link: what one worker found, all know."""
 
+import contextlib
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import pytest
+import redis
 
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
 from gateway.link.worker_questions import VOCABULARY
-from gateway.wiring.overruns import exchange_overruns, share_overruns
+from gateway.wiring.overruns import OtherHostsOverruns, exchange_overruns, share_overruns
 from proxy.plan.overruns import Overruns
+from proxy.shared.redis.redis_config import RedisSection
+from proxy.shared.redis.redis_link import RedisLink
 from tests.processes import until
+from tests.redis_server import RedisServer
 
 
 async def test_what_one_worker_found_all_know() -> None:
@@ -58,3 +66,66 @@ def test_what_is_learnt_is_not_told_again_and_stays_bounded() -> None:
         two.learn(one.known)
     assert not told
     assert len(one.known) == len(two.known) == 1_000
+
+
+@contextlib.asynccontextmanager
+async def worker_of_a_host(server: RedisServer, name: str) -> AsyncIterator[tuple[OtherHostsOverruns, Overruns]]:
+    """A worker on a host of its own, whose clock began at another time."""
+    link, began = RedisLink(server.url, RedisSection(), name), float(len(name)) * 1_000_000
+
+    def clock() -> float:
+        return began
+
+    overruns = Overruns(clock)
+    await link.start()
+    try:
+        yield OtherHostsOverruns(link, overruns, clock), overruns
+    finally:
+        await link.aclose()
+
+
+async def test_what_one_host_found_the_others_know(empty_redis: RedisServer) -> None:
+    """Through Redis, for the rest of its day by each one's clock; what Redis lost is told again, and what others write there costs nothing."""
+    async with (
+        worker_of_a_host(empty_redis, "one") as (one, found),
+        worker_of_a_host(empty_redis, "another") as (another, told),
+    ):
+        passed_on: list[str] = []
+        told.tell = lambda target_id, _overrun: passed_on.append(target_id)
+        found.record("gpt é", "wrote 3,000 tokens where 10 were asked for")
+        for each in (one, another, another, one):
+            await each.exchange()
+        assert told.current() == found.current() == {"gpt é": "wrote 3,000 tokens where 10 were asked for"}
+        assert passed_on == ["gpt é"]
+        ends = told.known["gpt é"].until - len("another") * 1_000_000
+        assert ends == pytest.approx(86_400, abs=5)
+
+        client = redis.Redis.from_url(empty_redis.url)
+        client.flushall()
+        await one.exchange()
+        await one.exchange()
+        key = f"{RedisSection().prefix}set-aside"
+        assert client.hlen(key) == 1
+        assert 0 < client.ttl(key) <= 86_400
+        client.hset(
+            key,
+            mapping={
+                "odd": "words",
+                b"\xff": b"99999999999 x",
+                "over": "1 long ago",
+                "long": "99999999999 " + "x" * 9_000,
+            },
+        )
+        client.close()
+        await another.exchange()
+        assert set(told.current()) == {"gpt é", "long"}
+        assert len(told.current()["long"]) == 300
+
+
+async def test_without_redis_each_host_goes_on_alone() -> None:
+    """Nothing is raised, and what was found here holds here."""
+    link, overruns = RedisLink("redis://127.0.0.1:1", RedisSection(), "one"), Overruns(lambda: 0.0)
+    overruns.record("gpt", "wrote on")
+    await OtherHostsOverruns(link, overruns, lambda: 0.0).exchange()
+    assert set(overruns.current()) == {"gpt"}
+    await link.aclose()

@@ -133,7 +133,7 @@ def test_text_and_usage() -> None:
     # An interrupted stream is booked by what its first event said of the prompt.
     first = events[0]
     assert first.usage is not None
-    assert (first.usage.prompt_tokens, first.token) == (130, False)
+    assert (first.usage["prompt_tokens"], first.token) == (130, False)
 
 
 def test_thinking_and_calls() -> None:

@@ -429,6 +429,25 @@ def test_expected_cost_takes_each_targets_own_length() -> None:
     assert found.candidates[0].expected_nanousd == 100 * 1_000 + 300 * 4_000
 
 
+@pytest.mark.parametrize(
+    ("changes", "reads", "writes"),
+    [
+        ({}, 1_000, 4_000),
+        ({"media": frozenset({"image"})}, 1_000, 4_000),
+        ({"media": frozenset({"audio"})}, 32_000, 4_000),
+        ({"decisive": frozenset({"modalities"})}, 1_000, 64_000),
+        ({"media": frozenset({"audio"}), "decisive": frozenset({"audio"})}, 32_000, 64_000),
+    ],
+)
+def test_sound_is_expected_at_its_own_price(changes: dict[str, Any], reads: int, writes: int) -> None:
+    """A prompt that is heard and an answer that is spoken are not compared with others at the price of text."""
+    dear = msgspec.structs.replace(price(1, 4), audio_input_nanousd=32_000 * 10**6, audio_output_nanousd=64_000 * 10**6)
+    (only,) = route(facts(**changes), 0.1, target("speaker", price=dear)).candidates
+    assert only.expected_nanousd == 100 * reads + only.output_tokens * writes
+    assert only.bound_nanousd is not None
+    assert only.bound_nanousd >= only.expected_nanousd
+
+
 def test_where_the_reference_cannot_serve_the_others_are_weighed_alike() -> None:
     """It stays what they are compared with, and the same willingness chooses among those that are left."""
     outlooks = {"gpt-4o": outlook(0.9), "llama-3-70b": outlook(0.6), "mini": outlook(0.5)}

@@ -139,7 +139,7 @@ def test_the_fields_are_a_closed_list() -> None:
     assert set(request_fields(an_outcome())) == known - for_learning - for_counting - for_traces
     of_failures = {"error", "status", "detail"}
     # Logged where it is so, and what metrics and traces alone are made of.
-    of_some = {"continues", "disputed_nanousd"} | {"pool", "version", "ttft_s", "tpot_s", "waited_s"}
+    of_some = {"continues", "disputed_nanousd", "unknown"} | {"pool", "version", "ttft_s", "tpot_s", "waited_s"}
     assert (
         set(request_fields(an_outcome())["attempts"][0])
         == {field.name for field in msgspec.structs.fields(AttemptOutcome)} - of_failures - of_some

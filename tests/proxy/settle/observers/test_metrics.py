@@ -60,6 +60,14 @@ def test_a_continued_stream_is_counted_by_how_its_rest_ended() -> None:
     }
 
 
+def test_counts_without_a_meter_are_counted() -> None:
+    """One for each name in the usage of an attempt."""
+    metrics = Metrics()
+    odd = msgspec.structs.replace(an_attempt(), unknown=("citation_tokens", "prompt_tokens_details.smell_tokens"))
+    metrics.finished(an_outcome(attempts=(odd, an_attempt())))
+    assert _samples(metrics, "weighbridge_unknown_usage_details_total") == {(("target", "llama-3-70b"),): 2}
+
+
 def test_a_pools_versions_are_timed_apart() -> None:
     """Each attempt there counts, also one that was cut; a replica that says no version is told as such."""
     metrics = Metrics()
