@@ -201,10 +201,24 @@ class _Value:
 class _Call:
     """A call of a stream, and the arguments that came of it and are not told yet."""
 
-    __slots__ = ("call_id", "came_id", "closed", "extra", "name", "number", "pending", "told", "told_any", "value")
+    __slots__ = (
+        "call_id",
+        "came_id",
+        "closed",
+        "extra",
+        "is_numbered",
+        "name",
+        "number",
+        "pending",
+        "told",
+        "told_any",
+        "value",
+    )
 
     def __init__(self, number: int, came_id: str, call_id: str) -> None:
         self.number = number
+        self.is_numbered = False
+        """True where the host gives it the same number."""
         self.came_id = came_id
         self.call_id = call_id
         self.name = ""
@@ -250,6 +264,57 @@ class _Call:
         return text if self.told_any else whole_arguments(text)
 
 
+class _PieceFunction(msgspec.Struct):
+    name: Any = None
+    arguments: Any = None
+
+
+class _PieceCall(msgspec.Struct):
+    function: _PieceFunction
+    index: Any = None
+    id: Any = None
+
+
+class _PieceDelta(msgspec.Struct):
+    tool_calls: list[_PieceCall]
+    content: Any = None
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    reasoning_details: Any = None
+    audio: Any = None
+    thinking_blocks: Any = None
+    function_call: Any = None
+
+    @property
+    def call(self) -> _PieceCall | None:
+        """The piece of a call, where there is nothing else."""
+        beside = (
+            self.content
+            or self.refusal
+            or self.reasoning
+            or self.reasoning_content
+            or self.reasoning_details
+            or self.audio
+            or self.thinking_blocks
+            or self.function_call
+        )
+        return None if beside or len(self.tool_calls) > 1 else self.tool_calls[0]
+
+
+class _PieceChoice(msgspec.Struct):
+    delta: _PieceDelta
+    index: int = 0
+    finish_reason: None = None
+
+
+class _PieceChunk(msgspec.Struct):
+    choices: tuple[_PieceChoice]
+
+
+_decode_piece: Final = msgspec.json.Decoder(_PieceChunk).decode
+
+
 class RegularStream:
     """The events of one stream in OpenAI's form."""
 
@@ -261,7 +326,7 @@ class RegularStream:
 
     def events(self, event: Event) -> list[Event]:
         """Return the events to go on with for one that came. Raises MalformedReply."""
-        if not event.choices:
+        if not event.choices or self._goes_on(event):
             return [event]
         chunk = decoded(event.payload)
         found: list[_Fields] = []
@@ -287,6 +352,17 @@ class RegularStream:
             payloads = payloads or [{**chunk, "choices": []}]
             payloads[-1]["usage"] = usage
         return [decode_event(_encoded(payload), self._deployment_id) for payload in payloads]
+
+    def _goes_on(self, event: Event) -> bool:
+        """Return True for a piece of the open call's arguments, as most events with calls are: it passes as it came."""
+        if event.finished or not self._answers:
+            return False
+        try:
+            (choice,) = _decode_piece(event.payload).choices
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        answer, call = self._answers.get(choice.index), choice.delta.call if choice.delta.tool_calls else None
+        return answer is not None and call is not None and answer.goes_on(call)
 
 
 class _Answer:
@@ -327,6 +403,18 @@ class _Answer:
             told = told or [{**beside, "delta": {}}]
             told[-1]["finish_reason"] = reason
         return told
+
+    def goes_on(self, piece: _PieceCall) -> bool:
+        """Take a piece of the open call's arguments that neither begins nor ends them. Return False for all others, which are not
+        taken.
+        """
+        call, arguments = self._open, piece.function.arguments
+        if call is None or not (call.told_any and call.is_numbered) or piece.index != call.number:
+            return False
+        if piece.id or piece.function.name or type(arguments) is not str or "}" in arguments:
+            return False
+        call.value.feed(arguments)
+        return True
 
     def _reason(self, came: Any) -> str | None:
         has_calls = bool(self._calls)
@@ -415,6 +503,7 @@ class _Answer:
         self._calls.append(call)
         if number is not None:
             self._by_index[number] = call
+            call.is_numbered = number == call.number
         if came_id:
             self._by_id[came_id] = call
         if self._open is not None and self._open.value.ended:
