@@ -12,7 +12,7 @@ import msgspec
 
 from providers.errors import CannotCarry
 from providers.target import Deployment
-from providers.tool_names import fitting_name
+from providers.tool_names import fitting_name, with_checksum
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -82,6 +82,9 @@ class _Turns:
         self._said: list[Block] = []
         self._notes: list[str] = []
         """System messages within this turn."""
+        self._called: set[str] = set()
+        self._renamed: dict[str, str] = {}
+        """The ids of calls that had the id of an earlier one, which Anthropic refuses."""
 
     def add(self, message: Any, where: str) -> None:
         if not isinstance(message, dict):
@@ -91,13 +94,26 @@ class _Turns:
             self._said += _blocks(message, where, _USER)
         elif role == "assistant":
             self._end_turn()
-            self._answer(_of_assistant(message, where))
+            self._answer(self._with_own_ids(_of_assistant(message, where)))
         elif role in ("tool", "function"):
-            self._results.append(_result(message, where))
+            result = _result(message, where)
+            used = result["tool_use_id"]
+            self._results.append({**result, "tool_use_id": self._renamed.get(used, used)})
         elif role in _SYSTEM:
             self._instruct(_blocks(message, where, _TEXTS))
         else:
             raise NotAMessage(f"`{where}.role` is none that this model's provider knows.")
+
+    def _with_own_ids(self, blocks: list[Block]) -> list[Block]:
+        """Give each call an id that no earlier one has: some engines number theirs anew in every turn."""
+        for block in blocks:
+            if block["type"] != "tool_use":
+                continue
+            came = block["id"]
+            if came in self._called:
+                block["id"] = self._renamed[came] = with_checksum(came, f"{came}:{len(self._called)}", _MOST_ID_CHARS)
+            self._called.add(block["id"])
+        return blocks
 
     def ended(self) -> Conversation:
         self._end_turn()

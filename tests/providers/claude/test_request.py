@@ -96,6 +96,25 @@ def test_what_anthropic_refuses_is_not_sent() -> None:
     assert body["tools"] == [{"name": name, "input_schema": {"type": "object", "properties": {}}}]
 
 
+def test_calls_of_several_turns_have_ids_of_their_own() -> None:
+    """Engines that number them anew in every turn leave histories with one id twice, which Anthropic refuses."""
+    call = {"id": "call_0", "type": "function", "function": {"name": "weigh", "arguments": "{}"}}
+    turn: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": "7 kg"},
+    ]
+    body = talk(USER, *turn, *turn, *turn)
+    used = [block["id"] for message in body["messages"] for block in message["content"] if block["type"] == "tool_use"]
+    told = [
+        block["tool_use_id"] for message in body["messages"] for block in message["content"] if "tool_use_id" in block
+    ]
+    assert used[0] == "call_0"
+    assert len(set(used)) == 3
+    assert told == used
+    # The same in the next turn, so that its beginning stays the same.
+    assert talk(USER, *turn, *turn, *turn, USER)["messages"][:-1] == body["messages"][:-1]
+
+
 def test_pictures_and_files() -> None:
     """Inline, or by a public link that Anthropic fetches itself; no other address, and no file by its id."""
     parts = [
