@@ -47,25 +47,35 @@ def regular_answer(event: Event, request: ChatRequest, request_id: str, deployme
         return event
     ids = CallIds(request, request_id)
     answer = decoded(event.payload)
-    legacy = "functions" in request.fields
+    legacy, forced = "functions" in request.fields, _is_forced(request)
     for choice in answer["choices"]:
         if isinstance(choice.get("message"), dict):
             _regular_message(choice["message"], ids, legacy=legacy)
-            choice["finish_reason"] = _whole_reason(choice)
+            choice["finish_reason"] = _whole_reason(choice, forced=forced)
     return decode_event(_encoded(answer), deployment_id)
 
 
-def _whole_reason(choice: _Fields) -> str:
+def _whole_reason(choice: _Fields, *, forced: bool) -> str:
     """Return why a whole answer ended. One that came whole has ended, though it may not say why."""
-    reason, calls = choice.get("finish_reason"), bool(choice["message"].get("tool_calls"))
-    if reason is None or (meaning := meaning_of(reason)) == "on":
-        return "tool_calls" if calls else "stop"
-    return reason if reason in USUAL and (reason != "function_call" or not calls) else meaning_or_call(meaning, calls)
+    return _reason(choice.get("finish_reason"), called=bool(choice["message"].get("tool_calls")), forced=forced) or (
+        "tool_calls" if choice["message"].get("tool_calls") else "stop"
+    )
 
 
-def meaning_or_call(meaning: str, calls: bool) -> str:
-    """Return the reason, which is the calls where there are some and nothing else ended it."""
-    return "tool_calls" if calls and meaning == "stop" else meaning
+def _reason(came: Any, *, called: bool, forced: bool) -> str | None:
+    """Return the reason in OpenAI's words; None for none yet. Agents go on by the one for calls, which OpenAI itself does not give
+    for a call that was `forced` by name.
+    """
+    if came is None or (meaning := meaning_of(came)) == "on":
+        return None
+    if called and (came == "function_call" or (meaning == "stop" and not (forced and came == "stop"))):
+        return "tool_calls"
+    return str(came) if came in USUAL else meaning
+
+
+def _is_forced(request: ChatRequest) -> bool:
+    """Return True where the request names the tool to call."""
+    return bytes(request.fields.get("tool_choice", b""))[:1] == b"{"
 
 
 def _regular_message(message: _Fields, ids: CallIds, *, legacy: bool) -> None:
@@ -320,7 +330,7 @@ class RegularStream:
 
     def __init__(self, request: ChatRequest, request_id: str, deployment_id: str) -> None:
         self._ids = CallIds(request, request_id)
-        self._legacy = "functions" in request.fields
+        self._legacy, self._forced = "functions" in request.fields, _is_forced(request)
         self._deployment_id = deployment_id
         self._answers: dict[Any, _Answer] = {}
 
@@ -335,7 +345,7 @@ class RegularStream:
             index = choice.get("index") if type(choice.get("index")) is int else 0
             answer = self._answers.get(index)
             if answer is None:
-                answer = self._answers[index] = _Answer(self._ids, legacy=self._legacy)
+                answer = self._answers[index] = _Answer(self._ids, legacy=self._legacy, forced=self._forced)
             told = answer.told(choice)
             if told is None:
                 found.append(choice)
@@ -368,9 +378,10 @@ class RegularStream:
 class _Answer:
     """One of a stream's choices."""
 
-    def __init__(self, ids: CallIds, *, legacy: bool) -> None:
+    def __init__(self, ids: CallIds, *, legacy: bool, forced: bool) -> None:
         self._ids = ids
         self._legacy = legacy
+        self._forced = forced
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
@@ -391,7 +402,7 @@ class _Answer:
         came = choice.get("finish_reason")
         reason = came
         if came is not None:
-            reason = self._reason(came)
+            reason = _reason(came, called=any(call.name for call in self._calls), forced=self._forced)
             if reason is not None:
                 self._flush()
             self._is_same = self._is_same and reason == came
@@ -415,13 +426,6 @@ class _Answer:
             return False
         call.value.feed(arguments)
         return True
-
-    def _reason(self, came: Any) -> str | None:
-        has_calls = bool(self._calls)
-        if came in USUAL and (came != "function_call" or not has_calls):
-            return str(came)
-        meaning = meaning_of(came)
-        return None if meaning == "on" else meaning_or_call(meaning, has_calls)
 
     def _say(self, delta: _Fields) -> None:
         rest = dict(delta)

@@ -93,6 +93,27 @@ def test_what_waits_for_a_call_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("choice", "came", "told"),
+    [
+        ("auto", "stop", "tool_calls"),
+        ("auto", "length", "length"),
+        (None, "eos", "tool_calls"),
+        ({"type": "function", "function": {"name": "weigh"}}, "stop", "stop"),
+    ],
+)
+def test_why_an_answer_with_calls_ended(choice: Any, came: str, told: str) -> None:
+    """For its calls, by which agents go on; only for a call that was forced by name OpenAI itself says `stop`."""
+    request = chat_request(stream=True, **({} if choice is None else {"tool_choice": choice}))
+    stream = RegularStream(request, "req_1", "t/a")
+    *_, last = [found for event in (begun(0, "{}"), of_delta({}, came)) for found in stream.events(event)]
+    assert json.loads(last.payload)["choices"][0]["finish_reason"] == told
+    call = {"id": "call_a", "type": "function", "function": {"name": "weigh", "arguments": "{}"}}
+    whole = {"choices": [{"index": 0, "message": {"tool_calls": [call]}, "finish_reason": came}]}
+    answer = regular_answer(decode_event(json.dumps(whole).encode(), "t/a"), request, "req_1", "t/a")
+    assert json.loads(answer.payload)["choices"][0]["finish_reason"] == told
+
+
+@pytest.mark.parametrize(
     ("given", "told"),
     [
         (None, "{}"),

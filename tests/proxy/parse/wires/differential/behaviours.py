@@ -161,6 +161,15 @@ _IDS: Final[list[Behaviour]] = [
     one_call("an empty id in later pieces", [calls(A), calls(begun(call_id="", name="", arguments=KG))]),
     one_call("a new id in each piece", [calls(A), calls(grown('{"kg"', id="call_b")), calls(grown(":7}", id="call_c"))]),
     one_call("the name behind the id", [calls(begun(name=None)), calls(begun(call_id=None, arguments=KG))]),
+    one_call(
+        "arguments before the name",
+        [calls(begun(name="", arguments='{"kg"')), calls(begun(call_id="", arguments=":7}"))],
+    ),
+    one_call("the id behind the name", [calls(begun(call_id=None)), calls(grown('{"kg"', id="call_b")), calls(grown(":7}"))]),
+    one_call(
+        "the type behind the arguments",
+        [calls(without(begun(arguments='{"kg"'), "type")), calls(grown(":7}", type="function"))],
+    ),
     one_call("two calls of one id", [calls(begun(arguments=KG)), calls(begun(1, "call_a", "print", COPIES))],
              begun(arguments=KG), begun(1, "call_a", "print", COPIES), told=one(WEIGH, PRINT)),
     one_call("one call told twice", [calls(begun(arguments=KG)), calls(begun(arguments=KG))], begun(arguments=KG), begun(arguments=KG)),
