@@ -9,7 +9,9 @@ from providers.claude.request import claude_body
 from providers.target import Deployment
 from providers.thoughts import Thought
 from providers.wire import ChatRequest, upstream_body
+from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.continuing import continued
 from proxy.parse.wires.responses.wire import RESPONSES
 from proxy.parse.wires.thoughts import joined, sealed, unsealed
 from proxy.parse.wires.wire import Wire
@@ -196,6 +198,21 @@ def test_a_client_that_sends_words_alone() -> None:
     request = _next("responses", [words, call])
     assert _sent(request, DEEPSEEK) == {"reasoning_content": "Hm."}
     assert _sent(request, OPENAI) == {}
+
+
+@pytest.mark.parametrize("include", [[], ["reasoning.encrypted_content"]])
+def test_a_response_that_is_gone_on_from(include: list[str]) -> None:
+    """What was kept has the thought, too: its client sends nothing of it."""
+    asked: dict[str, Any] = {"model": "auto", "tools": _tools(RESPONSES), "input": "hi", "include": include}
+    message = {"content": None, "reasoning_content": "Hm.", "tool_calls": [_CALL]}
+    kept = understood(RESPONSES, asked).dialect.to_keep(completion(message, "tool_calls"), served())
+    assert kept is not None
+    output = {"type": "function_call_output", "call_id": "call_a", "output": "7 t"}
+    body = {**asked, "input": [output], "previous_response_id": kept.response_id}
+    whole = continued(json.dumps(body).encode(), {kept.response_id: kept.record})
+    request = RESPONSES.read(whole, RequestHeaders(), lambda _: False).request
+    assert _sent(request, DEEPSEEK) == {"reasoning_content": "Hm."}
+    assert _sent(request, ITSELF) == {"reasoning_content": "Hm."}
 
 
 def test_each_message_has_its_own() -> None:
