@@ -429,17 +429,18 @@ class _Answer:
 
     def _say(self, delta: _Fields) -> None:
         rest = dict(delta)
-        if _split_content(rest) or (not self._legacy and _as_tool_call(rest)):
-            self._is_same = False
+        is_split = _split_content(rest)
+        is_turned = not self._legacy and _as_tool_call(rest)
         calls = rest.pop("tool_calls", None)
-        if not calls:
-            self._speak(rest, delta)
-            return
-        if any(rest.get(name) for name in _REST):
+        says = any(rest.get(name) for name in _REST)
+        if is_split or is_turned or (says and calls):
             self._is_same = False
-            self._speak(rest, rest)
+        if says:
+            self._speak(rest)
         elif rest:
             self._deltas.append(rest)
+        if not calls:
+            return
         deltas = len(self._deltas)
         for call in calls:
             if isinstance(call, dict):
@@ -448,17 +449,16 @@ class _Answer:
             # Nothing of it may be told yet, or each call has a delta of its own.
             self._is_same = False
 
-    def _speak(self, rest: _Fields, came: _Fields) -> None:
+    def _speak(self, said: _Fields) -> None:
         """Tell texts, or hold them back while a call is told."""
-        says = any(rest.get(name) for name in _REST)
-        if says and self._open is not None and self._open.value.ended:
+        if self._open is not None and self._open.value.ended:
             self._close(self._open)
-        if says and self._open is not None:
-            self._is_same = False
-            self._waiting.append(rest)
-            self.held_chars += sum(len(value) for value in rest.values() if isinstance(value, str))
-        else:
-            self._deltas.append(rest if rest is not came else came)
+        if self._open is None:
+            self._deltas.append(said)
+            return
+        self._is_same = False
+        self._waiting.append(said)
+        self.held_chars += sum(len(value) for value in said.values() if isinstance(value, str))
 
     def _add(self, piece: _Fields) -> None:
         """Add a piece of a call."""
