@@ -6,10 +6,13 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from accounts.errors import UnusablePepper
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from settings.private import private_folder
+
+_REMEDY: Final = "Put the file back from a backup; where no key was made yet, delete it, and a start makes one"
 
 
 def read_or_make_pepper(path: Path, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Pepper:
@@ -33,7 +36,10 @@ def read_pepper(path: Path) -> Pepper | None:
     except FileNotFoundError:
         return None
     except ValueError as failure:
-        raise UnusablePepper(f"{path} holds no pepper: hexadecimal digits are expected") from failure
+        raise UnusablePepper(f"{path} holds no pepper: hexadecimal digits are expected. {_REMEDY}") from failure
+    if len(secret) < MIN_PEPPER_BYTES:
+        what = "is cut short" if secret else "is empty"
+        raise UnusablePepper(f"{path} {what}: {2 * MIN_PEPPER_BYTES} hexadecimal digits are expected. {_REMEDY}")
     return Pepper(id=pepper_id(secret), secret=secret)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.learning.store import LearningStore
 from cost.config import CostSection
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
-from cost.fleet.pool_config import PoolSection
+from cost.fleet.pool_config import PoolSection, pool_of_target
 from cost.ledger.store import LedgerStore
 from cost.reports.scope import ReadScope
 from cost.savings.comparisons import Ground
@@ -21,7 +21,7 @@ from proxy.plan.evidence import PUBLISHED, UNMEASURED, Evidence
 class SavingsCalculator:
     """The calculation of a scope's savings. `section` returns the current configuration; `operator` is the organisation
     that pays for the gateway; `evidence` tells of a target id what a choice of it rests on, the baseline model counted
-    in.
+    in, and `costs_nothing` whether its tokens are booked as those of an own engine.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class SavingsCalculator:
         *,
         operator: str,
         evidence: Callable[[str], Evidence],
+        costs_nothing: Callable[[str], bool] = lambda _target_id: False,
         arms_within_s: float = ARMS_WITHIN_S,
     ) -> None:
         self._section = section
@@ -41,6 +42,7 @@ class SavingsCalculator:
         self.fleet = TrueUpStore(engine, LedgerStore(engine))
         self.rounds = TrueUpRounds(self.fleet, lambda: section().pools, now_us)
         self._evidence = evidence
+        self._costs_nothing = costs_nothing
         self._reader = SavingsReader(engine, self.fleet, ground_of=self._ground, arms_within_s=arms_within_s)
 
     def _ground(self, target_id: str) -> Ground:
@@ -65,6 +67,7 @@ class SavingsCalculator:
         """
         section = self._section()
         pays = scope.team_id is None and scope.organisation_id == self._operator
+        billed = pool_of_target(section.pools)
         judged = await self._learning.adequacy(scope.organisation_id, scope.team_id, inputs.start_us, inputs.end_us)
         return savings_report(
             inputs,
@@ -72,6 +75,7 @@ class SavingsCalculator:
             gateway_usd_per_hour=section.gateway_usd_per_hour if pays else Decimal(0),
             now_us=self._now_us(),
             judged=judged,
+            is_unbilled=lambda target_id: target_id not in billed and self._costs_nothing(target_id),
         )
 
     def as_json(self, scope: ReadScope, found: SavingsReport) -> dict[str, Any]:

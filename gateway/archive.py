@@ -3,6 +3,7 @@
 The manifest comes last, because what is written is not known before; an archive without one was not written to its end.
 """
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -59,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     journals: bool
     """Whether the host's journals were archived, too."""
     parts: tuple[Part, ...]
+    left_out: tuple[str, ...] = ()
+    """Columns that the schema of the program does not have."""
 
 
 class ArchiveWriter:
@@ -94,7 +97,11 @@ class ArchiveWriter:
 
     def give_up(self) -> None:
         """Delete what was written."""
-        self._file.close()
+        # On a full disk closing fails, too.
+        with contextlib.suppress(OSError):
+            self._tar.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._unfinished.unlink(missing_ok=True)
 
     def _add(self, name: str, data: IO[bytes], size: int) -> None:

@@ -73,6 +73,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...]
     is_newest: bool
     """False for a schema that is to be upgraded."""
+    replaced: str | None
+    """The archive of the database that was there; None where it was empty."""
 
 
 async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -> Manifest:
@@ -90,17 +92,18 @@ async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -
         if journal_dir is not None:
             _add_journals(writer, journal_dir)
         is_sqlite = engine.dialect.name == "sqlite"
-        tables, revision = await (_add_sqlite if is_sqlite else _add_postgresql)(writer, engine, target.parent)
+        found = await (_add_sqlite if is_sqlite else _add_postgresql)(writer, engine, target.parent)
         manifest = Manifest(
             format=FORMAT,
             version=importlib.metadata.version("weighbridge"),
             made_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             host=socket.gethostname(),
             kind="sqlite" if is_sqlite else "postgresql",
-            revision=revision,
-            tables=tuple(tables),
+            revision=found.revision,
+            tables=tuple(found.tables),
             journals=journal_dir is not None,
             parts=tuple(writer.parts),
+            left_out=found.left_out,
         )
         writer.finish(manifest)
     except BaseException:
@@ -119,7 +122,15 @@ def _add_journals(writer: ArchiveWriter, folder: Path) -> None:
                 writer.add(_JOURNALS + path.name, data[: data.rfind(b"\n") + 1])
 
 
-async def _add_sqlite(writer: ArchiveWriter, engine: AsyncEngine, folder: Path) -> tuple[list[Table], str]:
+class _Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """What was archived of a database."""
+
+    tables: list[Table]
+    revision: str
+    left_out: tuple[str, ...] = ()
+
+
+async def _add_sqlite(writer: ArchiveWriter, engine: AsyncEngine, folder: Path) -> _Archived:
     path = database_file(engine.url.database or "")
     if path is None:
         raise ArchiveRefused("a database in memory cannot be backed up")
@@ -131,7 +142,7 @@ async def _add_sqlite(writer: ArchiveWriter, engine: AsyncEngine, folder: Path) 
         except sqlite3.Error as failure:
             raise ArchiveRefused(f"{path} cannot be copied: {failure}") from failure
         writer.add_file(_DATABASE, copy)
-    return tables, revision
+    return _Archived(tables=tables, revision=revision)
 
 
 def _read_file(path: Path) -> tuple[list[Table], str]:
@@ -152,21 +163,25 @@ def _read_file(path: Path) -> tuple[list[Table], str]:
         return tables, revision
 
 
-async def _add_postgresql(writer: ArchiveWriter, engine: AsyncEngine, _folder: Path) -> tuple[list[Table], str]:
-    tables = []
+async def _add_postgresql(writer: ArchiveWriter, engine: AsyncEngine, _folder: Path) -> _Archived:
+    tables, left_out = [], []
     async with _snapshot(engine) as connection:
         state = await connection.run_sync(state_of)
         if state.revision is None:
             raise SchemaRefused("the database is empty")
         columns = await connection.run_sync(_columns, _ours(state.revision))
+        known = columns_at(state.revision)
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        for table, names in columns.items():
+        for table, there in columns.items():
+            # A column that somebody added has no place where this is restored.
+            names = tuple(name for name in there if name in known[table])
+            left_out += [f"{table}.{name}" for name in there if name not in known[table]]
             part = _PartOfRows(writer, table)
             query = f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"  # noqa: S608 - the database's own names
             told = await driver.copy_from_query(query, output=part.write, timeout=_COPY_S)
             part.close()
             tables.append(Table(name=table, columns=names, rows=int(told.rpartition(" ")[2])))
-    return tables, state.revision
+    return _Archived(tables=tables, revision=state.revision, left_out=tuple(left_out))
 
 
 class _PartOfRows:
@@ -218,12 +233,15 @@ async def restore(
     engine: AsyncEngine, journal_dir: Path | None, source: Path, *, replace: bool, say: Callable[[str], None]
 ) -> Restored:
     """Put an archive's database in the place of an empty one, or with `replace` of one that is archived before, and bring back the
-    journals' files that are not here. Raises RestoreRefused, ArchiveRefused, SQLAlchemyError, OSError.
+    journals' files that are not here. Raises RestoreRefused, ArchiveRefused, SchemaRefused, SQLAlchemyError, OSError.
     """
     manifest = read_manifest(source)
     _check(manifest, engine, journal_dir)
     state = await read_state(engine)
+    if state.fit in ("newer", "foreign"):
+        raise SchemaRefused(f"{refusal(state, sqlite=engine.dialect.name == 'sqlite')}; nothing was restored")
     await check_nobody_serves(engine, state, journal_dir)
+    kept = None
     if not await is_empty(engine, state):
         if not replace:
             raise RestoreRefused(
@@ -248,6 +266,7 @@ async def restore(
         waiting=0 if journal_dir is None else sum(each.entries for each in waiting(journal_dir, places or {})),
         gaps=tuple(gaps),
         is_newest=is_newest,
+        replaced=None if kept is None else str(kept),
     )
 
 
@@ -303,7 +322,9 @@ async def check_nobody_serves(engine: AsyncEngine, state: SchemaState, journal_d
         now_us = wall_us()
         if engine.dialect.name == "postgresql":
             now_us = int(await connection.scalar(select(DATABASE_US)) or 0)
-        query = select(col(Boot.host)).where(col(Boot.seen_us) > now_us - _SEEN_LATELY_US)
+        # Where the clock went back, those seen in what is the future now are of before: whoever serves was seen since.
+        lately = col(Boot.seen_us).between(now_us - _SEEN_LATELY_US, now_us + _SEEN_LATELY_US)
+        query = select(col(Boot.host)).where(lately)
         if journal_dir is not None:
             query = query.where(col(Boot.host) != socket.gethostname()[:200])
         host = await connection.scalar(query.limit(1))

@@ -23,6 +23,7 @@ from gateway.commands.people import people_app
 from gateway.commands.policy import policy_app
 from gateway.commands.pools import pools_app
 from gateway.commands.prices import prices_app
+from gateway.commands.providers import providers_app
 from gateway.commands.reconcile import reconcile
 from gateway.commands.report import report_app
 from gateway.commands.route import route
@@ -94,6 +95,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "top": top,
     "pools": pools_app,
     "models": models_app,
+    "providers": providers_app,
     "selfhosted": selfhosted_app,
     "report": report_app,
     "people": people_app,

@@ -164,6 +164,18 @@ async def _migrate_sqlite(engine: AsyncEngine, change: Callable[[Connection], No
         await connection.exec_driver_sql(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
 
 
+class TakesNoWrites(Exception):
+    """A database that can only be read, such as a standby."""
+
+
+async def require_writes(engine: AsyncEngine) -> None:
+    """Raise TakesNoWrites for a database that can only be read."""
+    if not await WriteCheck(engine).takes_writes():
+        raise TakesNoWrites(
+            "the database takes no writes: is it a standby, or read-only for its user? (several hosts: docs/databases.md)"
+        )
+
+
 class WriteCheck:
     """A check that the database can be written, made once a second at most."""
 
@@ -173,6 +185,7 @@ class WriteCheck:
         self._known_until = -math.inf
         self._takes_writes = False
         self._asking = asyncio.Lock()
+        self._file: tuple[int, int] | None = None
 
     async def takes_writes(self) -> bool:
         """Return True when it said within a second that it takes writes."""
@@ -183,12 +196,23 @@ class WriteCheck:
         return self._takes_writes
 
     async def _ask(self) -> bool:
-        ask = _ask_sqlite if self._engine.dialect.name == "sqlite" else _ask_postgres
+        is_sqlite = self._engine.dialect.name == "sqlite"
+        ask = _ask_sqlite if is_sqlite else _ask_postgres
         try:
             async with asyncio.timeout(_ANSWER_S), self._engine.connect() as connection:
-                return await ask(connection)
+                return await ask(connection) and not (is_sqlite and self._is_elsewhere())
         except (SQLAlchemyError, OSError, TimeoutError):
             return False
+
+    def _is_elsewhere(self) -> bool:
+        """Return True where SQLite's file was moved, deleted or replaced since the first look: what is open goes to the old one."""
+        path = self._engine.url.database or ":memory:"
+        if path.startswith((":memory:", "file:")):
+            return False
+        status = Path(path).stat()
+        found = (status.st_dev, status.st_ino)
+        self._file = self._file or found
+        return found != self._file
 
 
 async def _ask_postgres(connection: AsyncConnection) -> bool:

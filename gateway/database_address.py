@@ -125,6 +125,8 @@ def database_kind(url: str) -> DatabaseKind:
     """
     scheme, separator, rest = url.partition("://")
     kind = _KINDS.get(scheme.lower().partition("+")[0]) if separator else None
+    if url.strip("'\" \t\r\n") != url:
+        raise UnknownDatabase("stands in quotation marks or spaces: `docker --env-file` keeps them, so leave them out")
     if kind is None or (kind == "sqlite" and rest and not rest.startswith(("/", "?"))):
         raise UnknownDatabase(
             "must be sqlite:///FILE (four slashes for an absolute path) or postgresql://USER:PASSWORD@HOST:5432/NAME"

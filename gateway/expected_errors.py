@@ -31,6 +31,7 @@ _EXPECTED: Final = (
     ("gateway.demo.run", "DemoFailed", ""),
     ("gateway.process.supervisor", "CannotServe", ""),
     ("gateway.database_address", "UnknownDatabase", ""),
+    ("gateway.database", "TakesNoWrites", ""),
     ("gateway.schema", "SchemaRefused", ""),
     ("gateway.archive", "ArchiveRefused", ""),
     ("gateway.backup", "RestoreRefused", ""),
@@ -84,9 +85,14 @@ _LASTING_IN_SQLITE: Final = {
     sqlite3.SQLITE_NOTADB: "the database's file is no SQLite database",
     sqlite3.SQLITE_CORRUPT: "the database's file is damaged: restore it from a backup",
 }
-_MENDS_ITSELF_IN_SQLITE: Final = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL}
-)
+_PASSING_IN_SQLITE: Final = {
+    sqlite3.SQLITE_FULL: "the disk of the database's file is full: make room there",
+    sqlite3.SQLITE_IOERR: "the database's file cannot be read or written (disk I/O error): is its disk full, or ill?",
+    sqlite3.SQLITE_BUSY: "another process keeps the database's file locked",
+    sqlite3.SQLITE_LOCKED: "another process keeps the database's file locked",
+    sqlite3.SQLITE_PROTOCOL: "another process keeps the database's file locked",
+}
+"""What waiting may mend."""
 _MENDS_ITSELF_IN_POSTGRES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATEs: connections, a standby, conflicts, resources, locks, an operator's stop, the system."""
 _PRIMARY_CODE: Final = 0xFF
@@ -117,7 +123,7 @@ def mends_itself(error: Exception) -> bool:
     """Return True for an error that waiting may mend: a database that is away, busy or a standby, a full disk."""
     code = _sqlite_code(error)
     if code is not None:
-        return code in _MENDS_ITSELF_IN_SQLITE
+        return code in _PASSING_IN_SQLITE
     state = _sqlstate(error)
     if state is not None:
         return state[:2] in _MENDS_ITSELF_IN_POSTGRES
@@ -125,7 +131,7 @@ def mends_itself(error: Exception) -> bool:
         return _is("sqlalchemy.exc", "OperationalError", error) or _is_disconnect(error)
     if isinstance(error, OSError):
         return error.errno in _MENDS_ITSELF or _is_of_the_network(error)
-    return _is("asyncpg.exceptions", "InternalClientError", error)
+    return _is("gateway.database", "TakesNoWrites", error) or _is("asyncpg.exceptions", "InternalClientError", error)
 
 
 def _is(module: str, name: str, error: BaseException) -> bool:
@@ -138,7 +144,7 @@ def _is_disconnect(error: Exception) -> bool:
 
 
 def _of_the_database(error: Exception) -> str | None:
-    told = _LASTING_IN_SQLITE.get(_sqlite_code(error) or 0)
+    told = (_LASTING_IN_SQLITE | _PASSING_IN_SQLITE).get(_sqlite_code(error) or 0)
     if told is not None:
         return told
     told = _LASTING_IN_POSTGRES.get(_sqlstate(error) or "")

@@ -40,7 +40,7 @@ from gateway.wiring.pipeline import (
 from gateway.wiring.policy import choice_evidence
 from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
-from providers.catalog import Catalog, build_catalog, configured_prices, repriced, with_deployments
+from providers.catalog import Catalog, build_catalog, configured_prices, costs_nothing, repriced, with_deployments
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
@@ -57,6 +57,7 @@ from proxy.plan.evidence import Evidence
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import learn_from_own_requests
+from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
@@ -104,6 +105,7 @@ class ProcessPipeline:
         """Both keep their values of the start."""
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.overruns = Overruns(time.monotonic)
+        self.refused_parameters = RefusedParameters(time.monotonic)
         self.refusals = Refusals(wall_us)
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
@@ -145,6 +147,7 @@ class ProcessPipeline:
             shares=self._serves_callers,
             shut_s=lambda queue: self._fleet.opens_in_s(queue.targets),
         )
+        self.breakers.live = gate.sharers
         if gate.link is not None:
             exchange_with_other_hosts(gate.link, self.overruns, stack)
         self.dispatcher = Dispatcher(
@@ -159,6 +162,7 @@ class ProcessPipeline:
             latency=gate.latency,
             replicas=self._fleet,
             hedging=hedging(config),
+            refused=self.refused_parameters,
         )
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
@@ -289,6 +293,10 @@ class ProcessPipeline:
         """Return the evidence that a choice of the target rests on, the baseline model counted in; also for one that is configured no more."""
         rules = self.line.config
         return choice_evidence(target_id, rules.policy, rules.catalog, self.classifier)
+
+    def costs_nothing(self, target_id: str) -> bool:
+        """Return True for a target whose tokens are booked at nothing because it runs on an own engine."""
+        return costs_nothing(self.line.config.catalog, target_id)
 
     def measuring_rules(self) -> MeasuringRules:
         """Return the rules by which a measurement calls targets now."""

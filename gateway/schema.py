@@ -22,6 +22,7 @@ from gateway.database import MIGRATIONS, metadata, migrate_with, upgrade
 from settings.private import private_file
 
 _VERSION_TABLE: Final = "alembic_version"
+_REVISION: Final = re.compile(r"\d{4}")
 _MIGRATION: Final = re.compile(r"v(\d{4})_\w+\.py")
 
 Fit = Literal["empty", "newest", "older", "newer", "foreign"]
@@ -36,7 +37,7 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
 
     fit: Fit
     revision: str | None
-    """The database's; None where it has none."""
+    """The database's, or another program's (`foreign`); None where it has none."""
     newest: str
 
 
@@ -76,6 +77,8 @@ def state_of(connection: Connection) -> SchemaState:
     if revision is None:
         return SchemaState(fit="empty", revision=None, newest=newest())
     known = revisions()
+    if _REVISION.fullmatch(revision) is None:
+        return SchemaState(fit="foreign", revision=revision, newest=known[-1])
     fit: Fit = "newest" if revision == known[-1] else "older" if revision in known else "newer"
     return SchemaState(fit=fit, revision=revision, newest=known[-1])
 
@@ -101,6 +104,11 @@ def refusal(state: SchemaState, *, sqlite: bool) -> str:
         return (
             f"the database has the schema {state.revision}, of a newer version; this one knows no later one than {state.newest}: "
             f"install the newer version, or with it run `weighbridge database downgrade {state.newest}`"
+        )
+    if state.revision is not None:
+        return (
+            f"the database is another program's: its `{_VERSION_TABLE}` says {state.revision[:32]!r}. Give the gateway a database of "
+            "its own, or a schema by `search_path` (docs/databases.md)"
         )
     return (
         f"the database has tables of ours and no `{_VERSION_TABLE}`, so its schema is not known: restore it from a backup, "

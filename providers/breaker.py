@@ -23,6 +23,7 @@ from typing import Final, Literal
 import msgspec
 
 from providers.config import BreakerConfig
+from providers.deployment_rate import DeploymentRate
 from providers.errors import Owner
 from providers.failure_streak import EVERYONE, FAILING_AFTER, NO_STREAK, FailureStreak, Scope, join_scopes
 from providers.provider_pace import ProviderPace
@@ -73,6 +74,10 @@ class BreakerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Keys and teams that the circuit is open for while it is closed for everyone else."""
 
 
+LIMIT: Final = "limit"
+"""The reason of a pace that the operator set, rather than the provider."""
+
+
 class Absence(msgspec.Struct, frozen=True):
     """The reason for which no deployment of a target is called now."""
 
@@ -109,6 +114,7 @@ class _Breaker:
         "group",
         "openings",
         "pace",
+        "rate",
         "streak",
         "successes",
     )
@@ -124,6 +130,8 @@ class _Breaker:
         self.ejections = 0
         self.openings: dict[Scope, _Opening] = {}
         self.pace = ProviderPace()
+        self.rate: DeploymentRate | None = None
+        """What the operator lets go there in a minute; None for all."""
         self.closed_at = now
         self.epoch = 0
         """Number of openings and closings for everyone, so that reports of earlier attempts are told apart."""
@@ -164,6 +172,8 @@ class Permit(msgspec.Struct, eq=False):
     """The openings that this attempt is the probe of."""
     _name: str = ""
     _paces_before: int = 0
+    _tokens: int = 0
+    """The tokens that were taken of the deployment's rate."""
     _successes: int = -1
     _done: bool = False
 
@@ -229,6 +239,11 @@ class Permit(msgspec.Struct, eq=False):
         else:
             self.abandon()
 
+    def used(self, tokens: int) -> None:
+        """Report the tokens that the attempt has cost of the deployment's rate; called once."""
+        if self._breaker.rate is not None:
+            self._breaker.rate.correct(self._tokens, tokens)
+
     def abandon(self) -> None:
         """End the attempt without a verdict (the caller hung up); a probe frees its place."""
         self._done = True
@@ -258,6 +273,8 @@ class Breakers:
         """The pace of names below wildcards."""
         self.ready: Callable[[Target], tuple[Deployment, ...]] = lambda target: target.deployments
         """The deployments that a pool's target has now. The pools set it: their replicas come and go between two reloads."""
+        self.live: Callable[[], int] = lambda: 1
+        """Returns the number of processes that share the rates of deployments; the gate sets it."""
 
     def adopt(self, targets: Iterable[Target]) -> None:
         """Set the targets: deployments that stay keep their state, the state of others is dropped, and so is that of those with
@@ -333,10 +350,16 @@ class Breakers:
         return found
 
     def try_acquire(
-        self, deployment_id: str, caller: Scope = EVERYONE, *, tried: Collection[str] = (), name: str = ""
+        self,
+        deployment_id: str,
+        caller: Scope = EVERYONE,
+        *,
+        tried: Collection[str] = (),
+        name: str = "",
+        tokens: int = 0,
     ) -> Permit | None:
         """Return a permit for one attempt of the caller's, or None when the deployment is out of use or its probe is taken. A request
-        is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard.
+        is no probe of a deployment that it has `tried`. `name` is what is asked for of a wildcard, `tokens` what it may use.
         """
         breaker = self._breaker_of(deployment_id)
         probes: tuple[Scope, ...] = ()
@@ -346,14 +369,26 @@ class Breakers:
             probes = tuple(_applying(breaker, caller))
             if probes and deployment_id in tried:
                 return None
+        if breaker.rate is not None and not self._takes(breaker, tokens):
+            return None
         # A probe that succeeds and then breaks off counts as the failed probe that it was.
         before = FailureStreak(self._config.consecutive_failures - 1) if probes else breaker.streak
         pace = self._names.get((breaker, name)) if name else breaker.pace
         paces = 0 if pace is None else pace.times
-        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name, paces)
+        permit = Permit(self, breaker, caller, before, breaker.epoch, breaker.successes, probes, name, paces, tokens)
         for scope in probes:
             breaker.openings[scope].probe = permit
         return permit
+
+    def _takes(self, breaker: _Breaker, tokens: int) -> bool:
+        """Take of the deployment's rate; where that is used up, keep everyone away until there is some."""
+        assert breaker.rate is not None  # noqa: S101  Whoever asks has looked.
+        now = self._clock()
+        wait_s = breaker.rate.take(now, tokens, max(1, self.live()))
+        if wait_s > 0.0:
+            with _Trouble(self, breaker):
+                breaker.pace.hold(now, wait_s, LIMIT)
+        return wait_s <= 0.0
 
     def is_failing(self, deployment_id: str, caller: Scope = EVERYONE) -> bool:
         """Return True when the latest calls all failed for reasons that concern the caller: failures of another team's
@@ -460,6 +495,11 @@ class Breakers:
             breaker = known.get(deployment.deployment_id)
             if breaker is None or _is_called_otherwise(breaker.deployment, deployment):
                 breaker = _Breaker(group, self._clock(), deployment)
+            rate = _rate_of(breaker, deployment)
+            if rate is not breaker.rate and breaker.pace.why == LIMIT:
+                # It was kept away by another limit.
+                breaker.pace = ProviderPace()
+            breaker.rate = rate
             breaker.group, breaker.deployment = group, deployment
             self._breakers[deployment.deployment_id] = breaker
             group.ejected += EVERYONE in breaker.openings
@@ -585,15 +625,31 @@ class _Trouble:
         self._breakers._troubled += change  # noqa: SLF001  # The two are one machine.
 
 
+def _rate_of(breaker: _Breaker, now: Deployment) -> DeploymentRate | None:
+    """Return the rate of a deployment: what it has used of the old one counts as long as that is the same."""
+    limits = now.requests_per_minute, now.tokens_per_minute
+    if limits == (None, None):
+        return None
+    was = breaker.deployment
+    if breaker.rate is not None and was is not None and limits == (was.requests_per_minute, was.tokens_per_minute):
+        return breaker.rate
+    return DeploymentRate(*limits)
+
+
 def _is_called_otherwise(known: Deployment | None, now: Deployment) -> bool:
     """Return True when the two differ in provider, address or key, so that the state of the one says nothing of the
     other.
     """
-    return known is not None and (known.base_url, known.api_key, known.upstream_model, known.options) != (
-        now.base_url,
-        now.api_key,
-        now.upstream_model,
-        now.options,
+    return known is not None and _called_by(known) != _called_by(now)
+
+
+def _called_by(deployment: Deployment) -> tuple[object, ...]:
+    return (
+        deployment.base_url,
+        deployment.api_key,
+        deployment.upstream_model,
+        deployment.options,
+        deployment.headers,
     )
 
 

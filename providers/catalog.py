@@ -10,10 +10,10 @@ import msgspec
 
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
-from cost.prices import SERVICE_TIERS, Price
+from cost.prices import SERVICE_TIERS, Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.known_rows import KnownRow, row_of
-from providers.model_facts import Known, bundled_table, facts_of, names_under
+from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
 from providers.parameters import lacking
 from providers.provider_tools import common_dialect, known_tools
 from providers.target import (
@@ -22,6 +22,7 @@ from providers.target import (
     UNKNOWN_CONTEXT_TOKENS,
     Deployment,
     Fact,
+    OwnTimeouts,
     Target,
     Tier,
 )
@@ -61,7 +62,10 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
         return rest if rest and name.startswith(prefix) and _NAME.fullmatch(name) else None
 
     def named(self, name: str, rest: str, price: Price | None) -> Target:
-        """Return the target of one name."""
+        """Return the target of one name, at the price of the book, else at what the table knows of it."""
+        known = facts_of(self.model, rest)
+        if price is None and known.facts is not None:
+            price = known.facts.price
         bare = msgspec.structs.replace(
             self.target,
             target_id=name,
@@ -72,7 +76,7 @@ class Wildcard(msgspec.Struct, frozen=True, kw_only=True):
                 for each in self.target.deployments
             ),
         )
-        return _with_row(_with_facts(bare, self.model, facts_of(self.model, rest)), row_of(self.model, rest))
+        return _with_row(_with_facts(bare, self.model, known), row_of(self.model, rest))
 
 
 class Wildcards:
@@ -231,6 +235,9 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
         yield dated_price(model.model_id, item, bundled_table)
     if items:
         return
+    if model.is_own:
+        yield DatedPrice(target_id=model.model_id, price=_OWN, source="config", note=_OWN_NOTE)
+        return
     names: list[tuple[str, str | None]] = [(model.model_id, None)]
     if model.is_wildcard:
         names = [(model.model_id[:-1] + each, each) for each in names_under(model)]
@@ -238,6 +245,16 @@ def _prices_of(model: ModelConfig) -> Iterator[DatedPrice]:
         facts = facts_of(model, upstream).facts
         if facts is not None and facts.price is not None:
             yield DatedPrice(target_id=target_id, price=facts.price, source="litellm")
+
+
+_OWN: Final = price_from_usd(version="own engine", input_usd=0, output_usd=0)
+_OWN_NOTE: Final = "A token of your own engine costs nothing by itself; what its GPUs cost is what `cost.pools` says."
+
+
+def costs_nothing(catalog: Catalog, target_id: str) -> bool:
+    """Return True for a target whose tokens are booked at nothing because it runs on an own engine."""
+    target = catalog.named(target_id)
+    return target is not None and target.price is not None and target.price.version == _OWN.version
 
 
 def repriced(catalog: Catalog, book: PriceBook, at_us: int) -> Catalog:
@@ -268,13 +285,23 @@ def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
     """Yield sentences about facts of a configured model that neither the file nor litellm's table has, and the
     consequence.
     """
+    entries = {each.target.target_id: each for each in catalog.wildcards.entries}
     for model in section.models:
+        entry = entries.get(model.model_id)
+        if entry is not None and entry.target.price is None and not entry.names:
+            tells = any(each.told_cost is not None for each in entry.target.deployments)
+            yield (
+                f"{model.model_id}: litellm's table lists no prices of its provider, and a name without one is refused: write "
+                f"`prices` here, or `cost.unpriced: book`{', which books the cost that the provider tells' if tells else ''}"
+            )
         target = catalog.targets.get(model.model_id)
         if target is None:
             continue
         follows = [said for fact, said in _ASSUMED.items() if fact in target.assumed]
         if target.price is None:
-            follows.append("its price is unknown, so `auto` never chooses it (`prices`)")
+            follows.append(
+                "its price is unknown, so `auto` never chooses it and others are refused (`prices`, `cost.unpriced`)"
+            )
         if follows:
             why = facts_of(model).why_not
             yield f"{model.model_id}: {'; '.join(follows)}{f'; {why}' if why else ''}"
@@ -354,7 +381,7 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
         capabilities=CHAT_CAPABILITIES if capabilities is None else capabilities,
         assumed=frozenset(fact for fact, value in given.items() if value is None),
         answer_beside=model.max_context_tokens is None,
-        lacks=lacking(target.deployments),
+        **msgspec.structs.asdict(lacking(target.deployments)),
         dialect=common_dialect(target.deployments),
         provider_tools=known_tools(target.deployments) if model.provider_tools is None else model.provider_tools,
         service_tiers=frozenset(tiers) | (facts.service_tiers if facts is not None else frozenset()),
@@ -363,11 +390,12 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
 
 def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret: ResolveSecret) -> Deployment:
     place = f"providers.models[{model.model_id}].deployments[{deployment.name}]"
+    provider = provider_of(deployment)
     return Deployment(
         deployment_id=f"{model.model_id}/{deployment.name}",
         target_id=model.model_id,
         kind=deployment.kind,
-        upstream_model=deployment.upstream_model or ("*" if model.is_wildcard else model.model_id),
+        upstream_model=model.upstream_of(deployment),
         base_url=deployment.base_url.rstrip("/"),
         api_key=None if deployment.api_key is None else _secret(deployment.api_key, f"{place}.api_key", resolve_secret),
         weight=deployment.weight,
@@ -375,9 +403,17 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
             name: _secret(value, f"{place}.options.{name}", resolve_secret) if is_reference(value) else value
             for name, value in deployment.options.items()
         },
+        headers={
+            name: _secret(value, f"{place}.headers.{name}", resolve_secret) if is_reference(value) else value
+            for name, value in deployment.headers.items()
+        },
+        timeouts=OwnTimeouts(**deployment.timeouts.model_dump()),
+        requests_per_minute=deployment.requests_per_minute,
+        tokens_per_minute=deployment.tokens_per_minute,
         allow_media_links=deployment.allow_media_links,
         api_version=deployment.api_version,
         batch_api=deployment.batch_api,
+        told_cost=None if provider is None else provider.told_cost,
     )
 
 

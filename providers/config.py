@@ -1,13 +1,15 @@
 """The `providers` section of the configuration: models, deployments, circuit breaker, timeouts and retries."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
+from providers.shorthand import upstream_pattern, whole_deployment, whole_model
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
 from providers.wire import PATHS
 from settings.types import Finite, Reloadable, Section, Share
@@ -46,18 +48,76 @@ SecretRef = Annotated[str, AfterValidator(_check_reference)]
 ProviderTool = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
+_KEY_HEADERS: Final = frozenset(
+    {"authorization", "api-key", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"}
+)
+"""Headers that say who calls."""
+_OWN_HEADERS: Final = re.compile(
+    r"host|connection|keep-alive|te|trailer|upgrade|transfer-encoding|expect|content-.*|accept|accept-encoding|x-request-id|"
+    r"traceparent|tracestate|anthropic-version|x-weighbridge-.*|x-llm-d-.*",
+    re.IGNORECASE,
+)
+"""Headers that the gateway sets itself."""
+_SECRET_HEADER: Final = re.compile(r"auth|key|secret|token|password|credential|cookie|signature", re.IGNORECASE)
+_SECRET_VALUE: Final = re.compile(r"(bearer|basic)\s|(sk|gsk|xai|hf|ghp|nvapi|r8|pplx)[-_]", re.IGNORECASE)
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")]
+HeaderValue = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+
+
+_FOREIGN_KEYS: Final[Mapping[str, str]] = {
+    "api_base": "base_url",
+    "url": "base_url",
+    "extra_headers": "headers",
+    "model_name": "model_id",
+    "rpm": "requests_per_minute",
+    "tpm": "tokens_per_minute",
+    "timeout": "timeouts: {total_s: …}",
+    "stream_timeout": "timeouts: {first_token_s: …}",
+    "custom_llm_provider": "provider",
+}
+"""Keys of LiteLLM's configuration and others', and what they are called here."""
+_AZURE_REQUEST: Final = re.compile(
+    r"(https?://[^/?]+)/openai/deployments/([^/?]+)(?:/[^?]*)?(?:\?api-version=([\w.-]+))?"
+)
+"""What Azure's portal shows as a deployment's target."""
+
+
+class DeploymentTimeouts(Section):
+    """The time limits of one deployment's replies, in place of `providers.timeouts`."""
+
+    connect_s: Finite | None = Field(default=None, gt=0, le=60, description="To get a connection.")
+    first_token_s: Finite | None = Field(
+        default=None,
+        gt=0,
+        le=3_600,
+        description="To the first real token of a stream, such as 120 for an engine that loads its model first.",
+    )
+    idle_s: Finite | None = Field(default=None, gt=0, le=3_600, description="The longest silence within a reply.")
+    total_s: Finite | None = Field(default=None, gt=0, le=86_400, description="A whole reply.")
+
+
 class DeploymentConfig(Section):
     """One address at which a model can be called."""
 
     name: str = Field(default="main", pattern=_NAME, max_length=64, description="Unique within the model.")
+    provider: str | None = Field(
+        default=None,
+        max_length=64,
+        description="A name of docs/providers.md, which has `kind`, `base_url` and `api_key`. Default, without `kind`: "
+        "the model's `provider`.",
+    )
     kind: DeploymentKind = Field(
         description="The API it speaks; `litellm` for all that is not OpenAI-shaped. `anthropic/` models are "
-        "called directly."
+        "called directly. A provider's name stands for its kind."
     )
     base_url: str = Field(
         default="", max_length=2_048, description="For example https://api.openai.com/v1; /chat/completions is added."
     )
-    api_key: SecretRef | None = Field(default=None, description="Where the key is found: env:NAME.")
+    api_key: SecretRef | None = Field(
+        default=None,
+        description="Where the key is found: env:NAME. Default: the provider's variable, at its own address.",
+    )
     upstream_model: str | None = Field(
         default=None, min_length=1, max_length=256, description="The model's name there; the model_id, if left out."
     )
@@ -78,18 +138,43 @@ class DeploymentConfig(Section):
         "litellm, anthropic/…). Used while `batch.providers` is on; needs a `batch` price or "
         "`batch_discount`.",
     )
+    headers: dict[HeaderName, HeaderValue] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Sent with each request, such as `X-Title: My app`. Secrets as env:NAME.",
+    )
+    timeouts: DeploymentTimeouts = Field(default_factory=DeploymentTimeouts)
+    requests_per_minute: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="No more go there in any minute; others go to another deployment or candidate. The workers divide it, and "
+        "batches may use what one worker may.",
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, le=10_000_000_000, description="The same for tokens of prompts and answers."
+    )
     allow_media_links: bool = Field(
         default=False,
         description="Lets callers link to media, which an own engine fetches from inside your network; "
         "otherwise only data: URLs.",
     )
 
+    foreign_keys: ClassVar[Mapping[str, str]] = _FOREIGN_KEYS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, written: Any) -> Any:
+        return whole_deployment(written) if isinstance(written, Mapping) else written
+
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
         if self.base_url:
             _check_url(self.base_url)
         elif self.kind not in {"litellm", "scripted"}:
-            raise ValueError(f"kind {self.kind} needs a base_url, such as https://host/v1")
+            raise ValueError(
+                f"kind {self.kind} needs a base_url, such as https://host/v1, or a `provider` that has one"
+            )
         if self.kind == "litellm":
             if self.upstream_model is None or "/" not in self.upstream_model.strip("/"):
                 raise ValueError("kind litellm needs an upstream_model with its provider, such as bedrock/<model id>")
@@ -104,6 +189,22 @@ class DeploymentConfig(Section):
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):
                 raise ValueError(f"option {name[:64]} looks like a secret; write where it is found, such as env:NAME")
+        return self
+
+    @model_validator(mode="after")
+    def _check_headers(self) -> Self:
+        seen: set[str] = set()
+        for name, value in self.headers.items():
+            plain = name.lower()
+            if _OWN_HEADERS.fullmatch(plain):
+                raise ValueError(f"the header {name} is set by the gateway itself")
+            if plain in seen:
+                raise ValueError(f"the header {name} stands there twice: capitals count for nothing")
+            if plain in _KEY_HEADERS and self.api_key is not None:
+                raise ValueError(f"the header {name} says who calls, as `api_key` does: leave one of them out")
+            if not is_reference(value) and (_SECRET_HEADER.search(plain) or _SECRET_VALUE.match(value)):
+                raise ValueError(f"the header {name} looks like a secret; write where it is found, such as env:NAME")
+            seen.add(plain)
         return self
 
     @model_validator(mode="after")
@@ -122,6 +223,11 @@ def _check_url(url: str) -> None:
         raise ValueError("base_url still has a placeholder (`{…}`, `<…>`, `$NAME`, `your-…`): write what belongs there")
     if "://" not in url:
         raise ValueError("base_url has no scheme: write http:// or https:// before it")
+    if (request := _AZURE_REQUEST.fullmatch(url)) is not None:
+        raise ValueError(
+            f"base_url is a whole request to Azure: write `kind: azure`, `base_url: {request[1]}`, the deployment's name "
+            f'{request[2]} as model, and `api_version: "{request[3] or "2024-10-21"}"`'
+        )
     try:
         port = urlsplit(url).port
     except ValueError:
@@ -152,7 +258,8 @@ class ModelConfig(Section):
     prices: ModelPrices | None = Field(
         default=None,
         description="One price, a list of prices with their dates, or a name in litellm's table. Left out, they are what "
-        "that table says of the provider's model; where it says nothing the cost is unknown, and `auto` never chooses the model.",
+        "that table says of the provider's model; where it says nothing the cost is unknown, and `auto` never chooses the model. "
+        "A token of an own engine then costs nothing.",
     )
     max_context_tokens: int | None = Field(
         default=None,
@@ -220,8 +327,19 @@ class ModelConfig(Section):
     deployments: tuple[DeploymentConfig, ...] = Field(
         default=(),
         max_length=256,
-        description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are.",
+        description="Where it is called. None for a model that a pool of `selfhosted.pools` serves: its replicas are. With "
+        "`model: NAME` the entry is its only deployment, and has that one's keys itself.",
     )
+    foreign_keys: ClassVar[Mapping[str, str]] = _FOREIGN_KEYS
+    short_keys: ClassVar[Mapping[str, frozenset[str]]] = {"model": frozenset(DeploymentConfig.model_fields)}
+    """Further keys of an entry that has this one: it is its own only deployment."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, written: Any) -> Any:
+        return (
+            whole_model(written, frozenset(DeploymentConfig.model_fields)) if isinstance(written, Mapping) else written
+        )
 
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
@@ -239,6 +357,16 @@ class ModelConfig(Section):
     def is_wildcard(self) -> bool:
         """True when it stands for every name that begins with its own."""
         return self.model_id.endswith("*")
+
+    @property
+    def is_own(self) -> bool:
+        """True when it runs on engines of the operator's own: all its deployments are some, or a pool serves it."""
+        return all(each.kind in OWN_ENGINES for each in self.deployments)
+
+    def upstream_of(self, deployment: DeploymentConfig, rest: str | None = None) -> str:
+        """Return the model's name at a deployment; of a wildcard for what its `*` stands for, or with a `*` itself."""
+        pattern = deployment.upstream_model or upstream_pattern(self.model_id)
+        return pattern if rest is None else pattern.replace("*", rest, 1)
 
 
 def _first_repeated(names: Any) -> str | None:

@@ -1,7 +1,7 @@
 """The error hierarchy for everything that can go wrong between the gateway and an upstream.
 
 Each class says whose the failure is, whether a retry or a fallback makes sense, and whether it counts against the
-deployment's health. Which refusal of an upstream becomes which class is the table of `providers/refusals.toml`.
+deployment's health. Which refusal of an upstream becomes which class is the table of `providers/data/refusals.toml`.
 `proxy/errors.py` maps the classes to HTTP in one table.
 """
 
@@ -21,6 +21,13 @@ class Original(msgspec.Struct, frozen=True):
     status: int
     type: str
     message: str
+
+
+class RefusedParameter(msgspec.Struct, frozen=True):
+    """A parameter that was refused by its name, and the words that say so, in lower case."""
+
+    name: str
+    words: str
 
 
 class UpstreamError(Exception):
@@ -186,6 +193,8 @@ class RequestRejected(UpstreamError):
         self.error_type = error_type
         self.param = param
         self.code = code
+        self.parameter: RefusedParameter | None = None
+        """The parameter that was refused by its name."""
         if elsewhere is not None:
             self.fall_back = elsewhere
 

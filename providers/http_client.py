@@ -302,8 +302,10 @@ def _head_of(deployment: Deployment, url: str) -> _Head:
         ("accept", "*/*"),
         # We ask for no compression, so a small reply cannot unfold into a large one.
         ("accept-encoding", "identity"),
-        ("user-agent", "weighbridge"),
+        *deployment.headers.items(),
     ]
+    if not any(name.lower() == "user-agent" for name in deployment.headers):
+        headers.append(("user-agent", "weighbridge"))
     if deployment.api_key is not None:
         name = _KEY_HEADERS.get(deployment.kind)
         headers.append((name, deployment.api_key) if name else ("authorization", f"Bearer {deployment.api_key}"))

@@ -20,15 +20,15 @@ class KnownRow(msgspec.Struct, frozen=True):
     efforts: Mapping[str, str] = {}
 
 
-def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = None) -> KnownRow | None:
-    """Return the row of a configured model; None where no name of it is known. `name` is what a wildcard stands for, `served_as`
-    the name that our own engines have it by.
+def row_of(model: ModelConfig, rest: str | None = None, served_as: str | None = None) -> KnownRow | None:
+    """Return the row of a configured model; None where no name of it is known. `rest` is what a wildcard's `*` stands for,
+    `served_as` the name that our own engines have it by.
 
     A model that is configured with a reasoning effort has that effort's row, and a request for another one that one's.
     """
     if model.ability == NO_ROW:
         return None
-    names = tuple(_names(model, name, served_as))
+    names = tuple(_names(model, rest, served_as))
     known = known_model(names, _configured_effort(model))
     if known is None:
         # A name that no model has may be a row's own: artifacts of one's own have theirs.
@@ -40,15 +40,15 @@ def row_of(model: ModelConfig, name: str | None = None, served_as: str | None = 
     )
 
 
-def _names(model: ModelConfig, name: str | None, served_as: str | None) -> Iterator[str]:
+def _names(model: ModelConfig, rest: str | None, served_as: str | None) -> Iterator[str]:
     """Yield the model's names, the surest first."""
     if model.ability is not None:
         yield model.ability
         return
     if model.known_as:
         yield model.known_as
-    if name is not None:
-        yield name
+    if rest is not None:
+        yield from (model.upstream_of(deployment, rest) for deployment in model.deployments)
         return
     for deployment in model.deployments:
         if deployment.upstream_model is not None:

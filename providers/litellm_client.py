@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from providers.errors import (
     UpstreamTimeout,
 )
 from providers.media_links import refuse_links_in
-from providers.parameters import DECISIVE, MINOR, is_said
+from providers.parameters import DECISIVE, MINOR, NOTES, is_said
 from providers.refusals import SERVER_FAULT
 from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
@@ -70,12 +70,11 @@ PASSED_FIELDS = frozenset(
         "web_search_options",
     }
 )
-# Ours to set, or notes for OpenAI's own records that change nothing in an answer. litellm reads
-# `metadata` as instructions to itself.
-_DROPPED_FIELDS = frozenset(
-    {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
-)
+# Ours to set, or notes that change nothing in an answer. litellm reads `metadata` as instructions to itself.
+_DROPPED_FIELDS = NOTES | {"model", "stream"}
 
+_JUDGED = (DECISIVE | MINOR) - {"top_k"}
+"""The parameters that litellm says of whether a model takes them: OpenAI's own."""
 _OF_REASONERS = frozenset({"reasoning_effort"})
 """Fields that models that do not reason refuse, and that say so little of an answer that they may be left out."""
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
@@ -171,7 +170,7 @@ class LitellmUpstream:
         if not supported:
             return
         fields = call.request.fields
-        for name in ((DECISIVE | MINOR) & fields.keys() | _OF_REASONERS) & arguments.keys() - supported:
+        for name in (_JUDGED & fields.keys() | _OF_REASONERS) & arguments.keys() - supported:
             # What is not among the fields was put there for a Claude, because its caller said it.
             said = name not in fields or is_said(name, fields[name])
             if said and name in DECISIVE:
@@ -188,6 +187,14 @@ class LitellmUpstream:
         """Close litellm's HTTP clients, if it was imported."""
         if self._litellm is not None:
             await asyncio.shield(_close_clients(self._litellm))
+
+
+def parameters_by_litellm() -> Callable[[str], frozenset[str] | None]:
+    """Import litellm, and return what tells the parameters that it translates for a model; None where it does not say. Raises
+    ImportError without it.
+    """
+    litellm = _import_litellm()
+    return lambda model: _supported_by(litellm, model) or None
 
 
 def _supported_by(litellm: Any, model: str) -> frozenset[str]:
@@ -240,6 +247,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
         "max_retries": 0,
         # Else litellm offers tools to its own MCP gateway, which a caller could thereby command.
         "_skip_mcp_handler": True,
+        "extra_headers": dict(deployment.headers) or None,
     }
     if call.request.stream:
         arguments["stream_options"] = {"include_usage": True}

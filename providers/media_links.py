@@ -10,8 +10,8 @@ from providers.wire import ChatRequest, field_of
 # vLLM and SGLang keep media under such a name if there is one: one caller's picture would be seen by another.
 _CACHE_NAMES: Final = ("uuid", "content_hash")
 _MEDIA = frozenset({"image", "input_image", "video", "audio", "input_audio", "file"})
-# TGI looks for images in the prompt's text, too, and fetches what it finds.
-_TGI_LINK = "![](http"
+# An engine that looks for images in the prompt's text, too, fetches what it finds.
+_LINK_IN_TEXT = "![](http"
 
 
 def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
@@ -30,7 +30,7 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
             refuse_links_in(messages, deployment)
     if deployment.allow_media_links:
         return
-    if deployment.kind == "tgi" and any(_TGI_LINK in text for text in _texts(request)):
+    if deployment.quirks.fetches_links_in_text and any(_LINK_IN_TEXT in text for text in _texts(request)):
         raise _link_refused(deployment)
 
 

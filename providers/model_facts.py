@@ -7,7 +7,6 @@ provider that it is about: the same weights cost something else elsewhere.
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,6 +14,7 @@ from cost.errors import PriceTableMissing
 from cost.price_book.litellm_table import LitellmTable, Row, read_table
 from cost.prices import SERVICE_TIERS, Price, ServiceTier
 from providers.config import DeploymentConfig, ModelConfig
+from providers.known_providers import Provider, provider_at, provider_named
 from providers.target import CHAT_CAPABILITIES, OWN_ENGINES, Capability
 
 _MOST_TOKENS: Final = 100_000_000
@@ -36,33 +36,6 @@ _FLAGS: Final[Mapping[Capability, tuple[str, ...]]] = {
     # JSON mode is older than schemas, and has no flag of its own; whoever calls functions writes JSON.
     "json": ("supports_response_schema", "supports_function_calling"),
 }
-_HOSTS: Final[Mapping[str, str]] = {
-    "api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-    "api.mistral.ai": "mistral",
-    "api.deepseek.com": "deepseek",
-    "api.groq.com": "groq",
-    "api.together.xyz": "together_ai",
-    "api.together.ai": "together_ai",
-    "api.fireworks.ai": "fireworks_ai",
-    "api.deepinfra.com": "deepinfra",
-    "api.perplexity.ai": "perplexity",
-    "api.x.ai": "xai",
-    "openrouter.ai": "openrouter",
-    "generativelanguage.googleapis.com": "gemini",
-    "dashscope.aliyuncs.com": "dashscope",
-    "dashscope-intl.aliyuncs.com": "dashscope",
-}
-_PROVIDERS: Final[Mapping[str, str]] = {
-    "aws": "bedrock",
-    "azure-openai": "azure",
-    "fireworks": "fireworks_ai",
-    "google": "gemini",
-    "mistralai": "mistral",
-    "together": "together_ai",
-    "vertex": "vertex_ai",
-}
-"""The table's names of providers, by what people write for them."""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,11 +71,11 @@ def bundled_table() -> LitellmTable:
     return read_table()
 
 
-def facts_of(model: ModelConfig, name: str | None = None) -> Known:
-    """Return the known facts of a configured model; `name` is the upstream's name where a wildcard leaves it open."""
+def facts_of(model: ModelConfig, rest: str | None = None) -> Known:
+    """Return the known facts of a configured model; `rest` is what a wildcard's `*` stands for."""
     if not needs_facts(model):
         return Known(None)
-    names = list(_names(model, name))
+    names = list(_names(model, rest))
     if not names:
         return Known(None, "no table knows a model that you run yourself")
     try:
@@ -142,9 +115,13 @@ def needs_facts(model: ModelConfig) -> bool:
 
 
 def names_under(model: ModelConfig) -> tuple[str, ...]:
-    """Return the upstream names that a wildcard entry stands for, as far as the table knows them; sorted."""
-    providers = {provider for deployment in model.deployments for provider in _providers(model, deployment)}
-    if not providers:
+    """Return what the `*` of a wildcard entry stands for, as far as the table knows the upstream's names; sorted."""
+    patterns = [
+        (provider, _name_of(model.upstream_of(deployment), deployment).partition("*"))
+        for deployment in model.deployments
+        for provider in _providers(model, deployment)
+    ]
+    if not patterns:
         return ()
     try:
         table = bundled_table()
@@ -153,24 +130,53 @@ def names_under(model: ModelConfig) -> tuple[str, ...]:
     found = set()
     for name, row in table.rows.items():
         if row.get("mode") in _MODES:
-            found |= {name.removeprefix(f"{provider}/") for provider in providers if _is_of(row, provider)}
-    return tuple(sorted(found))
+            for provider, (begins, _, ends) in patterns:
+                bare = name.removeprefix(f"{provider}/")
+                if _is_of(row, provider) and bare.startswith(begins) and bare.endswith(ends):
+                    found.add(bare[len(begins) : len(bare) - len(ends)])
+    return tuple(sorted(found - {""}))
 
 
-def _names(model: ModelConfig, name: str | None) -> Iterator[tuple[str, str]]:
+def _names(model: ModelConfig, rest: str | None) -> Iterator[tuple[str, str]]:
     """Yield pairs of a provider and a name in the table, the likeliest first. An empty provider takes any."""
     if model.known_as is not None:
         if model.known_as:
             yield "", model.known_as
+            # As litellm calls it, with a provider whose names have none before them there.
+            prefix, _, name = model.known_as.partition("/")
+            known = provider_named(prefix)
+            if name and known is not None and known.prices:
+                yield known.prices, f"{known.prices}/{name}"
+                yield known.prices, name
         return
     for deployment in model.deployments:
-        upstream = name or deployment.upstream_model or model.model_id
-        if deployment.kind == "litellm":
-            # What litellm is called with may be a row itself, such as `bedrock/anthropic.claude-…`.
-            upstream = upstream.partition("/")[2] if name is None else upstream
+        upstream = _name_of(model.upstream_of(deployment, rest), deployment)
         for provider in _providers(model, deployment):
             yield provider, f"{provider}/{upstream}"
             yield provider, upstream
+        yield from _of_maker(upstream, deployment)
+
+
+def _name_of(upstream: str, deployment: DeploymentConfig) -> str:
+    """Return the model's name without the provider that litellm has before it."""
+    return upstream.partition("/")[2] if deployment.kind == "litellm" else upstream
+
+
+def _of_maker(upstream: str, deployment: DeploymentConfig) -> Iterator[tuple[str, str]]:
+    """Yield the names under which the maker sells a model that a host passes on at the maker's price."""
+    host = provider_of(deployment)
+    maker, _, name = upstream.partition("/")
+    sold_by = provider_named(maker) if host is not None and maker in host.makers else None
+    if sold_by is not None and name:
+        for each in dict.fromkeys((name, name.replace(".", "-"))):
+            yield sold_by.prices, f"{sold_by.prices}/{each}"
+            yield sold_by.prices, each
+
+
+def provider_of(deployment: DeploymentConfig) -> Provider | None:
+    """Return the provider that a deployment names, else the one whose host its address has."""
+    named = provider_named(deployment.provider) if deployment.provider is not None else None
+    return named or provider_at(deployment.base_url)
 
 
 def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str]:
@@ -180,14 +186,8 @@ def _providers(model: ModelConfig, deployment: DeploymentConfig) -> Iterator[str
     if deployment.kind == "litellm":
         yield (deployment.upstream_model or "").partition("/")[0]
         return
-    host = urlsplit(deployment.base_url).hostname or ""
-    if deployment.kind == "azure" or host.endswith((".openai.azure.com", ".services.ai.azure.com")):
-        yield "azure"
-    elif host in _HOSTS:
-        yield _HOSTS[host]
-    else:
-        said = model.provider.lower()
-        yield _PROVIDERS.get(said, said)
+    known = provider_of(deployment) or provider_named("azure" if deployment.kind == "azure" else model.provider)
+    yield model.provider.lower() if known is None else known.prices or known.name
 
 
 def _is_of(row: Row, provider: str) -> bool:

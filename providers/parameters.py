@@ -1,26 +1,30 @@
-"""OpenAI's parameters that some providers' models cannot take, and what then becomes of a request that has them.
+"""OpenAI's parameters that some targets cannot take, and what then becomes of a request that has them. Who takes which is the
+table of `providers/data/quirks.toml`.
 
 Some parameters decide what an answer has in it: a target that cannot take those is not asked. Others only nudge it, or
 are notes for OpenAI's own records: they are left out, and the caller is told.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from providers.target import Deployment
+from providers.target import NO_LIMITS, Deployment, Limits
 
-DECISIVE: Final = frozenset({"logit_bias", "logprobs", "modalities", "audio", "n", "top_logprobs", "prediction"})
+DECISIVE: Final = frozenset(
+    {"audio", "logit_bias", "logprobs", "modalities", "n", "prediction", "stop", "top_logprobs"}
+)
 """Left out, these would change what the caller gets back, or pays for."""
 MINOR: Final = frozenset(
     {
         "frequency_penalty",
         "parallel_tool_calls",
         "presence_penalty",
+        "reasoning_effort",
         "seed",
         "temperature",
+        "top_k",
         "top_p",
         "user",
         "verbosity",
@@ -28,56 +32,89 @@ MINOR: Final = frozenset(
 )
 """Left out, the caller gets an answer of the same kind."""
 
-TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
-"""Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
-_TEXT_OF: Final = {"vllm": TEXT - {"a suffix"}, "sglang": TEXT}
-"""The abilities among them that an engine has."""
-
-# Anthropic's messages have none of these, wherever they are served.
-_CLAUDE: Final = frozenset(
-    {"audio", "frequency_penalty", "logit_bias", "logprobs", "modalities", "n", "prediction", "presence_penalty", "seed",
-     "top_logprobs", "verbosity"}
-)  # fmt: skip
-# Nor has Bedrock's Converse.
-_BEDROCK: Final = _CLAUDE | {"user"}
-# OpenAI's models that reason refuse these with "Unsupported parameter" or "Unsupported value".
-_REASONING: Final = frozenset(
+NOTES: Final = frozenset(
     {
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_tokens",
-        "presence_penalty",
-        "temperature",
-        "top_logprobs",
-        "top_p",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
     }
 )
-_REASONS: Final = re.compile(r"(?:(?:o[1-9]|gpt-5)(?![0-9.])|gpt-5\.[5-9](?!\d)|gpt-5\.\d-(?:codex|pro))(?!.*chat)")
-# Those that do not reason unless asked to take a temperature, and refuse the old name of the bound all the same.
-_RENAMED: Final = frozenset({"max_tokens"})
-_RENAMES: Final = re.compile(r"gpt-5\.\d(?!.*chat)")
+"""For OpenAI's own records, or about the reply's form: they change nothing in an answer."""
+
+LENGTHS: Final[tuple[str, str]] = ("max_tokens", "max_completion_tokens")
+"""The older and the newer name of the longest answer; a target that does not take the one is told by the other."""
+KNOWN: Final = DECISIVE | MINOR | NOTES | frozenset(LENGTHS)
+"""The parameters of which it is known what becomes of a request without them."""
+
+TEXT: Final = frozenset({"an echo", "a suffix", "several prompts", "tokens as a prompt"})
+"""Requests of a text's completion that a chat cannot make. They are no names of fields: engines read such in chats, too."""
 
 
-def lacking(deployments: Iterable[Deployment]) -> frozenset[str]:
-    """Return the parameters that a target with these deployments cannot take, as far as that is known from names alone."""
-    return frozenset().union(*(_lacking(each) | (TEXT - _TEXT_OF.get(each.kind, _NONE)) for each in deployments))
+class Lacks(msgspec.Struct, frozen=True):
+    """What a target cannot take, as the fields of `Target` of these names."""
+
+    lacks: frozenset[str]
+    lacks_thinking: frozenset[str] | None
+    lacks_unthinking: frozenset[str] | None
+    excludes: tuple[tuple[str, ...], ...]
+    limits: Limits
 
 
-_NONE: Final[frozenset[str]] = frozenset()
+def lacking(deployments: Iterable[Deployment]) -> Lacks:
+    """Return what a target with these deployments cannot take, as far as that is known from names alone."""
+    usual: frozenset[str] = frozenset()
+    thinking: frozenset[str] = frozenset()
+    unthinking: frozenset[str] = frozenset()
+    excludes: dict[tuple[str, ...], None] = {}
+    limits = NO_LIMITS
+    for each in deployments:
+        quirks = each.quirks
+        text = TEXT - quirks.completes
+        usual |= quirks.refuses | text
+        thinking |= quirks.refuses | quirks.refuses_thinking | text
+        unthinking |= (quirks.refuses - quirks.takes_unthinking) | text
+        excludes.update(dict.fromkeys(quirks.excludes))
+        limits = Limits(
+            stops=_least(limits.stops, quirks.most_stops),
+            tools=_least(limits.tools, quirks.most_tools),
+            images=_least(limits.images, quirks.most_images),
+        )
+    return Lacks(
+        usual,
+        None if thinking == usual else thinking,
+        None if unthinking == usual else unthinking,
+        tuple(excludes),
+        NO_LIMITS if limits == NO_LIMITS else limits,
+    )
 
 
-def _lacking(deployment: Deployment) -> frozenset[str]:
-    model = deployment.upstream_model
-    if deployment.kind == "litellm":
-        provider = model.partition("/")[0]
-        if provider == "bedrock":
-            return _BEDROCK
-        return _CLAUDE if provider == "anthropic" or "claude" in model else frozenset()
-    if deployment.kind in {"openai", "azure"}:
-        name = model.rpartition("/")[2]
-        return _REASONING if _REASONS.match(name) else _RENAMED if _RENAMES.match(name) else frozenset()
-    return frozenset()
+def _least(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
+
+
+def beside_each_other(excludes: Iterable[tuple[str, ...]], fields: Mapping[str, msgspec.Raw]) -> Iterator[str]:
+    """Yield the parameters that a target does not take beside another one of the fields: of each group, all but the first
+    that asks for something.
+    """
+    for group in excludes:
+        given = [name for name in group if name in fields]
+        if len(given) > 1:
+            kept = next((name for name in given if is_said(name, fields[name])), given[0])
+            yield from (name for name in given if name != kept)
+
+
+_SAMPLING: Final = frozenset({"logprobs", "temperature", "top_k", "top_logprobs", "top_p"})
+
+
+def is_conditional(name: str, effort: str) -> bool:
+    """Return True where a refusal of the parameter may be about the effort beside it: models that reason when asked to take no
+    temperature then, and say so in the words for one that they never take.
+    """
+    return name in _SAMPLING and effort not in ("", "none")
 
 
 def is_said(name: str, value: msgspec.Raw) -> bool:
@@ -91,6 +128,7 @@ _UNSAID: Final = {
     "logprobs": _NOTHING | {b"false"},
     "modalities": _NOTHING | {b'["text"]', b'[ "text" ]'},
     "logit_bias": _NOTHING | {b"{}"},
+    "stop": _NOTHING | {b"[]", b'""'},
     "temperature": _NOTHING | {b"1", b"1.0"},
     "top_p": _NOTHING | {b"1", b"1.0"},
 }

@@ -54,6 +54,11 @@ class ProviderPace:
         else:
             self.until = max(until, self.until)
 
+    def hold(self, now: float, wait_s: float, why: str) -> None:
+        """Keep everyone away for `wait_s` seconds, by a limit of the operator's rather than the provider's word."""
+        self.until = max(self.until, now + wait_s)
+        self.why = why
+
     def forget(self, now: float) -> None:
         """Forget the times that are over."""
         if self.until <= now:

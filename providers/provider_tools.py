@@ -6,16 +6,15 @@ caller's own dialect.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from providers.known_providers import provider_at, provider_named
 from providers.target import ANTHROPIC, Deployment, Dialect
 
-_ANTHROPIC_HOST: Final = "https://api.anthropic.com"
-_HOSTS: Final[Mapping[str, Dialect]] = {"api.openai.com": "responses", "api.anthropic.com": "messages"}
 _DATE: Final = re.compile(r"_(?:\d{8}|\d{4}_\d{2}_\d{2})$")
 _FAMILIES: Final[Mapping[str, str]] = {
     "computer": "computer_use",
@@ -77,8 +76,8 @@ def known_tools(deployments: Iterable[Deployment]) -> frozenset[str]:
     """Return the tools that a target with these deployments is known to have: at OpenAI, Azure and Anthropic themselves."""
     found: set[frozenset[str]] = set()
     for each in deployments:
-        dialect, host = dialect_of(each), urlsplit(address_of_dialect(each)).hostname or ""
-        at_home = dialect is not None and (each.kind == "azure" or _HOSTS.get(host) == dialect)
+        dialect, provider = dialect_of(each), provider_at(address_of_dialect(each))
+        at_home = each.kind == "azure" or (provider is not None and provider.dialect == dialect)
         found.add(_OF_DIALECT[dialect] if at_home and dialect is not None else frozenset())
     return found.pop() if len(found) == 1 else frozenset()
 
@@ -94,5 +93,11 @@ def address_of_dialect(deployment: Deployment) -> str:
     """Return the address that the dialect's paths follow, with its version."""
     if deployment.kind != "litellm":
         return deployment.base_url
-    base = (deployment.base_url or _ANTHROPIC_HOST).rstrip("/").removesuffix("/messages")
+    base = (deployment.base_url or _anthropic_address()).rstrip("/").removesuffix("/messages")
     return base if base.endswith("/v1") else f"{base}/v1"
+
+
+@cache
+def _anthropic_address() -> str:
+    known = provider_named("anthropic")
+    return "" if known is None else known.base_url

@@ -1,4 +1,4 @@
-"""The owner of an upstream's refusal, and the pause that it asks for: pure functions over the table in `refusals.toml`."""
+"""The owner of an upstream's refusal, and the pause that it asks for: pure functions over the table in `data/refusals.toml`."""
 
 import re
 import tomllib
@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from providers.errors import Owner
+from providers.errors import Owner, RefusedParameter
 
-TABLE_FILE: Final = Path(__file__).with_name("refusals.toml")
+TABLE_FILE: Final = Path(__file__).parent / "data" / "refusals.toml"
 _EVIDENCE: Final = re.compile(r"^(?:seen|source|date|example\w*) = .*\n", re.MULTILINE)
 """The evidence of rows. The page and the tests read it; leaving it out halves the time that the others take to read the rest."""
 
@@ -104,6 +104,19 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     example_s: float = 0.0
 
 
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The words by which a parameter is refused; `{name}` stands for it."""
+
+    provider: str
+    says: str
+    seen: Seen = "recalled"
+    source: str = ""
+    date: Day | None = None
+    example_status: int | None = None
+    example_name: str = ""
+    example: str = ""
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. `kinds`: the status that a code or type stands for, where an error has none."""
 
@@ -111,6 +124,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     refusal: tuple[Row, ...]
     reset: tuple[Reset, ...]
     wait: tuple[Wait, ...]
+    parameter: tuple[Parameter, ...]
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -135,6 +149,7 @@ class _Loaded(msgspec.Struct, frozen=True):
     by_status: Mapping[int, Row]
     resets: tuple[Reset, ...]
     waits: re.Pattern[str]
+    parameters: re.Pattern[str]
 
 
 def read_table() -> Table:
@@ -157,7 +172,19 @@ def _loaded() -> _Loaded:
         by_status={status: row for row in reversed(others) if not row.codes for status in row.status},
         resets=table.reset,
         waits=re.compile(rf"(?:{after})\s((?:{_PART})+)"),
+        parameters=re.compile("|".join(map(_naming, table.parameter))),
     )
+
+
+def _naming(row: Parameter) -> str:
+    """Return the pattern of a row, in which the name is a group of its own."""
+    return re.escape(row.says).replace(r"\{name\}", r"([a-z_]{1,40})\b").replace(r"\*", r".{1,80}?")
+
+
+def refused_parameter(message: str) -> RefusedParameter | None:
+    """Return the parameter that a message is about as a whole; None for any other message."""
+    found = _loaded().parameters.match(_plain(message))
+    return None if found is None else RefusedParameter(next(filter(None, found.groups())), found[0])
 
 
 def load() -> None:

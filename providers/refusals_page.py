@@ -17,7 +17,7 @@ _HEAD: Final = """# Refusals and who can mend them
 
 *Reference. For operators and providers' integrators. Answers: what the gateway makes of a provider's or engine's refusal.*
 
-Made of [`providers/refusals.toml`](../providers/refusals.toml) by `python -m providers.refusals_page > docs/refusals.md`. The rows
+Made of [`providers/data/refusals.toml`](../providers/data/refusals.toml) by `python -m providers.refusals_page > docs/refusals.md`. The rows
 hold for every upstream, for errors within a stream or a batch, and for an error that a gateway in between repeats.
 
 | owner | what follows for the deployment | what the caller gets |

@@ -1,13 +1,14 @@
 """Targets and their deployments: address, capabilities and price of what can be called."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import Comparator
 from cost.told_cost import ToldCost
+from providers.quirks import Quirks, quirks_of
 
 Tier = Literal["interactive", "batch"]
 Capability = Literal[
@@ -29,13 +30,28 @@ CacheIsolation = Literal["none", "organisation", "team"]
 Dialect = Literal["responses", "messages"]
 """A dialect beside chat's that a provider is asked in: OpenAI's responses, Anthropic's messages."""
 OwnEngine = Literal["vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp"]
-DeploymentKind = Literal["openai", "azure", OwnEngine, "litellm", "scripted"]
+"""Engines that a pool can run."""
+DesktopEngine = Literal["ollama", "lmstudio"]
+"""Engines that are called at an address alone: they tell no statistics by which a pool could balance."""
+DeploymentKind = Literal["openai", "azure", OwnEngine, DesktopEngine, "litellm", "scripted"]
 BatchApiKind = Literal["openai", "anthropic"]
 
 ANTHROPIC = "anthropic/"
 """The beginning of litellm's names of Anthropic's models."""
-OWN_ENGINES: frozenset[DeploymentKind] = frozenset(get_args(OwnEngine))
+OWN_ENGINES: frozenset[DeploymentKind] = frozenset((*get_args(OwnEngine), *get_args(DesktopEngine)))
 """Kinds of engines that run in the operator's network, where a link they fetch would be resolved."""
+
+
+class OwnTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """The time-outs of one deployment in seconds; None where all have the same."""
+
+    connect_s: float | None = None
+    first_token_s: float | None = None
+    idle_s: float | None = None
+    total_s: float | None = None
+
+
+NO_OWN_TIMEOUTS: Final = OwnTimeouts()
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +70,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     weight: float = 1.0
     options: dict[str, str] = {}
+    headers: Mapping[str, str] = {}
+    """Headers that each request has besides those of the wire."""
+    timeouts: OwnTimeouts = NO_OWN_TIMEOUTS
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
     allow_media_links: bool = False
     """The engine may fetch media that callers link to; only checked for engines of one's own."""
     api_version: str = ""
@@ -71,14 +92,28 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """True for a model of Anthropic's own API, which is called without litellm, whatever wire a request came by; what only
     litellm's options can say is called through it. Follows from the fields above.
     """
+    quirks: Quirks = Quirks()
+    """What it takes otherwise than the specification says; follows from its kind, address and model."""
 
     def __post_init__(self) -> None:
         # Each request asks several times.
         anthropic = self.kind == "litellm" and self.upstream_model.startswith(ANTHROPIC)
         msgspec.structs.force_setattr(self, "speaks_messages", anthropic and not self.options)
+        msgspec.structs.force_setattr(self, "quirks", quirks_of(self.kind, self.base_url, self.upstream_model))
 
     def __repr__(self) -> str:
         return f"Deployment({self.deployment_id!r}, kind={self.kind!r})"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The most of a request's things that a target takes; None where nobody says."""
+
+    stops: int | None = None
+    tools: int | None = None
+    images: int | None = None
+
+
+NO_LIMITS = Limits()
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +151,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     service_tiers: frozenset[ServiceTier] = frozenset()
     """The service tiers that its provider sells."""
     lacks: frozenset[str] = frozenset()
-    """OpenAI's parameters that it cannot take."""
+    """OpenAI's parameters that it cannot take, and other things by the words of `providers.parameters`."""
+    lacks_thinking: frozenset[str] | None = None
+    """The same for a request that asks it to reason, where that differs."""
+    lacks_unthinking: frozenset[str] | None = None
+    """The same for a request that asks it not to, where that differs."""
+    excludes: tuple[tuple[str, ...], ...] = ()
+    """Groups of parameters of which it takes one alone."""
+    limits: Limits = NO_LIMITS
     hedged_tiers: frozenset[Tier] = frozenset()
     """The tiers in which a late first token is answered by a second attempt beside the first."""
     dialect: Dialect | None = None
@@ -144,6 +186,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if self.price is not None:
             comparator = Comparator(target_id=self.target_id, price=self.price, tokenizer_ppm=self.tokenizer_ppm)
         msgspec.structs.force_setattr(self, "comparator", comparator)
+
+    def lacks_at(self, effort: str) -> frozenset[str]:
+        """Return what it cannot take of a request with this reasoning effort; an empty one is its usual one."""
+        other = self.lacks_unthinking if effort == "none" else self.lacks_thinking
+        return self.lacks if other is None or not effort else other
 
     def known(self, fact: Fact) -> int | frozenset[Capability] | None:
         """Return a fact, or None where it is assumed."""

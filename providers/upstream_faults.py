@@ -1,4 +1,4 @@
-"""An upstream's refusal, a status and a body, as an UpstreamError that is safe to show. Whose it is stands in `refusals.toml`."""
+"""An upstream's refusal, a status and a body, as an UpstreamError that is safe to show. Whose it is stands in `data/refusals.toml`."""
 
 import json
 import re
@@ -19,7 +19,8 @@ from providers.errors import (
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.refusals import SERVER_FAULT, Refusal, pace_s, refusal_of, status_of
+from providers.parameters import KNOWN
+from providers.refusals import SERVER_FAULT, Refusal, pace_s, refusal_of, refused_parameter, status_of
 
 _MAX_MESSAGE_CHARS = 500
 _MAX_WORD_CHARS = 100
@@ -118,7 +119,7 @@ def without_repeated_words(error: UpstreamError, sent: Mapping[str, bytes]) -> U
 
     `sent` has the raw fields of the request.
     """
-    if error.without_words is None or not _says_any(sent, error.said):
+    if error.without_words is None or not says_any(sent, error.said):
         return error
     return error.without_words
 
@@ -140,7 +141,7 @@ def _with_the_status_alone(
     return error
 
 
-def _says_any(sent: Mapping[str, bytes], words: Iterable[str]) -> bool:
+def says_any(sent: Mapping[str, bytes], words: Iterable[str]) -> bool:
     """Return whether one of these words stands in the fields, by their letters and digits alone."""
     wanted = [_letters(each.encode(errors="replace")) for each in words]
     for name, raw in sent.items():
@@ -297,7 +298,10 @@ def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str,
     kind = PromptTooLong if refusal.told_code == _TOO_LONG_CODE else RequestRejected
     if status not in _TOLD_STATUSES:
         status = _TOO_LARGE if refusal.reason == "size" else _BAD_REQUEST
-    return kind(
+    parameter = refused_parameter(fault.message)
+    if parameter is not None and parameter.name not in KNOWN:
+        parameter = None
+    rejected = kind(
         clean(fault.message, secret=secret) or "The upstream rejected the request.",
         deployment_id=deployment_id,
         status=status,
@@ -305,8 +309,11 @@ def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str,
         param=word(fault.param),
         code=refusal.told_code or word(fault.code),
         reason=refusal.reason,
-        elsewhere=refusal.elsewhere,
+        # A parameter that one model does not know is no reason to believe that others do not.
+        elsewhere=refusal.elsewhere or parameter is not None,
     )
+    rejected.parameter = parameter
+    return rejected
 
 
 def _fault_of_body(body: bytes) -> _Fault:

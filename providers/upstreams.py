@@ -5,11 +5,11 @@ from typing import Any
 
 from providers.errors import UpstreamRefusedUs
 from providers.http_client import HttpUpstream
-from providers.target import Deployment, DeploymentKind
+from providers.target import OWN_ENGINES, Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 
-OPENAI_SHAPED: tuple[DeploymentKind, ...] = ("openai", "azure", "vllm", "sglang", "tgi", "tensorrt-llm", "llama.cpp")
+OPENAI_SHAPED: frozenset[DeploymentKind] = OWN_ENGINES | {"openai", "azure"}
 """The kinds that HttpUpstream calls."""
 
 

@@ -12,10 +12,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
 from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
+from providers.message_roles import suited
 from providers.provider_tools import AsWritten, model_of_dialect
+from providers.quirks import Quirks
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.thoughts import Thought, needs_thoughts, with_thoughts
 from providers.upload import Upload
@@ -610,16 +613,18 @@ def upstream_body(
         fields.pop(name, None)
     if request.translated:
         _suit(fields, request, deployment)
-    if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(given.get("messages", b""))):
-        _think_again(fields, request, deployment)
-    if deployment.kind == "tgi" and bytes(fields.get("top_p", b"")) in _ALL_OF_IT:
-        # What it does without being asked, and it refuses to be asked for.
-        del fields["top_p"]
+    quirks = deployment.quirks
+    if request.operation == "chat" and "messages" in fields:
+        _suit_model(fields, request, deployment)
+    if quirks.leaves_out or quirks.renames:
+        _suit_names(fields, quirks)
     if request.stream and request.operation == "chat":
         asked = request.fields.get("stream_options")
         options = (_decode_options(asked) if asked is not None else None) or {}
         fields["stream"] = True
-        fields["stream_options"] = {**options, **(_ASK_USAGE_ALWAYS if deployment.kind == "vllm" else _ASK_USAGE)}
+        if "stream_options" not in dropped:
+            usage = _ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE
+            fields["stream_options"] = {**options, **usage}
     return msgspec.json.encode(fields)
 
 
@@ -648,7 +653,7 @@ def _body_as_written(
 ) -> bytes:
     """Return the body in the caller's own dialect. `own_fields` and `dropped` go by chat's names."""
     fields: dict[str, Any] = {**written.fields, "model": model_of_dialect(deployment), "stream": request.stream}
-    if _REASONER.match(deployment.upstream_model):
+    if deployment.quirks.reasons:
         fields.update(written.for_reasoners)
     for name in dropped:
         fields.pop(name, None)
@@ -660,26 +665,84 @@ def _body_as_written(
     return msgspec.json.encode(fields)
 
 
-_ALL_OF_IT: Final = frozenset({b"1", b"1.0"})
 _LONGEST: Final = {"responses": "max_output_tokens", "messages": "max_tokens"}
+CONTINUE_FIELDS: Final[Mapping[str, msgspec.Raw]] = {
+    "continue_final_message": msgspec.Raw(b"true"),
+    "add_generation_prompt": msgspec.Raw(b"false"),
+}
+"""What makes an engine go on with the assistant's last message rather than answer it."""
 _MAX_COMPLETION_TOKENS: Final = "max_completion_tokens"
 # Deprecated by OpenAI, whose newer models refuse it; the name that every other host knows.
 _MAX_TOKENS: Final = "max_tokens"
-_OPENAI_HOST: Final = "//api.openai.com/"
-_REASONER: Final = re.compile(r"(?:o\d|gpt-[5-9]|codex)(?!.*chat)")
 
 
 def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
     """Choose among chat's fields those that this deployment takes, for a caller that did not choose them."""
     if deployment.kind in OWN_ENGINES:
         fields.update(request.for_engines)
-    if deployment.kind != "azure" and _OPENAI_HOST not in deployment.base_url:
+    quirks = deployment.quirks
+    if not quirks.takes_notes:
         return
     fields.update(request.for_openai)
-    if _REASONER.match(deployment.upstream_model):
+    if quirks.reasons:
         fields.update(request.for_reasoners)
-    if _MAX_TOKENS in fields:
-        fields["max_completion_tokens"] = fields.pop(_MAX_TOKENS)
+    if quirks.longest == _MAX_COMPLETION_TOKENS and _MAX_TOKENS in fields:
+        fields[_MAX_COMPLETION_TOKENS] = fields.pop(_MAX_TOKENS)
+
+
+def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
+    """Write roles, thoughts, an answer that is begun, and the effort as this model and its host take them."""
+    quirks = deployment.quirks
+    if (quirks.developer or quirks.later_system or quirks.needs_user) and (
+        messages := suited(fields["messages"], request.messages, quirks)
+    ) is not None:
+        fields["messages"] = messages
+    if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(fields["messages"])):
+        _think_again(fields, request, deployment)
+    if quirks.prefill == "continue" and _is_prefilled(request):
+        fields.update(CONTINUE_FIELDS)
+    if request.effort == "none" and quirks.thinking_off:
+        if fields.keys().isdisjoint(quirks.thinking_off):
+            fields.update(quirks.thinking_off)
+        fields.pop("reasoning_effort", None)
+    elif quirks.efforts and "reasoning_effort" in fields:
+        fields["reasoning_effort"] = _closest_effort(fields["reasoning_effort"], quirks.efforts)
+
+
+def _is_prefilled(request: ChatRequest) -> bool:
+    """Return True for a caller of Anthropic's dialect that began the answer itself. In chat, and for OpenAI, the assistant's last
+    message is a turn like others.
+    """
+    last = request.messages[-1] if request.messages else None
+    return (
+        request.in_messages is not None
+        and last is not None
+        and last.role == "assistant"
+        and bytes(last.tool_calls) in _NO_CALLS
+    )
+
+
+_NO_CALLS: Final = frozenset({b"", b"null", b"[]"})
+
+
+def _closest_effort(raw: msgspec.Raw, efforts: tuple[str, ...]) -> msgspec.Raw:
+    """Return the model's word for an effort like this; one that nobody knows is the target's to refuse."""
+    said = bytes(raw).strip(b'" \n').decode(errors="replace")
+    if said in efforts or said not in EFFORTS:
+        return raw
+    wanted = EFFORTS.index(said)
+    closest = min(efforts, key=lambda each: (abs(EFFORTS.index(each) - wanted), EFFORTS.index(each)))
+    return msgspec.Raw(b'"%b"' % closest.encode())
+
+
+def _suit_names(fields: dict[str, Any], quirks: Quirks) -> None:
+    """Leave out values that are refused though they ask for what comes anyway, and give parameters the host's own names."""
+    for name, values in quirks.leaves_out.items():
+        if name in fields and any(bytes(fields[name]) == str(value).encode() for value in values):
+            del fields[name]
+    for name, other in quirks.renames.items():
+        if name in fields:
+            fields[other] = fields.pop(name)
 
 
 _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
@@ -688,8 +751,7 @@ _TOLD: Final = frozenset({"reasoning_effort", "top_k", "verbosity"})
 
 def speaks_anthropic(deployment: Deployment) -> bool:
     """Return True for a Claude, whoever hosts it: cache marks, thinking and the like reach it."""
-    name = deployment.upstream_model
-    return deployment.kind == "litellm" and (name.startswith("anthropic/") or "claude" in name)
+    return bool(deployment.quirks.thinking)
 
 
 def untaken(request: ChatRequest, deployment: Deployment) -> tuple[str, ...]:

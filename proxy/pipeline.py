@@ -83,7 +83,7 @@ class RequestPipeline:
         rates = AgreementRates()
         overruns = overruns or Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)

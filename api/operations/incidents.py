@@ -332,6 +332,9 @@ def _of_stores(stores: Mapping[str, Any]) -> Iterator[_Found]:
         text = f"{unbooked} entries could not be booked; unbooked.log beside the journal has them"
         advice = "Read in unbooked.log why the database refused each; the gateway goes on."
         yield found("bad", "books", "ledger", text, advice)
+    if stores["keys"]["unverified"] is not None:
+        text, _, advice = stores["keys"]["unverified"].partition(". ")
+        yield found("bad", "configuration", "keys", text, f"{advice}.")
     check = stores["books_check"]
     if check["differences"]:
         text = f"{check['differences']} figures of the roll-ups differ from the ledger"

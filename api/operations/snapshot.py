@@ -41,7 +41,9 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
         "refusals": await refusals_snapshot(gateway, now_us),
-        "targets": target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us),
+        "targets": target_snapshots(
+            gateway.rules().catalog, workers, gateway.ready, recent, now_us, gateway.refused_parameters()
+        ),
         "pools": fleet(gateway),
         "queues": queues(workers),
         "tiers": tier_snapshots(gateway.config(), recent),
@@ -136,11 +138,13 @@ async def stores_snapshot(gateway: Gateway, workers: WorkersNow, now_us: int) ->
         "processes": [],
         "books_check": {"done_us": None, "differences": None},
         "webhooks": {"waiting": None, "oldest_us": None},
+        "keys": {"unverified": None},
     }
     if told["database"]["answers"]:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 told |= await stores.in_database(gateway.database, gateway.boot_id, now_us)
+                told["keys"] = await stores.keys(gateway.database, gateway.identity.peppers)
         except _DATABASE_FAILS as error:
             told["database"] |= {"answers": False, "problem": type(error).__name__}
     return told

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import func, select, text
@@ -10,6 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from accounts.keys import Pepper
+from accounts.store import AccountStore
+from accounts.unverified_keys import unverified
 from api.live.workers import WorkersNow
 from api.webhooks.tables import WebhookMessage
 from cost.ledger.drain import Drain
@@ -89,6 +92,11 @@ def journal(workers: WorkersNow, drain: Drain) -> dict[str, Any]:
         "damaged_lines": counts.damaged,
         "settle_failures": sum(each.settle_failures for each in workers.reports),
     }
+
+
+async def keys(engine: AsyncEngine, peppers: Sequence[Pepper]) -> dict[str, Any]:
+    """Return a sentence about keys that no pepper here verifies, if there are any."""
+    return {"unverified": unverified(await AccountStore(engine).keys_by_pepper(), peppers)}
 
 
 async def in_database(engine: AsyncEngine, boot_id: str, now_us: int | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Targets and their deployments with circuit breakers, last errors, and figures of the last minutes, as plain values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +39,7 @@ WHY: Final = {
     "model": "its provider does not have the model",
     "address": "its address is wrong",
     "rate": "its provider's rate limit is reached",
+    "limit": "its `requests_per_minute` or `tokens_per_minute` is used up",
     "overloaded": "its provider has too much to do",
 }
 """Reasons for not calling a deployment, in words."""
@@ -47,10 +49,23 @@ Ready = Callable[[Target], Sequence[Deployment]]
 
 
 def target_snapshots(
-    catalog: Catalog, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int
+    catalog: Catalog,
+    workers: WorkersNow,
+    ready: Ready,
+    recent: Recent,
+    now_us: int,
+    refused: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """Return every target of the catalog and every wildcard, in their order, as plain values."""
-    return [_target(target, workers, ready, recent, now_us) for target in catalog]
+    """Return every target of the catalog and every wildcard, in their order, as plain values. `refused` are the parameters
+    that targets refused lately.
+    """
+    return [
+        {
+            **_target(target, workers, ready, recent, now_us),
+            "refused_parameters": sorted(refused.get(target.target_id, ())),
+        }
+        for target in catalog
+    ]
 
 
 def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, now_us: int) -> dict[str, Any]:

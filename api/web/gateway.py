@@ -1,7 +1,7 @@
 """The parts of a running gateway, as routes find them in the request's state."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Final, Literal, NamedTuple, Protocol, TypedDict
 
 from fastapi import Depends, Request
@@ -195,6 +195,8 @@ class Gateway(NamedTuple):
     metrics: ShownMetrics
     jobs: Jobs
     views: Views
+    refused_parameters: Callable[[], Mapping[str, frozenset[str]]] = dict
+    """Returns the parameters that targets refused by their names in the last day, by target, as far as this host knows."""
 
 
 class State(TypedDict):

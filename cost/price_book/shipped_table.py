@@ -21,6 +21,7 @@ PROVIDERS: Final = frozenset(
     {
         "anthropic",
         "azure",
+        "cerebras",
         "cohere",
         "dashscope",
         "deepinfra",
@@ -29,13 +30,18 @@ PROVIDERS: Final = frozenset(
         "gemini",
         "groq",
         "jina_ai",
+        "minimax",
         "mistral",
+        "moonshot",
+        "nvidia_nim",
         "openai",
         "openrouter",
         "perplexity",
+        "sambanova",
         "together_ai",
         "voyage",
         "xai",
+        "zai",
     }
 )
 """The table's names of the providers that speak OpenAI's wire, or Cohere's of rankings."""

@@ -215,14 +215,17 @@ def compare(
     target: Decimal,
     measured: Measured | None = None,
     overworked: Sequence[str] = (),
+    unbilled: Sequence[str] = (),
 ) -> tuple[Comparison, ...]:
     """Return the three comparisons. `extra_nanousd` is spending beside the ledger, such as the gateway's machines.
 
     `measured` is the experiment's saving and applies to the reference alone; `overworked` are pools whose bills cannot
-    be right.
+    be right, `unbilled` targets on own engines that no bill is known of.
     """
     return tuple(
-        _comparison(name, found, against, extra_nanousd, target, measured if name == "reference" else None, overworked)
+        _comparison(
+            name, found, against, extra_nanousd, target, measured if name == "reference" else None, overworked, unbilled
+        )
         for name, against in zip(COMPARATORS, found.against, strict=True)
     )
 
@@ -235,12 +238,13 @@ def _comparison(
     target: Decimal,
     measured: Measured | None,
     overworked: Sequence[str],
+    unbilled: Sequence[str],
 ) -> Comparison:
     cost = found.cost_nanousd - against.left_out_nanousd + extra_nanousd
     share = saving_share(against.baseline_nanousd, cost)
     judged = judge(found, against, share, target, measured)
     judged = _doubt_grounds(judged, name, found, against.baseline_nanousd, cost, target)
-    verdict, reasons = _doubt_overworked(judged, overworked)
+    verdict, reasons = _doubt_unbilled(_doubt_overworked(judged, overworked), unbilled)
     return Comparison(
         comparator=name,
         baseline_nanousd=against.baseline_nanousd,
@@ -326,6 +330,15 @@ def _doubt_overworked(judged: tuple[Word, tuple[str, ...]], overworked: Sequence
         f"by the measured weights {', '.join(overworked)} worked longer than it was up: "
         "the hours that it is billed for, or the weights, are wrong"
     )
+    return "not enough data" if word == "met" else word, (*reasons, doubt)
+
+
+def _doubt_unbilled(judged: tuple[Word, tuple[str, ...]], unbilled: Sequence[str]) -> tuple[Word, tuple[str, ...]]:
+    """Weaken `met` to not enough data when own engines answered that nobody has said the cost of."""
+    if not unbilled:
+        return judged
+    word, reasons = judged
+    doubt = f"{', '.join(unbilled)} answered on your own engines as if for nothing: no pool of `cost.pools` says what their GPUs cost"
     return "not enough data" if word == "met" else word, (*reasons, doubt)
 
 

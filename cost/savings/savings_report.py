@@ -1,6 +1,6 @@
 """The savings report and its JSON: three comparisons, our own GPUs by themselves, and the certainty."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
@@ -121,8 +121,13 @@ def savings_report(
     gateway_usd_per_hour: Decimal,
     now_us: int,
     judged: tuple[int, int] | None,
+    is_unbilled: Callable[[str], bool] = lambda _target_id: False,
 ) -> SavingsReport:
-    """Compute the report. `target` is the promised share; `judged` is (adequate answers, judged answers), or None."""
+    """Compute the report. `target` is the promised share; `judged` is (adequate answers, judged answers), or None.
+    `is_unbilled` tells of a target whether it runs on own engines that nobody has said the cost of.
+    """
+    served_by = {line.target_id for line in inputs.lines if line.served and not line.pool}
+    unbilled = sorted(filter(is_unbilled, served_by))
     gateway = gateway_nanousd(gateway_usd_per_hour, inputs.start_us, inputs.end_us, now_us)
     found, parts = figures(inputs.lines, billed=inputs.billed), cost_parts(inputs.lines, gateway)
     interval = measured(
@@ -134,7 +139,7 @@ def savings_report(
         target=target,
         figures=found,
         parts=parts,
-        comparisons=compare(found, gateway, target, interval, inputs.overworked),
+        comparisons=compare(found, gateway, target, interval, inputs.overworked, unbilled),
         fleets=tuple(_fleets(inputs, target, now_us)),
         quality=None if judged is None else quality(*judged),
         measured=interval,

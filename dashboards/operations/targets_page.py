@@ -145,7 +145,8 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
 async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     now_us, gateway = wall_us(), view.gateway
     recent, workers = await read_recent(gateway, now_us), await gateway.views.workers.now()
-    told = target_snapshots(gateway.rules().catalog, workers, gateway.ready, recent, now_us)
+    catalog, refused = gateway.rules().catalog, gateway.refused_parameters()
+    told = target_snapshots(catalog, workers, gateway.ready, recent, now_us, refused)
     return told, recent_snapshot(recent)
 
 

@@ -36,6 +36,10 @@ async def backup(
         typer.echo(
             f"{file}: {counted(rows, 'row')} of {counted(len(manifest.tables), 'table')}, schema {manifest.revision}, {size:,} bytes"
         )
+    if manifest.left_out:
+        typer.echo(
+            f"not in it, as this version's schema has no place for them: {', '.join(manifest.left_out)}", err=True
+        )
     if journals is None:
         typer.echo("journals are not in it: WEIGHBRIDGE_CONFIG is not set, so their folder is not known", err=True)
 
@@ -52,9 +56,14 @@ async def restore(
     What journals here have and the archive has not is booked at the gateway's next start.
     """
     from gateway.backup import restore as put_back
+    from gateway.commands.audit import note, operators
 
     async with open_database() as engine:
         done = await put_back(engine, journal_dir(), file, replace=replace, say=lambda line: typer.echo(line, err=True))
+        if done.is_newest:
+            made = done.manifest
+            told = {"made_at": made.made_at, "made_on": made.host, "schema": made.revision, "replaced": done.replaced}
+            await note(engine, operators(), "database.restored", "database", made.kind, told)
     if as_json:
         print_json(done)
     else:
@@ -68,7 +77,10 @@ def _print(done: "Restored") -> None:
         f"{counted(done.segments, 'file')} of journals"
     )
     if not done.is_newest:
-        typer.echo("its schema is older than this version's: run `weighbridge database upgrade`", err=True)
+        typer.echo(
+            "its schema is older than this version's, so the audit log tells nothing of this: run `weighbridge database upgrade`",
+            err=True,
+        )
     if done.waiting:
         typer.echo(
             f"{counted(done.waiting, 'line')} of journals here are not known to be in it; the gateway books what is missing when it starts",

@@ -11,6 +11,7 @@ from gateway.commands.shared import ConfigOption
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from gateway.configuration.environment import Environment
     from gateway.configuration.gateway_config import GatewayConfig
     from providers.catalog import Catalog
     from proxy.plan.evidence import Evidence
@@ -30,9 +31,9 @@ def check_config(
     """Check a configuration file: everything that is wrong is told at once."""
     import os
 
+    from gateway.configuration.doubts import lacks_pepper, other_variables
     from gateway.configuration.environment import read_environment
-    from gateway.configuration.file import ConfigError
-    from gateway.configuration.settings import load, not_installed, without_effect
+    from gateway.configuration.settings import load, without_effect
     from gateway.wiring.catalog import catalog_of
     from providers.secret_references import secrets_in, settings_as_shown
 
@@ -43,11 +44,7 @@ def check_config(
     for warning in without_effect(file):
         typer.echo(f"warning: {warning}", err=True)
     missing = sorted({secret.name for secret in secrets_in(settings, os.environ) if not secret.is_set})
-    if not missing:
-        # Where all secrets are, what they lead to is looked at as well.
-        load(file, environment)
-    elif absent := not_installed(file, settings):
-        raise ConfigError(absent)
+    _check_start(file, environment, settings, all_set=not missing)
     if show:
         import yaml
 
@@ -57,7 +54,9 @@ def check_config(
     else:
         typer.echo(f"{file}: ok")
     catalog = catalog_of(settings)
-    hints = _hints(settings, catalog)
+    hints = [*_hints(settings, catalog), *other_variables(missing, os.environ)]
+    if lacks_pepper(settings, environment):
+        missing.append("WEIGHBRIDGE_PEPPER (or `accounts.pepper_file`)")
     for hint in hints:
         typer.echo(f"hint: {hint}", err=True)
     for note in _notes(settings, catalog):
@@ -68,17 +67,36 @@ def check_config(
         raise typer.Exit(1)
 
 
+def _check_start(file: Path, environment: "Environment", settings: "GatewayConfig", *, all_set: bool) -> None:
+    """Raise ConfigError for what would end a start: extras that are not installed and, where all secrets are set, what they
+    lead to, and a pepper that is missing or cut short.
+    """
+    from gateway.configuration.file import ConfigError
+    from gateway.configuration.peppers import pepper_to_make, peppers
+    from gateway.configuration.settings import load, not_installed
+
+    if not all_set:
+        if absent := not_installed(file, settings):
+            raise ConfigError(absent)
+        return
+    load(file, environment)
+    if pepper_to_make(settings, environment) is None:
+        peppers(settings, environment)
+
+
 def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
     """List facts of models that nobody stated, addresses and prices that were probably meant otherwise, and steps for targets of
     `auto` that were not measured.
     """
+    from gateway.configuration.doubts import fallback_hints
     from providers.address_hints import address_hints
     from providers.catalog import unknown_facts
     from providers.price_units import price_hints
     from proxy.plan.evidence import UNMEASURED
 
     return [
-        *address_hints(settings.providers),
+        *address_hints(settings.providers, settings.server.port),
+        *fallback_hints(settings),
         *price_hints(settings.providers),
         *unknown_facts(settings.providers, catalog),
         *_evidence(settings, catalog, UNMEASURED),

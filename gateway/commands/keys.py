@@ -86,7 +86,7 @@ async def list_keys(
     team: Annotated[str | None, typer.Option(help="Only this team's.")] = None, as_json: JsonOption = False
 ) -> None:
     """List keys, without the keys themselves; those that this configuration's peppers do not verify are warned of."""
-    from gateway.configuration.peppers import unverified
+    from accounts.unverified_keys import unverified
 
     columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
     columns |= {"models": "models", "pepper_id": "pepper"}
@@ -104,9 +104,10 @@ def _pepper(config: "GatewayConfig | None", keys_by_pepper: "Mapping[str, int]")
     """Return the pepper for a new key. Raises ConfigError where no key of the database was made under one that is known here: a gateway
     that verifies those would refuse the new one.
     """
+    from accounts.unverified_keys import unverified
     from gateway.configuration.environment import read_environment
     from gateway.configuration.file import ConfigError, Problem
-    from gateway.configuration.peppers import first_peppers, unverified
+    from gateway.configuration.peppers import first_peppers
 
     known = first_peppers(config, read_environment(), keys_by_pepper)
     told = unverified(keys_by_pepper, known)

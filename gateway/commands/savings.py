@@ -83,6 +83,7 @@ async def _savings(
     from gateway.commands.scopes import scope_of
     from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy, choice_evidence, informed
+    from providers.catalog import costs_nothing
     from proxy.learning.tunings import TuningWatch
 
     catalog, classifier = catalog_of(settings), classifier_of(settings)
@@ -96,6 +97,7 @@ async def _savings(
             wall_us,
             operator=settings.accounts.operator,
             evidence=lambda target_id: choice_evidence(target_id, policy, catalog, classifier),
+            costs_nothing=lambda target_id: costs_nothing(catalog, target_id),
             arms_within_s=_ARMS_WITHIN_S,
         )
         inputs = await savings.inputs(scope, start_us, end_us)

@@ -82,7 +82,12 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
             told = f"the pool `{served[model.model_id]}` of `selfhosted.pools` serves it, so it has no addresses of its own"
             problems.append(document.problem(where, told))
         elif not model.deployments and model.model_id not in served:
-            problems.append(document.problem(where, "is needed, unless a pool of `selfhosted.pools` serves the model"))
+            problems.append(
+                document.problem(
+                    where,
+                    "is needed (or `model`, its name at the `provider`), unless a pool of `selfhosted.pools` serves the model",
+                )
+            )
         if model.model_id in spot and model.tier_eligibility != {"batch"}:
             place = ("providers", "models", index, "tier_eligibility")
             told = (

@@ -1,11 +1,12 @@
 """The peppers that keys are hashed with."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from accounts.keys import MIN_PEPPER_BYTES, Pepper
 from accounts.pepper_file import pepper_id, read_or_make_pepper, read_pepper
+from accounts.unverified_keys import keys_made_under
 from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.file import ConfigError, Problem
 from gateway.configuration.gateway_config import GatewayConfig
@@ -73,28 +74,10 @@ def first_peppers(
 
 def _lost(path: Path, keys_by_pepper: Mapping[str, int]) -> str:
     return (
-        f"{path} is not there, and the database has {_keys(keys_by_pepper)}, which a new pepper would make invalid. Put the "
+        f"{path} is not there, and the database has {keys_made_under(keys_by_pepper)}, which a new pepper would make invalid. Put the "
         "file back, from a backup or from the host that made the keys, or set WEIGHBRIDGE_PEPPER to what it held. If it is lost: "
         f"`openssl rand -hex {MIN_PEPPER_BYTES} > {path}` makes a new one, and new keys have to be made"
     )
-
-
-def unverified(keys_by_pepper: Mapping[str, int], known: Iterable[Pepper]) -> str | None:
-    """Return a sentence about keys that none of these peppers verifies; None where there are none."""
-    ids = {pepper.id for pepper in known}
-    others = {pepper_id: count for pepper_id, count in keys_by_pepper.items() if pepper_id not in ids}
-    if not others:
-        return None
-    whole = "none of the keys works" if len(others) == len(keys_by_pepper) else "some keys do not work"
-    return (
-        f"{whole}: {_keys(others)}, and this gateway has the pepper {', '.join(sorted(ids))}. Give it the pepper that they were "
-        "made under (accounts.peppers takes several), or revoke them"
-    )
-
-
-def _keys(keys_by_pepper: Mapping[str, int]) -> str:
-    count = sum(keys_by_pepper.values())
-    return f"{count} {'key' if count == 1 else 'keys'} made under the pepper {', '.join(sorted(keys_by_pepper))}"
 
 
 def _pepper_bytes(text: str) -> bytes:

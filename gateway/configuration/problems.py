@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.configuration.file import Document, KeyPath, Problem, Value
+from providers.known_providers import nearest_provider
 from settings.words import EXPECTED, bound, closest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -125,31 +126,12 @@ def _own_words(path: KeyPath, detail: ErrorDetails) -> str:
     return message
 
 
-_THROUGH_LITELLM = frozenset(
-    {
-        "anthropic",
-        "aws",
-        "bedrock",
-        "cohere",
-        "gemini",
-        "google",
-        "palm",
-        "replicate",
-        "sagemaker",
-        "vertex",
-        "vertex_ai",
-        "watsonx",
-    }
-)
-"""Words that people write as a kind for providers that are reached through litellm."""
-
-
 def _choice(path: KeyPath, given: Any, allowed: list[str]) -> str:
-    if path[-1:] == ("kind",) and isinstance(given, str) and given.lower() in _THROUGH_LITELLM:
-        return f"`{given}` is reached through litellm: write `kind: litellm` and `upstream_model: {given}/<its name there>`"
     shown = f"`{given}` is not one of them; " if isinstance(given, str) and may_be_shown(path, given) else ""
     listed = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {''.join(allowed)}"
     guess = closest(given, allowed) if isinstance(given, str) else None
+    if guess is None and path[-1:] == ("kind",) and isinstance(given, str) and "litellm" in allowed:
+        guess = nearest_provider(given)
     return f"{listed}; {shown}did you mean `{guess}`?" if guess else f"{listed}" + (f"; not `{given}`" if shown else "")
 
 
@@ -177,7 +159,12 @@ def _unknown_key(model: type[BaseModel], values: Value, path: KeyPath) -> str:
     ]
     if moved:
         return f"is not a known key any more; write `{'.'.join((*map(str, path[:-1]), moved[0]))}`"
-    guess = closest(key, allowed)
+    foreign = {
+        was: now
+        for found in _models_at(model, values, path[:-1])
+        for was, now in getattr(found, "foreign_keys", {}).items()
+    }
+    guess = foreign.get(key) or closest(key, allowed)
     hint = f"; did you mean `{guess}`?" if guess else "."
     return f"is not a known key{hint}" + (f" Allowed here: {', '.join(allowed[:_MAX_LISTED])}" if allowed else "")
 
@@ -213,7 +200,15 @@ def _sections_of(model: type[BaseModel], key: str) -> list[str]:
 
 def _keys_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[str]:
     """Return the names that a mapping at `path` may have."""
-    return list(dict.fromkeys(name for found in _models_at(model, values, path) for name in field_names(found)))
+    written = _value_at(values, path)
+    names: dict[str, None] = {}
+    for found in _models_at(model, values, path):
+        names |= dict.fromkeys(field_names(found))
+        short: Mapping[str, frozenset[str]] = getattr(found, "short_keys", {})
+        for sign, keys in short.items():
+            if isinstance(written, dict) and sign in written:
+                names |= dict.fromkeys(sorted(keys))
+    return list(names)
 
 
 def _models_at(model: type[BaseModel], values: Value, path: KeyPath) -> list[type[BaseModel]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gateway.configuration.file import Document, KeyPath, Problem, Value
+from providers.shorthand import name_of_entry
 from proxy.parse.chat_request import AUTO
 from settings.words import closest
 
@@ -13,7 +14,7 @@ def dangling(document: Document) -> list[Problem]:
     It reads the plain values, so that these are reported together with all other problems.
     """
     models = as_mapping(document.values.get("providers")).get("models")
-    names = [str(model["model_id"]) for model in _list(models) if isinstance(model, dict) and "model_id" in model]
+    names = [name for model in _list(models) if (name := name_of_entry(as_mapping(model))) is not None]
     if not names:
         return []
     reserved = f"`{AUTO}` is reserved: it lets the gateway choose"
@@ -56,8 +57,9 @@ def _named_auto(values: dict[str, Value]) -> Iterator[KeyPath]:
     if AUTO in as_mapping(as_mapping(values.get("policy")).get("aliases")):
         yield "policy", "aliases", AUTO
     for index, model in enumerate(_list(as_mapping(values.get("providers")).get("models"))):
-        if as_mapping(model).get("model_id") == AUTO:
-            yield "providers", "models", index, "model_id"
+        entry = as_mapping(model)
+        if name_of_entry(entry) == AUTO:
+            yield "providers", "models", index, "model_id" if "model_id" in entry else "model"
 
 
 def _unknown_limited(document: Document, targets: list[str]) -> Iterator[tuple[KeyPath, str, list[str]]]:

@@ -150,8 +150,8 @@ def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_A
 
 _OF_LITELLM = (
     "this is a configuration of LiteLLM's proxy. Here each entry of `model_list` is one of `providers.models`: `model_name` is "
-    "`model_id`, `litellm_params.model` is the deployment's `upstream_model` with `kind: litellm` (or `kind: openai` with a "
-    "`base_url`, for hosts that speak OpenAI's API), and `os.environ/NAME` stays as it is"
+    "`model_id`; `model`, `api_key: os.environ/NAME`, `timeout` (`timeouts`), `rpm` and `tpm` (`requests_per_minute`, "
+    "`tokens_per_minute`) of `litellm_params` stand beside it, with `base_url` for `api_base`"
 )
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
 """Keys by section that files may still have, and why they have no effect."""

@@ -12,6 +12,7 @@ from gateway.link.questions import QUESTIONS
 from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.plan.overruns import Overrun
+from proxy.plan.refused_parameters import Refused
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.traffic.counting import TrafficTold
 from selfhosted.health.host_messages import FROM_PROCESS, TO_FLEET
@@ -69,6 +70,12 @@ class SetAside(msgspec.Struct, frozen=True):
     overruns: dict[str, Overrun]
 
 
+class ParametersRefused(msgspec.Struct, frozen=True):
+    """Parameters that targets refused by their names: a worker's news of one, or the control plane's of all."""
+
+    refused: tuple[Refused, ...]
+
+
 VOCABULARY: Final = Vocabulary(
     (
         Hello,
@@ -83,6 +90,7 @@ VOCABULARY: Final = Vocabulary(
         ResponseQueued,
         ProcessesCounted,
         SetAside,
+        ParametersRefused,
         *TO_FLEET,
         *FROM_PROCESS,
     )

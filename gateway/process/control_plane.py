@@ -46,6 +46,7 @@ from gateway.wiring.overruns import share_overruns
 from gateway.wiring.people import open_people
 from gateway.wiring.prober import OpenProber, adopt_costs, open_prober
 from gateway.wiring.processes import count_workers
+from gateway.wiring.refused_parameters import share_refused_parameters
 from gateway.wiring.rollouts import keep_rollouts
 from gateway.wiring.scaling import keep_scaling
 from gateway.wiring.web_app import ControlApp, metrics_app, serving_metrics, serving_web, web_app
@@ -93,6 +94,7 @@ class ControlPlane:
         self._reports: tuple[WorkerReport, ...] | None = None
         self.hub = Hub(VOCABULARY)
         share_overruns(self.hub, self.live.overruns)
+        share_refused_parameters(self.hub, self.live.refused_parameters)
         self._reloaded: list[Callable[[], None]] = []
         """Called after a reload."""
 
@@ -127,7 +129,12 @@ class ControlPlane:
             opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             boot_id = opened.ledger.boot_id
             savings = SavingsCalculator(
-                engine, lambda: live.config.cost, wall_us, operator=config.accounts.operator, evidence=live.evidence
+                engine,
+                lambda: live.config.cost,
+                wall_us,
+                operator=config.accounts.operator,
+                evidence=live.evidence,
+                costs_nothing=live.costs_nothing,
             )
             published = Bulletin()
             probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)
@@ -209,6 +216,7 @@ class ControlPlane:
                     workers=self._workers(),
                     fleet=probing.view,
                 ),
+                refused_parameters=live.refused_parameters.current,
             )
             if gateway.jobs.batch is not None and gateway.jobs.callbacks is not None:
                 keep_batches_going(

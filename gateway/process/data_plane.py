@@ -23,6 +23,7 @@ from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.metrics import AllMetrics, all_metrics
 from gateway.wiring.overruns import exchange_overruns
 from gateway.wiring.processes import told_processes
+from gateway.wiring.refused_parameters import exchange_refused_parameters
 from gateway.wiring.worker_ledger import ProcessParts, open_worker_ledger
 from proxy.admin.health import Health, Starting
 from proxy.admit.load_shedding import AcceptBacklog
@@ -125,6 +126,7 @@ class DataPlane:
             fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
             _hear_of_fleet(link, fleet)
             exchange_overruns(link, live.overruns)
+            exchange_refused_parameters(link, live.refused_parameters)
             link.start(Hello(boot_id, os.getpid()))
             self._database = database = WriteCheck(engine)
             try:

@@ -5,9 +5,10 @@ import logging
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.store import AccountStore
+from accounts.unverified_keys import unverified
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig
-from gateway.configuration.peppers import first_peppers, unverified
+from gateway.configuration.peppers import first_peppers
 
 _log = logging.getLogger("weighbridge.serve")
 

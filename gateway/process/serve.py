@@ -23,13 +23,14 @@ from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.peppers import pepper_to_make, peppers
 from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
+from gateway.expected_errors import expected
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import runtime_folder
-from gateway.process.supervisor import CannotServe, Supervisor
+from gateway.process.supervisor import Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.observers.metrics import forget_worker
@@ -132,13 +133,14 @@ def _url(listener: socket.socket, scheme: str) -> str:
 
 
 async def _prepare(config: GatewayConfig, environment: Environment) -> None:
-    from gateway.database import make_engine  # noqa: PLC0415 - workers find the schema in place
+    from gateway.database import make_engine, require_writes  # noqa: PLC0415 - workers find the schema in place
     from gateway.process.prepare_pepper import prepare_pepper  # noqa: PLC0415 - with the database's modules
     from gateway.schema import prepare_for_serving  # noqa: PLC0415
 
     engine = make_engine(environment.database())
     try:
         await prepare_for_serving(engine, may_migrate=environment.migrate, say=functools.partial(_log.warning, "%s"))
+        await require_writes(engine)
         await prepare_pepper(engine, config, environment)
     finally:
         await engine.dispose()
@@ -189,5 +191,8 @@ def run(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
-    except (ConfigError, CannotServe) as refused:
-        sys.exit(str(refused))
+    except Exception as refused:
+        told = expected(refused)
+        if told is None:
+            raise
+        sys.exit(told)

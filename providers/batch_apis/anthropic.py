@@ -150,7 +150,7 @@ def _url(deployment: Deployment, path: str) -> str:
 
 
 def _headers(deployment: Deployment) -> dict[str, str]:
-    headers = {"anthropic-version": _VERSION, "content-type": "application/json"}
+    headers = {**deployment.headers, "anthropic-version": _VERSION, "content-type": "application/json"}
     return headers if deployment.api_key is None else {**headers, "x-api-key": deployment.api_key}
 
 

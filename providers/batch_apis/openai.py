@@ -179,7 +179,8 @@ def _url(deployment: Deployment, path: str) -> str:
 
 
 def _headers(deployment: Deployment) -> dict[str, str]:
-    return {} if deployment.api_key is None else {"authorization": f"Bearer {deployment.api_key}"}
+    key = {} if deployment.api_key is None else {"authorization": f"Bearer {deployment.api_key}"}
+    return {**deployment.headers, **key}
 
 
 def _page(after: str | None) -> dict[str, str]:

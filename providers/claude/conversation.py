@@ -4,6 +4,8 @@ The same table as `proxy/parse/wires/messages/conversation.py` has for the way b
 marks for caches (`cache_control`) and signed thinking (`thinking_blocks`), is kept.
 """
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -11,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from providers.errors import CannotCarry
+from providers.quirks import media_type
 from providers.target import Deployment
 from providers.tool_names import fitting_name, with_checksum
 
@@ -41,12 +44,12 @@ class NotAMessage(Exception):
     """A thing that Anthropic's messages have no place for; the text says what and where."""
 
 
-def claude_conversation(messages: Any, deployment: Deployment, *, system_between: bool) -> Conversation:
+def claude_conversation(messages: Any, deployment: Deployment) -> Conversation:
     """Return the decoded chat messages for a Claude. Raises CannotCarry.
 
-    `system_between`: the model takes system messages between turns. Any other one reads them as a reminder in the turn before.
+    A model that takes no system messages between turns reads them as a reminder in the turn before.
     """
-    turns = _Turns(system_between=system_between)
+    turns = _Turns(system_between=deployment.quirks.later_system == "kept")
     try:
         for index, message in enumerate(messages if isinstance(messages, list) else ()):
             turns.add(message, f"messages.{index}")
@@ -117,6 +120,10 @@ class _Turns:
 
     def ended(self) -> Conversation:
         self._end_turn()
+        if not self._messages and self._system:
+            # Anthropic wants somebody to speak.
+            self._messages.append({"role": "user", "content": self._system})
+            self._system = []
         last = self._messages[-1] if self._messages else None
         if last is not None and last["role"] == "assistant" and last["content"][-1]["type"] == "text":
             # An answer that is to be gone on with may not end in blanks.
@@ -204,8 +211,11 @@ def _file(part: Block, where: str) -> Block:
     if data.startswith(_BARE_PDF):
         data = f"data:{_PDF};base64,{data}"
     source = _source(data, where)
-    if str(source.get("media_type")).startswith("image/"):
+    kind = str(source.get("media_type"))
+    if kind.startswith("image/"):
         return {"type": "image", "source": source}
+    if source["type"] == "base64" and kind != _PDF:
+        source = _text_source(source["data"], where)
     block: Block = {"type": "document", "source": source}
     if isinstance(file.get("filename"), str):
         block["title"] = file["filename"]
@@ -227,7 +237,16 @@ def _source(address: Any, where: str) -> dict[str, str]:
     found = _DATA_URL.match(address) if isinstance(address, str) else None
     if found is None or not found["base64"] or not found["type"]:
         raise NotAMessage(f"Media must be a data: URL in base64, or a link that begins with https:// (`{where}`).")
-    return {"type": "base64", "media_type": found["type"], "data": address[found.end() :]}
+    return {"type": "base64", "media_type": media_type(found["type"]), "data": address[found.end() :]}
+
+
+def _text_source(data: str, where: str) -> dict[str, str]:
+    """Return the source of a file of text, which Anthropic takes as a text and not in base64."""
+    try:
+        text = base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeError) as error:
+        raise NotAMessage(f"Files other than PDF must be texts in UTF-8, in base64 (`{where}`).") from error
+    return {"type": "text", "media_type": "text/plain", "data": text}
 
 
 def _signed(part: Block, _where: str) -> Block | None:

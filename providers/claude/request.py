@@ -11,11 +11,11 @@ import msgspec
 
 from providers.cache_marks import mark_body
 from providers.claude.conversation import claude_conversation, tool_name
-from providers.claude.models import Claude, claude_named
 from providers.claude.schema import answer_schema
 from providers.errors import CannotCarry
-from providers.parameters import DECISIVE, MINOR, is_said
+from providers.parameters import DECISIVE, MINOR, NOTES, is_said
 from providers.provider_tools import AsWritten, model_of_dialect
+from providers.quirks import Quirks, media_type
 from providers.target import Deployment
 from providers.upstream import UpstreamCall
 from providers.wire import field_of
@@ -25,10 +25,8 @@ _READ: Final = frozenset(
     {"function_call", "functions", "max_completion_tokens", "max_tokens", "messages", "parallel_tool_calls", "reasoning_effort",
      "response_format", "stop", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p", "user", "web_search_options"}
 )  # fmt: skip
-_NOTES: Final = frozenset(
-    {"metadata", "model", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream", "stream_options"}
-)
-"""Ours to set, or notes for OpenAI's own records that change nothing in an answer."""
+_PASSED_OVER: Final = NOTES | {"model", "stream"}
+"""Notes, and what is ours to set."""
 _USUAL_TOKENS: Final = 4_096
 """The longest answer where nobody says one: Anthropic wants to be told."""
 _BUDGETS: Final[Mapping[str, int]] = {
@@ -67,12 +65,11 @@ def effort_of_budget(tokens: int) -> str:
 
 def claude_body(call: UpstreamCall) -> ClaudeBody:
     """Return the call for a Claude. Raises CannotCarry for what would change what the caller gets."""
-    claude = claude_named(model_of_dialect(call.deployment))
     written = call.request.in_messages
     if written is not None:
-        return _as_written(written(), call, claude)
+        return _as_written(written(), call)
     names: dict[str, str] = {}
-    fields = _translated(call, claude, names)
+    fields = _translated(call, names)
     if call.marks_cache:
         mark_body(fields)
     return ClaudeBody(_encoded(fields, call), _VERSION, names)
@@ -96,23 +93,43 @@ def _encoded(fields: Fields, call: UpstreamCall) -> bytes:
         ) from error
 
 
-def _as_written(written: AsWritten, call: UpstreamCall, claude: Claude) -> ClaudeBody:
+def _as_written(written: AsWritten, call: UpstreamCall) -> ClaudeBody:
     """Return the caller's own body. Only what this model refuses, and what another one may have been meant to get, is left out."""
+    quirks = call.deployment.quirks
     fields: Fields = {**written.fields, "model": model_of_dialect(call.deployment), "stream": call.request.stream}
+    for name in call.dropped:
+        fields.pop(name, None)
+    if "messages" in fields:
+        fields["messages"] = _with_known_types(fields["messages"])
     longest = _longest(call)
     if longest is not None:
         fields["max_tokens"] = longest
-    if not claude.samples or "thinking" in fields or "output_config" in fields:
+    if not quirks.refuses.isdisjoint(_SAMPLING) or "thinking" in fields or "output_config" in fields:
         for name in (*_SAMPLING, "max_tokens", "thinking", "output_config"):
             if isinstance(fields.get(name), msgspec.Raw):
                 fields[name] = msgspec.json.decode(fields[name])
-        _suit(fields, claude, call.drops)
+        _suit(fields, quirks, call.drops)
     if call.marks_cache:
         for name in ("cache_control", "messages", "system", "tools"):
             if name in fields:
                 fields[name] = msgspec.json.decode(fields[name])
         mark_body(fields)
     return ClaudeBody(msgspec.json.encode(fields), written.headers, {})
+
+
+def _with_known_types(messages: msgspec.Raw) -> msgspec.Raw:
+    """Return the raw messages with the media types that Anthropic knows; within a text the quotation marks are escaped."""
+    written = bytes(messages)
+    if b'"image/' not in written:
+        return messages
+
+    def known(found: re.Match[bytes]) -> bytes:
+        return b'"media_type":"%b"' % media_type(found[1].decode()).encode()
+
+    return msgspec.Raw(_MEDIA_TYPE.sub(known, written))
+
+
+_MEDIA_TYPE: Final = re.compile(rb'"media_type"\s*:\s*"(image/[\w.+-]{1,32})"')
 
 
 def _longest(call: UpstreamCall) -> int | str | None:
@@ -122,28 +139,21 @@ def _longest(call: UpstreamCall) -> int | str | None:
     return longest
 
 
-def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
+def _suit(fields: Fields, quirks: Quirks, drops: Callable[[str], None]) -> None:
     """Leave out fields that the model refuses and that only nudge an answer; write another model's thinking setting as
     its own.
     """
-    for name in _SAMPLING if not claude.samples else ():
+    for name in _SAMPLING:
         # Newer models take what comes anyway, and nothing else.
-        if name in fields and not (name == "temperature" and fields[name] == 1):
+        if name in quirks.refuses and name in fields and not (name == "temperature" and fields[name] == 1):
             del fields[name]
             drops(name)
-    thinking = fields.get("thinking")
-    if isinstance(thinking, dict) and thinking.get("type") == "adaptive" and claude.thinking != "adaptive":
-        del fields["thinking"]
-        made = _budget(_BUDGETS["medium"], fields.get("max_tokens")) if claude.thinking == "budget" else None
-        if made is None:
-            drops("thinking")
-        else:
-            fields["thinking"] = made
+    _suit_thinking(fields, quirks, drops)
     config = fields.get("output_config")
     effort = config.get("effort") if isinstance(config, dict) else None
-    if isinstance(config, dict) and str(effort) in _EFFORTS and effort not in claude.efforts:
+    if isinstance(config, dict) and str(effort) in _EFFORTS and effort not in quirks.efforts:
         fields["output_config"] = {name: value for name, value in config.items() if name != "effort"}
-        closest = _closest_effort(effort, claude)
+        closest = _closest_effort(effort, quirks)
         if closest is not None:
             fields["output_config"]["effort"] = closest
         else:
@@ -152,9 +162,31 @@ def _suit(fields: Fields, claude: Claude, drops: Callable[[str], None]) -> None:
             del fields["output_config"]
 
 
-def _closest_effort(effort: Any, claude: Claude) -> str | None:
+def _suit_thinking(fields: Fields, quirks: Quirks, drops: Callable[[str], None]) -> None:
+    thinking = fields.get("thinking")
+    if not isinstance(thinking, dict):
+        return
+    kind = thinking.get("type")
+    made: Fields | None = None
+    if kind == "adaptive" and quirks.thinking in ("none", "budget"):
+        made = _budget(_BUDGETS["medium"], fields.get("max_tokens")) if quirks.thinking == "budget" else None
+    elif kind == "enabled" and quirks.thinking == "adaptive":
+        made = {**{name: value for name, value in thinking.items() if name != "budget_tokens"}, "type": "adaptive"}
+        tokens, config = thinking.get("budget_tokens"), fields.get("output_config")
+        if isinstance(tokens, int) and (config is None or (isinstance(config, dict) and "effort" not in config)):
+            fields["output_config"] = {**(config or {}), "effort": effort_of_budget(tokens)}
+    elif not ((kind == "enabled" and quirks.thinking == "none") or (kind == "disabled" and quirks.thinks_always)):
+        return
+    del fields["thinking"]
+    if made is None:
+        drops("thinking")
+    else:
+        fields["thinking"] = made
+
+
+def _closest_effort(effort: Any, quirks: Quirks) -> str | None:
     """Return the model's name of an effort like this; None where it has none, or nobody knows the word."""
-    return next((each for each in _EFFORTS.get(str(effort), ()) if each in claude.efforts), None)
+    return next((each for each in _EFFORTS.get(str(effort), ()) if each in quirks.efforts), None)
 
 
 def _budget(tokens: int, longest: Any) -> Fields | None:
@@ -164,9 +196,9 @@ def _budget(tokens: int, longest: Any) -> Fields | None:
     return {"type": "enabled", "budget_tokens": tokens} if tokens >= _LEAST_BUDGET else None
 
 
-def _translated(call: UpstreamCall, claude: Claude, names: dict[str, str]) -> Fields:
-    asked = _asked(call)
-    talk = claude_conversation(asked.get("messages"), call.deployment, system_between=claude.system_between)
+def _translated(call: UpstreamCall, names: dict[str, str]) -> Fields:
+    asked, quirks = _asked(call), call.deployment.quirks
+    talk = claude_conversation(asked.get("messages"), call.deployment)
     longest = _longest(call) or asked.get("max_completion_tokens") or asked.get("max_tokens") or _USUAL_TOKENS
     fields: Fields = {
         "model": model_of_dialect(call.deployment),
@@ -182,10 +214,10 @@ def _translated(call: UpstreamCall, claude: Claude, names: dict[str, str]) -> Fi
     user = asked.get("user")
     if isinstance(user, str) and not _SPEAKS_OF_A_PERSON.fullmatch(user):
         fields["metadata"] = {"user_id": user}
-    _add_tools(fields, asked, call, claude, names)
-    _think(fields, asked.get("reasoning_effort"), claude, call.drops)
+    _add_tools(fields, asked, call, names)
+    _think(fields, asked.get("reasoning_effort"), quirks, call.drops)
     _shape(fields, asked.get("response_format"), call.drops)
-    _suit(fields, claude, call.drops)
+    _suit(fields, quirks, call.drops)
     _cool(fields, call.drops)
     return fields
 
@@ -199,7 +231,7 @@ def _asked(call: UpstreamCall) -> Fields:
         )
     asked: Fields = {}
     for name, given in request.fields.items():
-        if name in call.dropped or name in _NOTES:
+        if name in call.dropped or name in _PASSED_OVER:
             continue
         if name in _READ:
             asked[name] = field_of(request, name, deployment.deployment_id)
@@ -226,7 +258,7 @@ def _stops(given: Any) -> list[str]:
     return [each for each in stops if isinstance(each, str) and each.strip()] if isinstance(stops, list) else []
 
 
-def _add_tools(fields: Fields, asked: Fields, call: UpstreamCall, claude: Claude, names: dict[str, str]) -> None:
+def _add_tools(fields: Fields, asked: Fields, call: UpstreamCall, names: dict[str, str]) -> None:
     tools = [_tool(each, call.deployment, names) for each in _list(asked.get("tools"))]
     tools += [
         _tool({"type": "function", "function": each}, call.deployment, names) for each in _list(asked.get("functions"))
@@ -237,7 +269,7 @@ def _add_tools(fields: Fields, asked: Fields, call: UpstreamCall, claude: Claude
     if tools:
         fields["tools"] = tools
         choice = _choice(asked, names)
-        if choice is not None and choice["type"] in ("any", "tool") and not claude.forced:
+        if choice is not None and choice["type"] in ("any", "tool") and not call.deployment.quirks.forces_tools:
             raise _cannot_carry(
                 call.deployment, "This model cannot be made to call a tool: leave out `tool_choice`, or send another model.",
                 "tool_choice",
@@ -308,18 +340,18 @@ def _choice(asked: Fields, names: dict[str, str]) -> Fields | None:
     return made
 
 
-def _think(fields: Fields, effort: Any, claude: Claude, drops: Callable[[str], None]) -> None:
+def _think(fields: Fields, effort: Any, quirks: Quirks, drops: Callable[[str], None]) -> None:
     """Ask for an effort in this model's own way of thinking, where the caller did not choose one itself."""
     if effort is None or effort == "none" or "thinking" in fields:
         return
-    if claude.thinking == "adaptive":
-        closest = _closest_effort(effort, claude)
+    if quirks.thinking in ("both", "adaptive"):
+        closest = _closest_effort(effort, quirks)
         if closest is not None:
             # Unasked for, what was thought comes without its text.
             fields["thinking"] = {"type": "adaptive", "display": "summarized"}
             fields["output_config"] = {"effort": closest}
             return
-    elif claude.thinking == "budget" and str(effort) in _EFFORTS and _may_think(fields):
+    elif quirks.thinking == "budget" and str(effort) in _EFFORTS and _may_think(fields):
         made = _budget(_BUDGETS[str(effort)], fields["max_tokens"])
         if made is not None:
             fields["thinking"] = made

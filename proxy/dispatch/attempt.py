@@ -29,7 +29,7 @@ from providers.errors import (
 )
 from providers.target import Deployment
 from providers.upstream_faults import without_echo, without_repeated_words
-from providers.wire import Event, UsedUnits, WireUsage, untaken
+from providers.wire import ChatRequest, Event, UsedUnits, WireUsage, untaken
 from proxy.admit.queues.queue_item import QueuePermit
 from proxy.dispatch.attempt_cost import (
     NOTHING,
@@ -123,6 +123,13 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int | None
     baseline_nanousd: int | None
     batch_saved_nanousd: int = 0
+
+
+def fields_sent(request: ChatRequest) -> dict[str, bytes]:
+    """Return the request's raw fields by their names, of its own dialect too: all that an upstream may repeat."""
+    written = request.as_written or (None if request.in_messages is None else request.in_messages())
+    fields = request.fields if written is None else {**request.fields, **written.fields}
+    return {name: bytes(value) for name, value in fields.items()}
 
 
 _VOID: Final[tuple[EntryKind, Money]] = ("void", NOTHING)
@@ -338,6 +345,7 @@ class Attempt:
         if self._reserve is not None:
             served = kind == "settle" and ending == "ok" and unused is None and self.routed.origin == "caller"
             self._books.settle(self._closing_entry(self._reserve, kind, money, lasted_s, status=status, served=served))
+        self._permit.used(usage.input_tokens + usage.output_tokens)
         if self.queue_permit is not None:
             self.queue_permit.release(usage.input_tokens + usage.output_tokens)
         if self.load_tracker is not None:
@@ -379,10 +387,7 @@ class Attempt:
         """Return the error; an upstream's is stripped of the request's own words."""
         if not isinstance(error, UpstreamError) or error.without_words is None:
             return error
-        request = self.routed.request
-        written = request.as_written or (None if request.in_messages is None else request.in_messages())
-        fields = request.fields if written is None else {**request.fields, **written.fields}
-        return without_repeated_words(error, {name: bytes(value) for name, value in fields.items()})
+        return without_repeated_words(error, fields_sent(self.routed.request))
 
     def _ended(self, ending: Ending, error: BaseException | None) -> tuple[EntryKind, Money]:
         """Return the closing entry's kind and its money, with the usage flagged by the ending."""
@@ -437,8 +442,13 @@ class Attempt:
         attempt.
         """
         waited_s = self._clock() - self.started_at + _TIMER_SLACK_S
+        return waited_s >= self.first_token_timeout_s or self.routed.deadline.is_good_part(waited_s)
+
+    @property
+    def first_token_timeout_s(self) -> float:
+        """Return the seconds in which the first token of a stream is to come: the deployment's, else the tier's."""
         routed = self.routed
-        return waited_s >= routed.timeouts.first_token_s(routed.facts.tier) or routed.deadline.is_good_part(waited_s)
+        return self.deployment.timeouts.first_token_s or routed.timeouts.first_token_s(routed.facts.tier)
 
     def _report_health(self, ending: Ending, error: BaseException | None) -> bool | None:
         """Report to the breaker. Return True when the deployment failed, False when it did not, None when the attempt

@@ -98,11 +98,9 @@ class AttemptPolicy:
         """Return the time-out of an attempt that begins now, to be entered by its task. The other deployments that
         may answer are looked up only once the attempt may be late, and anew each time that it is due.
         """
-        if len(attempts) == 1:
-            # Nearly all requests are answered by their first attempt long before it may be late.
-            limit_s = self._first_look_s(attempt.routed)
-        else:
-            limit_s = self._left_s(attempt, attempts, first=True)
+        # Nearly all requests are answered by their first attempt long before it may be late.
+        is_first = len(attempts) == 1
+        limit_s = self._first_look_s(attempt) if is_first else self._left_s(attempt, attempts, first=True)
         return self._timeouts.within(limit_s, lambda: self._left_s(attempt, attempts))
 
     def timed_out(self, attempt: Attempt) -> UpstreamError | Refused:
@@ -152,14 +150,15 @@ class AttemptPolicy:
 
     # The time of a target, and the part kept for others.
 
-    def _first_look_s(self, routed: RoutedRequest) -> float | None:
+    def _first_look_s(self, attempt: Attempt) -> float | None:
         """Return the least seconds after which a request's first attempt may be late; None for never.
 
         At least half of the time is its target's, and half of that its deployment's.
         """
+        routed = attempt.routed
         left_s = routed.deadline.remaining_s(self._clock()) / 4
         if routed.request.stream:
-            left_s = min(left_s, routed.timeouts.first_token_s(routed.facts.tier))
+            left_s = min(left_s, attempt.first_token_timeout_s)
         return None if math.isinf(left_s) else left_s
 
     def _left_s(self, attempt: Attempt, attempts: list[Attempt], *, first: bool = False) -> float | None:
@@ -174,7 +173,8 @@ class AttemptPolicy:
         else:
             kept_s = self.kept_s(candidate, routed, began_at)
         again = self._others_may_answer(attempt, attempts)
-        limit_s = self.patience_s(candidate, routed, began_at, attempt.started_at, again, kept_s)
+        first_token_s = attempt.first_token_timeout_s
+        limit_s = self.patience_s(candidate, routed, began_at, attempt.started_at, again, kept_s, first_token_s)
         return None if limit_s is None else limit_s - (self._clock() - attempt.started_at)
 
     def _others_may_answer(self, attempt: Attempt, attempts: list[Attempt]) -> bool:
@@ -198,17 +198,18 @@ class AttemptPolicy:
         started_at: float,
         again: bool,
         kept_s: float | None,
+        first_token_s: float | None = None,
     ) -> float | None:
         """Return the seconds that a try at the candidate is waited for in all; None for no limit. It `started_at`,
         the first one at the candidate `began_at`; `again` is True when another deployment of it may be tried after
-        it, and `kept_s` are the seconds that are kept for other candidates.
+        it, `kept_s` are the seconds that are kept for other candidates, and `first_token_s` is the deployment's own.
         """
         stream, usual_s = routed.request.stream, self._usually_s(candidate, routed)
         return patience_s(
             window_s(routed.deadline.remaining_s(began_at), usual_s, kept_s, stream=stream),
             started_at - began_at,
             usual_s,
-            routed.timeouts.first_token_s(routed.facts.tier),
+            first_token_s or routed.timeouts.first_token_s(routed.facts.tier),
             stream=stream,
             others=kept_s is not None,
             again=again,

@@ -24,12 +24,14 @@ from providers.errors import (
     UpstreamRateLimited,
     UpstreamTimeout,
 )
+from providers.parameters import DECISIVE, is_conditional
 from providers.retry_budget import RetryBudget, RetryBudgets
 from providers.target import Deployment, Target
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
+from providers.upstream_faults import says_any
 from providers.wire import Event
 from proxy.admit.queues.queue_item import QueuePermit
-from proxy.dispatch.attempt import Attempt
+from proxy.dispatch.attempt import Attempt, fields_sent
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadBalancer, QueueClient, ReplicaPool, TargetRoom
@@ -38,6 +40,7 @@ from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.upstream_fields import upstream_call
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
 from proxy.parse.chat_request import AUTO
+from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.target_latency import LatencyTracker
@@ -80,7 +83,10 @@ class Dispatcher:
         latency: LatencyTracker | None = None,
         replicas: ReplicaPool | None = None,
         hedging: RetryBudget | None = None,
+        refused: RefusedParameters | None = None,
     ) -> None:
+        self.refused = refused or RefusedParameters(clock)
+        """Parameters that targets refused by their names."""
         self._upstream = upstream
         self._budgets = budgets
         self._books = books
@@ -262,6 +268,43 @@ class Dispatcher:
         return None
 
     async def _begin(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
+        """Make one attempt, until the first token of its answer; and again without a parameter that the target refuses by
+        its name and that may be left out. It did no work, so that costs nothing but the time.
+        """
+        for _ in range(_MOST_LEFT_OUT):
+            try:
+                return await self._begin_once(candidate, routed, attempts)
+            except RequestRejected as error:
+                without = self._without_refused(error, candidate.target, routed)
+                if without is None or routed.deadline.passed(self._clock()):
+                    raise
+                routed = without
+        return await self._begin_once(candidate, routed, attempts)
+
+    def _without_refused(self, error: RequestRejected, target: Target, routed: RoutedRequest) -> RoutedRequest | None:
+        """Return the request as it is to be sent without the parameter that was refused; None where it may not be left out,
+        or nothing was refused by its name. What was refused is remembered.
+        """
+        refused, request = error.parameter, routed.request
+        # What goes as its caller wrote it has other names than chat's.
+        if refused is None or request.as_written is not None:
+            return None
+        name = refused.name
+        is_sent = name in request.fields or (name == "stream_options" and request.stream)
+        if not is_sent or name in routed.facts.lacking(target) or says_any(fields_sent(request), (refused.words,)):
+            # A provider that only repeats what the request says has refused nothing.
+            return None
+        if not is_conditional(name, request.effort):
+            self.refused.record(target.target_id, name)
+        if name in DECISIVE:
+            return None
+        facts = routed.facts
+        known = facts.refused.get(target.target_id, frozenset()) | {name}
+        return msgspec.structs.replace(
+            routed, facts=msgspec.structs.replace(facts, refused={**facts.refused, target.target_id: known})
+        )
+
+    async def _begin_once(self, candidate: Candidate, routed: RoutedRequest, attempts: list[Attempt]) -> Committed:
         """Make one attempt, until the first token of its answer."""
         attempt = self._new_attempt(candidate, routed, attempts)
         stream: UpstreamStream | None = None
@@ -353,6 +396,10 @@ class Dispatcher:
             drops=attempt.dropped.append,
             read=read,
         )
+
+
+_MOST_LEFT_OUT: Final = 4
+"""The most parameters that one request finds out about: most providers name one at a time."""
 
 
 def _of_a_name(error: UpstreamError, attempt: Attempt) -> UpstreamError | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from accounts.caller import Caller
-from providers.breaker import Absence, Breakers, Permit, name_of
+from providers.breaker import LIMIT, Absence, Breakers, Permit, name_of
 from providers.errors import UpstreamError, UpstreamRateLimited, UpstreamUnavailable
 from providers.target import Deployment, Target
 from providers.wire import ChatRequest
@@ -165,14 +165,14 @@ class LoadBalancer:
         target, scope = candidate.target, routed.caller.scope
         pool: Sequence[Deployment] = self._breakers.available(target, scope)
         if routed.before is not None:
-            pool = [each for each in pool if goes_on(each.kind, routed.request)]
+            pool = [each for each in pool if goes_on(each, routed.request)]
         if tried:
             pool = [each for each in pool if each.deployment_id not in tried] or pool
-        name = name_of(target)
+        name, tokens = name_of(target), routed.facts.input_tokens + candidate.output_tokens
         ask = self._replica_request(candidate, routed) if pool and target.pool is not None else None
         while pool:
             deployment, choice = self._pick(target, pool, ask)
-            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried, name=name)
+            permit = self._breakers.try_acquire(deployment.deployment_id, scope, tried=tried, name=name, tokens=tokens)
             if permit is not None:
                 if self.replicas is None or ask is None or choice is None:
                     return deployment, permit, None
@@ -211,8 +211,9 @@ class LoadBalancer:
 def _none_left(target: Target, absence: Absence | None) -> UpstreamError:
     """Return the error of a target without a callable deployment since the request was planned."""
     if absence is not None and absence.owner == "pace":
+        whose = "What may be sent there in a minute" if absence.reason == LIMIT else "The provider's rate limit"
         return UpstreamRateLimited(
-            "The provider's rate limit is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
+            f"{whose} is reached.", deployment_id=target.target_id, retry_after_s=absence.again_s
         )
     ejected = UpstreamUnavailable(f"Every deployment of {target.target_id} is ejected.", deployment_id=target.target_id)
     ejected.retry_same = False

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from accounts.caller import Caller
-from providers.parameters import MINOR, is_said
+from providers.parameters import LENGTHS, MINOR, NOTES, beside_each_other, is_said
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import speaks_anthropic
@@ -42,16 +42,16 @@ def upstream_call(
     is a connection, and `drops` with each parameter that it leaves out. `read` are the fields that fetch the prompt
     where it was read before.
     """
-    request, reuse, timeouts = routed.request, routed.reuse, routed.timeouts
+    request, reuse, timeouts, own = routed.request, routed.reuse, routed.timeouts, deployment.timeouts
     marks = reuse is not None and speaks_anthropic(deployment) and pays(reuse, target.target_id, target.price)
     fields = call_fields(target, deployment, routed)
     return UpstreamCall(
         deployment=deployment,
         request=request,
         request_id=routed.request_id,
-        connect_timeout_s=timeouts.connect_s,
-        idle_timeout_s=timeouts.idle_s,
-        total_timeout_s=routed.deadline.total_timeout_s(now, timeouts.total_s, stream=request.stream),
+        connect_timeout_s=own.connect_s or timeouts.connect_s,
+        idle_timeout_s=own.idle_s or timeouts.idle_s,
+        total_timeout_s=routed.deadline.total_timeout_s(now, own.total_s or timeouts.total_s, stream=request.stream),
         headers=call_headers(target, routed, now),
         engine_fields={**fields, **read} if read else fields,
         marks_cache=marks,
@@ -79,12 +79,15 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
     """
     fields = engine_fields(deployment, routed)
     facts = routed.facts
+    lacks = facts.lacking(target)
     tier = facts.service_tier if facts.service_tier in target.service_tiers else None
     longest = longest_answer(target, facts)
     if longest is None and deployment.speaks_messages:
         # Anthropic wants to be told, and has room for the longest that there is.
         longest = target.max_output_tokens
-    elif longest == facts.max_output_tokens and not (_OLD in target.lacks and _OLD in routed.request.fields):
+    elif longest == facts.max_output_tokens and not any(
+        name in lacks and name in routed.request.fields for name in LENGTHS
+    ):
         longest = None
     if tier is None and longest is None:
         return fields
@@ -92,8 +95,8 @@ def call_fields(target: Target, deployment: Deployment, routed: RoutedRequest) -
     if tier is not None:
         found["service_tier"] = tier
     if longest is not None:
-        said = [name for name in (_OLD, _NEW) if name in routed.request.fields and name not in target.lacks]
-        found.update(dict.fromkeys(said or [_longest_field(target, deployment)], longest))
+        said = [name for name in LENGTHS if name in routed.request.fields and name not in lacks]
+        found.update(dict.fromkeys(said or [_longest_field(lacks, deployment)], longest))
     return found
 
 
@@ -117,24 +120,22 @@ def _ms(left_s: float) -> str:
     return str(min(MOST_TIMEOUT_MS, max(1, int(left_s * 1_000))))
 
 
-_OLD: Final[str] = "max_tokens"
-_NEW: Final[str] = "max_completion_tokens"
-
-
-def _longest_field(target: Target, deployment: Deployment) -> str:
+def _longest_field(lacks: frozenset[str], deployment: Deployment) -> str:
     """Return the field of the longest answer: OpenAI's newer models know the newer name alone, most other hosts the
     older one.
     """
-    openai = deployment.kind == "azure" or "api.openai.com" in deployment.base_url
-    return _NEW if openai or _OLD in target.lacks else _OLD
+    older, newer = LENGTHS
+    usual = deployment.quirks.longest or older
+    return next((name for name in (usual, older, newer) if name not in lacks), usual)
 
 
 def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     """Return the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
+    left_out = left_out_fields(target, routed)
     fields = routed.request.fields
-    if target.lacks.isdisjoint(fields):
-        return ()
-    return tuple(sorted(name for name in target.lacks & MINOR & fields.keys() if is_said(name, fields[name])))
+    return (
+        tuple(sorted(name for name in _TOLD.intersection(left_out) if is_said(name, fields[name]))) if left_out else ()
+    )
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
@@ -142,7 +143,18 @@ def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     repeats.
     """
     fields = routed.request.fields
-    return () if target.lacks.isdisjoint(fields) else tuple(target.lacks & fields.keys())
+    lacks = routed.facts.lacking(target)
+    found = () if lacks.isdisjoint(fields) else tuple(lacks & fields.keys())
+    if _OURS in lacks and _OURS not in fields:
+        found += (_OURS,)
+    if target.excludes:
+        found += tuple(name for name in beside_each_other(target.excludes, fields) if name not in found)
+    return found
+
+
+_TOLD: Final = MINOR | NOTES
+_OURS: Final = "stream_options"
+"""The gateway itself asks for a stream's usage by it."""
 
 
 def engine_priority(routed: RoutedRequest) -> int:

@@ -14,6 +14,7 @@ from cost.meters import MEDIA, NO_MEDIA, Media
 from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, ServiceTier
 from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
+from providers.quirks import BEGUN_ANSWER
 from providers.target import Capability, Tier
 from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
@@ -570,10 +571,22 @@ def needs(request: ChatRequest) -> frozenset[Capability]:
 
 def decisive_parameters(request: ChatRequest) -> frozenset[str]:
     """Return the parameters sent that a target must be able to take, such as `n` and `logprobs`."""
-    fields = request.fields
+    fields, needed = request.fields, request.text_needs
+    if request.messages and request.messages[-1].role == "assistant":
+        needed |= {BEGUN_ANSWER}
     if DECISIVE.isdisjoint(fields):
-        return request.text_needs
-    return request.text_needs | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
+        return needed
+    return needed | {name for name in DECISIVE & fields.keys() if is_said(name, fields[name])}
+
+
+def stops_in(request: ChatRequest) -> int:
+    """Return the number of stop sequences; those that cannot be read are the target's to refuse."""
+    raw = request.fields.get("stop")
+    try:
+        found = None if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return 0
+    return len(found) if isinstance(found, list) else int(bool(found))
 
 
 def _text(message: Message) -> str:

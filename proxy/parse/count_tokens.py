@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from providers.message_roles import suited
 from providers.target import Deployment, Target
 from providers.token_counts import Question, TokenCounter, asked_as_written, asked_of_vllm
 from proxy.parse.parsed_request import ParsedRequest
@@ -42,9 +43,12 @@ async def counted(
 
 def question_for(parsed: ParsedRequest, target: Target, deployment: Deployment) -> Question | None:
     """Return the call that counts; None for a target that does not count such a prompt."""
-    if deployment.kind != "vllm":
+    if not deployment.quirks.counts_tokens:
         return asked_as_written(target, deployment, parsed.to_count)
     request = parsed.request
-    sent = msgspec.structs.replace(request, fields={**request.fields, **request.for_engines})
+    fields = {**request.fields, **request.for_engines}
+    if (messages := suited(fields["messages"], request.messages, deployment.quirks)) is not None:
+        fields["messages"] = messages
+    sent = msgspec.structs.replace(request, fields=fields)
     body = tokenize_body(deployment.upstream_model, sent)
     return None if body is None else asked_of_vllm(deployment, body)

@@ -23,11 +23,20 @@ from cost.meters import NO_MEDIA, Media
 from cost.price_book.book import Unpriced, is_bookable
 from cost.prices import Price, ServiceTier
 from cost.usage import Usage
-from providers.breaker import Absence
+from providers.breaker import LIMIT, Absence
 from providers.catalog import Catalog, those_that_chat
 from providers.errors import UpstreamRateLimited
 from providers.provider_tools import AsWritten
-from providers.target import METERED_CAPABILITIES, NOT_CHAT, Capability, Deployment, Dialect, Target, Tier
+from providers.target import (
+    METERED_CAPABILITIES,
+    NO_LIMITS,
+    NOT_CHAT,
+    Capability,
+    Deployment,
+    Dialect,
+    Target,
+    Tier,
+)
 from proxy.errors import (
     FAULTS,
     BadRequest,
@@ -173,6 +182,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The thresholds from which on a tool loop is taken to struggle."""
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """How many a request has of what some targets take only few of."""
+
+    stops: int = 0
+    tools: int = 0
+    images: int = 0
+
+
+NO_COUNTS: Final = Counts()
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a request that planning needs."""
 
@@ -226,6 +246,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The estimated tokens up to the last user message, by which prices are compared within its tool loop: later
     messages of the loop must not move it. None where no loop is under way.
     """
+    effort: str = ""
+    """The reasoning effort that is asked for; empty for the model's usual one."""
+    counts: Counts = NO_COUNTS
+    refused: Mapping[str, frozenset[str]] = {}
+    """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+
+    def lacking(self, target: Target) -> frozenset[str]:
+        """Return what the target cannot take of this request."""
+        lacks = target.lacks_at(self.effort)
+        return lacks | self.refused[target.target_id] if target.target_id in self.refused else lacks
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -510,11 +540,26 @@ def _inability(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
         return "provider-tool", missing
     if facts.bounded and (why := _unbounded(target, facts)):
         return "unbounded", why
-    if facts.decisive and not facts.decisive.isdisjoint(target.lacks):
-        return "parameter", f"cannot take {', '.join(sorted(facts.decisive & target.lacks))}"
+    if (facts.decisive or target.limits is not NO_LIMITS) and (untaken := _untaken(target, facts)):
+        return "parameter", untaken
     if at_once * _ESTIMATE_SLACK // 1 + (answer or 1) > target.max_context_tokens:
         return "context", f"about {at_once + answer} tokens do not fit its {target.max_context_tokens}"
     return None
+
+
+def _untaken(target: Target, facts: Facts) -> str:
+    """Return in words what the request has that the target does not take, or has too much of; empty for nothing."""
+    if lacking := facts.decisive & facts.lacking(target):
+        return f"cannot take {', '.join(sorted(lacking))}"
+    counts, limits = facts.counts, target.limits
+    for what, given, most in (
+        ("stop sequences", counts.stops, limits.stops),
+        ("tools", counts.tools, limits.tools),
+        ("images", counts.images, limits.images),
+    ):
+        if most is not None and given > most:
+            return f"takes at most {most} {what}, {given} are sent"
+    return ""
 
 
 def _not_run(target: Target, facts: Facts) -> str:
@@ -569,7 +614,8 @@ def _detail(rejection: Rejection, absences: Absences) -> str:
     if absence is None or absence.owner == "health":
         return rejection.detail
     if absence.owner == "pace":
-        return f"its provider's rate limit is reached for another {max(1, math.ceil(absence.again_s))} s"
+        whose = "what may be sent there in a minute" if absence.reason == LIMIT else "its provider's rate limit"
+        return f"{whose} is reached for another {max(1, math.ceil(absence.again_s))} s"
     return "its provider refuses this gateway, which its operators must mend"
 
 

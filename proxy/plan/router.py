@@ -11,6 +11,7 @@ from cost.ledger.entries import Arm
 from cost.savings.comparators import Comparators
 from cost.savings.holdout import arm_of
 from providers.breaker import Breakers
+from providers.wire import ChatRequest
 from proxy.admit.queues.queue_item import QueueItem
 from proxy.errors import TargetsUnavailable
 from proxy.parse.chat_request import (
@@ -24,6 +25,7 @@ from proxy.parse.chat_request import (
     needs,
     opening_tokens,
     search_asked,
+    stops_in,
     turn_key,
 )
 from proxy.parse.parsed_request import ParsedRequest
@@ -34,8 +36,10 @@ from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, plac
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import NO_CURVE
+from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import (
     NO_ABSENCES,
+    Counts,
     Facts,
     Fleet,
     RoutePlan,
@@ -57,9 +61,10 @@ def facts_of(
     *,
     downgraded: bool,
     overruns: Mapping[str, str] | None = None,
+    refused: Mapping[str, frozenset[str]] | None = None,
 ) -> Facts:
     """Collect the facts that planning needs. A downgraded request is planned as `auto`, whatever model it named;
-    `overruns` are given under a hard budget.
+    `overruns` are given under a hard budget; `refused` are the parameters that targets refused lately.
     """
     request, policy = parsed.request, config.policy
     floor, allowed = caller.settings.quality_floor, caller.allowed_models
@@ -92,23 +97,33 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
-    if (search := request.fields.get("web_search_options")) is not None:
-        facts = replace(facts, search=search_asked(search))
+    if request.effort:
+        facts = replace(facts, effort=request.effort)
+    if refused:
+        facts = replace(facts, refused=refused)
+    if request.tools or request.images or "stop" in facts.decisive:
+        facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:
         facts = replace(facts, dialect=request.as_written.dialect, provider_tools=request.as_written.tools)
-    if request.operation != "chat":
-        facts = replace(
-            facts,
-            longest_tokens=request.longest_tokens or None,
-            unit=request.unit,
-            units_milli=request.units_milli,
-            most_units_milli=request.most_units_milli,
-        )
-    return facts
+    return _with_units(facts, request)
+
+
+def _with_units(facts: Facts, request: ChatRequest) -> Facts:
+    """Return the facts with what the request uses beside tokens."""
+    if request.operation == "chat":
+        search = request.fields.get("web_search_options")
+        return facts if search is None else replace(facts, search=search_asked(search))
+    return replace(
+        facts,
+        longest_tokens=request.longest_tokens or None,
+        unit=request.unit,
+        units_milli=request.units_milli,
+        most_units_milli=request.most_units_milli,
+    )
 
 
 def _narrowed(allowed: frozenset[str] | None, targets: frozenset[str] | None) -> frozenset[str] | None:
@@ -150,7 +165,9 @@ class Router:
         capacity: TargetCapacity,
         overruns: Overruns,
         rates: AgreementRates | None = None,
+        refused: RefusedParameters | None = None,
     ) -> None:
+        self._refused = refused
         self._affinity = affinity
         self._breakers = breakers
         self._capacity = capacity
@@ -183,7 +200,12 @@ class Router:
         """
         request = parsed.request
         facts = facts_of(
-            parsed, caller, config, downgraded=downgraded, overruns=self._overruns.current() if bounded else None
+            parsed,
+            caller,
+            config,
+            downgraded=downgraded,
+            overruns=self._overruns.current() if bounded else None,
+            refused=None if self._refused is None else self._refused.current(),
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)

@@ -203,7 +203,7 @@ class RelayedAnswer:
             and 1 + sum(map(_lost_a_replica, self._context.attempts)) < _MOST_LOST
             and not (routed.deadline.own and routed.deadline.passed(now))
             # The limit of a whole answer does not begin anew.
-            and now - attempt.started_at < routed.timeouts.total_s
+            and now - attempt.started_at < (attempt.deployment.timeouts.total_s or routed.timeouts.total_s)
         )
 
 
@@ -401,7 +401,7 @@ def _is_wanted(attempt: Attempt) -> bool:
         routed.caller.settings.continue_streams
         and routed.origin == "caller"
         and request.stream
-        and goes_on(attempt.deployment.kind, request)
+        and goes_on(attempt.deployment, request)
         and can_be_continued(request)
     )
 

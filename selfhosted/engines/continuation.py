@@ -12,14 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from providers.parameters import is_said
-from providers.target import OWN_ENGINES, DeploymentKind
-from providers.wire import ChatRequest, Message
+from providers.target import OWN_ENGINES, Deployment
+from providers.wire import CONTINUE_FIELDS, ChatRequest, Message
 
-_ENGINES: Final[frozenset[DeploymentKind]] = frozenset({"vllm", "sglang", "llama.cpp"})
-_CONTINUE: Final[Mapping[str, msgspec.Raw]] = {
-    "continue_final_message": msgspec.Raw(b"true"),
-    "add_generation_prompt": msgspec.Raw(b"false"),
-}
 _LONGEST: Final = ("max_tokens", "max_completion_tokens")
 # What would begin anew, be counted anew, or be told by other events than text: grammars, log-probabilities, echoes.
 _ALL_AT_ONCE: Final = frozenset(
@@ -37,9 +32,9 @@ _FREE: Final = frozenset({b"null", b'"auto"', b'"none"'})
 _UNSAID: Final = frozenset({b"false", b"0", b"[]", b'""'})
 
 
-def goes_on(kind: DeploymentKind, request: ChatRequest) -> bool:
+def goes_on(deployment: Deployment, request: ChatRequest) -> bool:
     """Return True for an engine that completes an answer which another one began."""
-    return kind in _ENGINES or (completes_whole_text(request) and kind in OWN_ENGINES)
+    return deployment.quirks.prefill == "continue" or (completes_whole_text(request) and deployment.kind in OWN_ENGINES)
 
 
 def can_be_continued(request: ChatRequest) -> bool:
@@ -77,7 +72,7 @@ def continued(request: ChatRequest, said: str, left_tokens: int | None) -> ChatR
         return msgspec.structs.replace(request, fields=fields, for_text=for_text, **longest)
     return msgspec.structs.replace(
         request,
-        fields={**_with_answer(fields, said), **_CONTINUE},
+        fields={**_with_answer(fields, said), **CONTINUE_FIELDS},
         for_engines=_with_answer(request.for_engines, said),
         for_text=for_text,
         messages=[*request.messages, Message(role="assistant", content=said)],

@@ -34,3 +34,13 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(UnusablePepper):
         read_or_make_pepper(path)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(("content", "said"), [("", "is empty"), ("\n", "is empty"), ("abcd\n", "is cut short")])
+def test_a_file_that_was_cut_says_what_to_do(tmp_path: Path, content: str, said: str) -> None:
+    """With its name; and it is left as it is."""
+    path = tmp_path / "pepper"
+    path.write_text(content)
+    with pytest.raises(UnusablePepper, match=f"{path} {said}: 64 hexadecimal digits are expected. Put the file back"):
+        read_or_make_pepper(path)
+    assert path.read_text() == content

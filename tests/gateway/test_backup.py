@@ -31,7 +31,7 @@ from gateway.backup import Restored, RestoreRefused, back_up, restore
 from gateway.cli import app
 from gateway.database import make_engine, metadata, migrate_with, upgrade
 from gateway.database_copy import CopyRefused, copy_database
-from gateway.schema import SchemaRefused, read_state, upgrade_with_backup
+from gateway.schema import SchemaRefused, read_state, require_newest, upgrade_with_backup
 from tests.cost.entries import reserve, settle
 from tests.postgres import Backend, Postgres
 from tests.sqlite import newest_sqlite
@@ -239,6 +239,15 @@ async def test_a_gateway_of_another_host_is_not_pulled_from_under(engine: AsyncE
         await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
 
 
+async def test_a_clock_that_went_back_keeps_nobody_out(engine: AsyncEngine, tmp_path: Path) -> None:
+    """A gateway that was seen days ahead of now is none that serves."""
+    await back_up(engine, None, tmp_path / "b.tar.gz")
+    await OrphanReaper(engine, LedgerStore(engine), host="there").show(["x"])
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE boot SET seen_us = seen_us + 300000000000"))
+    await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
+
+
 async def test_a_damaged_archive_changes_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
     """Cut short, changed in one byte, or something else altogether: it is read to its end before anything is done."""
     await LedgerStore(engine).insert([reserve(f"r{number}") for number in range(50)])
@@ -383,6 +392,43 @@ def test_the_commands_say_what_was_done(host: Path, monkeypatch: pytest.MonkeyPa
     assert invoke(app, ["restore", str(host / "nothing")]).exit_code == 1
     copied = invoke(app, ["database", "copy", "--to", f"sqlite:///{host}/third.sqlite", "--json"])
     assert copied.exit_code == 0, copied.stderr
-    assert json.loads(copied.stdout)["rows"] == 1
+    # The restore's entry in the audit log is one.
+    assert json.loads(copied.stdout)["rows"] == 2
     missing = invoke(app, ["database", "copy", "--from", f"sqlite:///{host}/nowhere.sqlite", "--to", "sqlite:///x"])
     assert (missing.exit_code, missing.stderr) == (2, f"weighbridge: {host}/nowhere.sqlite: there is no such file\n")
+
+
+async def test_a_column_that_somebody_added_does_not_spoil_a_backup(postgres: Postgres, tmp_path: Path) -> None:
+    """What is ours is restored, and the manifest tells what was left out."""
+    source, target = make_engine(await postgres.database()), make_engine(await postgres.empty_database())
+    await _fill(source)
+    rows = await _rows(source)
+    async with source.begin() as connection:
+        await connection.execute(text("ALTER TABLE team ADD COLUMN legacy jsonb DEFAULT '{}'"))
+    manifest = await back_up(source, None, tmp_path / "b.tar.gz")
+    assert manifest.left_out == ("team.legacy",)
+    await restore(target, None, tmp_path / "b.tar.gz", replace=False, say=_nothing)
+    assert await _rows(target) == rows
+    await source.dispose()
+    await target.dispose()
+
+
+@pytest.mark.parametrize(
+    ("revision", "said"), [("ca81bd47c050", "is another program's"), ("9999", "of a newer version")]
+)
+async def test_nothing_is_restored_over_what_is_not_ours(
+    empty_database_url: str, tmp_path: Path, revision: str, said: str
+) -> None:
+    """Another program's database, and a newer version's, stay as they are, whatever is asked."""
+    engine = make_engine(empty_database_url)
+    await require_newest(engine)
+    await back_up(engine, None, tmp_path / "b.tar.gz")
+    async with engine.begin() as connection:
+        await connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))  # noqa: S608 - ours
+    with pytest.raises(SchemaRefused, match=said):
+        await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
+    with pytest.raises(SchemaRefused, match=said):
+        await require_newest(engine)
+    async with engine.connect() as connection:
+        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
+    await engine.dispose()

@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.caller import TeamSettings
 from accounts.store import AccountStore
-from gateway.database import WriteCheck, make_engine, metadata, migrate, upgrade
+from gateway.database import TakesNoWrites, WriteCheck, make_engine, metadata, migrate, require_writes, upgrade
 from gateway.database_address import UnknownDatabase
+from gateway.expected_errors import expected, mends_itself
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -160,3 +161,35 @@ async def test_a_file_that_may_only_be_read_takes_no_writes(tmp_path: Path) -> N
     event.listen(read_only.sync_engine, "connect", lambda made, _: made.cursor().execute("PRAGMA query_only=ON"))
     assert not await WriteCheck(read_only).takes_writes()
     await read_only.dispose()
+
+
+async def test_a_file_that_is_gone_from_its_place_takes_no_writes(tmp_path: Path) -> None:
+    """Moved, replaced or deleted under a running gateway: what is written is not where the next start looks for it."""
+    path = tmp_path / "books.sqlite"
+    engine = make_engine(f"sqlite:///{path}")
+    now = [0.0]
+    check = WriteCheck(engine, lambda: now[0])
+    assert await check.takes_writes()
+    path.rename(tmp_path / "away.sqlite")
+    now[0] += 2
+    assert not await check.takes_writes()
+    path.touch()
+    now[0] += 2
+    assert not await check.takes_writes()
+    (tmp_path / "away.sqlite").replace(path)
+    now[0] += 2
+    assert await check.takes_writes()
+    await engine.dispose()
+
+
+async def test_a_start_waits_for_a_database_that_takes_writes(tmp_path: Path) -> None:
+    """One that can only be read is waited for, with a sentence."""
+    engine = make_engine(f"sqlite:///{tmp_path}/books.sqlite")
+    await require_writes(engine)
+    event.listen(engine.sync_engine, "connect", lambda made, _: made.cursor().execute("PRAGMA query_only=ON"))
+    await engine.dispose()
+    with pytest.raises(TakesNoWrites, match="is it a standby") as refused:
+        await require_writes(engine)
+    assert mends_itself(refused.value)
+    assert expected(refused.value) == str(refused.value)
+    await engine.dispose()

@@ -99,6 +99,8 @@ def test_addresses_are_read_as_libpq_reads_them(url: str, dsn: str, connect: dic
         ("postgresql://u:se/secret@h/d", "%2F"),
         ("postgresql://u:se?secret=1@h/d", "%3F"),
         ("mysql://u:secret@h/d", "must be sqlite:///FILE"),
+        ('"postgresql://u:secret@h/d"', "stands in quotation marks or spaces"),
+        (" postgresql://u:secret@h/d", "stands in quotation marks or spaces"),
         ("sqlite://secret.sqlite", "must be sqlite:///FILE"),
         ("postgresql://u:secret@h/d?connect_timeout=soon", "`connect_timeout`"),
         ("postgresql://u:sec#ret@h/d", "%23"),

@@ -732,3 +732,51 @@ def test_what_people_are_told_of_an_open_one() -> None:
     assert (found.state, found.ejections) == ("open", 1)
     assert found.opens_again_s == pytest.approx(20)
     assert made.describe("t/z").state == "closed"
+
+
+def rated(clock: Clock, **limits: int) -> Breakers:
+    made = Breakers(BreakerConfig(), clock)
+    of = target("a")
+    limited = msgspec.structs.replace(of.deployments[0], **limits)
+    made.adopt([msgspec.structs.replace(of, deployments=(limited,))])
+    return made
+
+
+def test_what_a_deployment_may_be_sent_in_a_minute_is_a_pace() -> None:
+    """Nobody is sent there until there is some again; the reason and the wait are told."""
+    clock = Clock()
+    made, of = rated(clock, requests_per_minute=1), target("a")
+    take(made)
+    assert made.try_acquire("t/a") is None
+    why = made.absence(of)
+    assert why is not None
+    assert (why.owner, why.reason, why.again_s) == ("pace", "limit", 60.0)
+    assert serves(made, of, ANN) == [False]
+    clock.now += 60.0
+    assert serves(made, of, ANN) == [True]
+    take(made)
+
+
+def test_tokens_that_an_answer_did_not_use_are_given_back() -> None:
+    """And those that it used beyond what was expected are taken."""
+    clock = Clock()
+    made = rated(clock, tokens_per_minute=1_000)
+    permit = made.try_acquire("t/a", tokens=100)
+    assert permit is not None
+    permit.used(10)
+    again = made.try_acquire("t/a", tokens=90)
+    assert again is not None
+    assert made.try_acquire("t/a", tokens=90) is None
+
+
+def test_a_reload_keeps_what_a_rate_has_used_unless_it_is_another() -> None:
+    """The same limits go on; others begin anew."""
+    clock = Clock()
+    made = rated(clock, requests_per_minute=1)
+    take(made)
+    of = target("a")
+    for per_minute, taken in ((1, True), (2, False)):
+        limited = msgspec.structs.replace(of.deployments[0], requests_per_minute=per_minute)
+        made.adopt([msgspec.structs.replace(of, deployments=(limited,))])
+        assert (made.try_acquire("t/a") is None) is taken
+        clock.now += 1.0 if taken else 0.0

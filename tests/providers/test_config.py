@@ -118,3 +118,56 @@ def test_a_literal_secret_is_refused_and_not_repeated(deployment: dict[str, Any]
         section(model(deployments=[deployment]))
     assert "env:NAME" in str(raised.value)
     assert "VERYSECRET" not in str(raised.value)
+
+
+HEADERS: list[tuple[dict[str, str], str]] = [
+    ({"Authorization": "env:OTHER"}, "says who calls, as `api_key` does"),
+    ({"X-API-Key": "env:OTHER"}, "says who calls, as `api_key` does"),
+    ({"cf-aig-authorization": "Bearer abc"}, "looks like a secret"),
+    ({"X-Title": "Bearer abc"}, "looks like a secret"),
+    ({"X-Trace": "sk-live-0123"}, "looks like a secret"),
+    ({"Content-Length": "3"}, "is set by the gateway itself"),
+    ({"Host": "h"}, "is set by the gateway itself"),
+    ({"Transfer-Encoding": "chunked"}, "is set by the gateway itself"),
+    ({"X-Weighbridge-Team": "t"}, "is set by the gateway itself"),
+    ({"X-Title": "a", "x-title": "b"}, "stands there twice"),
+    ({"X-Title": "a\r\nb"}, "should match pattern"),
+    ({"X Title": "a"}, "should match pattern"),
+    ({"X-Title": ""}, "at least 1 character"),
+    ({"X-Title": "ü"}, "should match pattern"),
+]
+
+
+@pytest.mark.parametrize(("headers", "told"), HEADERS)
+def test_headers_of_a_deployment_break_nothing_and_hide_no_secret(headers: dict[str, str], told: str) -> None:
+    """Neither the key nor the form of a request can be changed by one, and secrets are references."""
+    with pytest.raises(ValidationError, match=told):
+        section(model(deployments=[DIRECT | {"headers": headers}]))
+
+
+def test_headers_that_a_deployment_may_have() -> None:
+    """Notes, secrets by reference, and who calls where there is no key."""
+    notes = {
+        "HTTP-Referer": "https://example.com",
+        "X-Title": "My app",
+        "cf-aig-authorization": "env:CF",
+        "user-agent": "us",
+    }
+    assert section(model(deployments=[DIRECT | {"headers": notes}])).models[0].deployments[0].headers == notes
+    basic = {key: value for key, value in DIRECT.items() if key != "api_key"} | {
+        "headers": {"Authorization": "env:BASIC"}
+    }
+    assert section(model(deployments=[basic])).models[0].deployments[0].api_key is None
+
+
+def test_timeouts_and_rates_of_a_deployment_have_bounds() -> None:
+    """None is zero, negative or endless."""
+    for wrong in (
+        {"timeouts": {"first_token_s": 0}},
+        {"timeouts": {"total_s": ".inf"}},
+        {"timeouts": {"idel_s": 3}},
+        {"requests_per_minute": 0},
+        {"tokens_per_minute": -1},
+    ):
+        with pytest.raises(ValidationError):
+            section(model(deployments=[DIRECT | wrong]))

@@ -408,3 +408,10 @@ def test_a_message_of_a_batch_is_a_chat_completion() -> None:
     assert (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"]) == (15, 5)
     with pytest.raises(MalformedReply):
         chat_of_message(b"{}", at)
+
+
+def test_headers_of_a_deployment_go_with_its_calls() -> None:
+    """As litellm's own argument; without any there is none."""
+    headed = msgspec.structs.replace(deployment("litellm"), headers={"X-Title": "My app"})
+    assert litellm_arguments(upstream_call(headed))["extra_headers"] == {"X-Title": "My app"}
+    assert "extra_headers" not in litellm_arguments(upstream_call(deployment("litellm")))

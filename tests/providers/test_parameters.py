@@ -9,7 +9,7 @@ from providers.target import Deployment
 def _lacks(name: str) -> frozenset[str]:
     return lacking(
         [Deployment(deployment_id="a/main", target_id="a", kind="openai", base_url="https://x", upstream_model=name)]
-    )
+    ).lacks
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from providers.errors import (
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.refusals import Row, pace_s, read_table, refusal_of, row_of
+from providers.refusals import Parameter, Row, pace_s, read_table, refusal_of, refused_parameter, row_of
 from providers.refusals_page import page
 from providers.upstream_faults import error_in_reply, error_of_status
 
@@ -295,3 +295,33 @@ def test_the_page_has_every_row() -> None:
     """`python -m providers.refusals_page > docs/refusals.md` writes it."""
     written = Path(__file__).parents[2] / "docs" / "refusals.md"
     assert written.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("row", TABLE.parameter, ids=lambda row: f"{row.provider}: {row.says[:40]}")
+def test_a_parameter_that_is_refused_by_its_name_is_found(row: Parameter) -> None:
+    """In what each provider says, whose fault it is notwithstanding; another target may take it."""
+    assert row.example_status is not None
+    error = error_of_status(row.example_status, row.example.encode(), {}, deployment_id="t/main")
+    assert isinstance(error, RequestRejected)
+    assert error.parameter is not None
+    assert error.parameter.name == row.example_name
+    assert error.fall_back
+    assert row.source.startswith("https://")
+    assert row.date is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model. Supported values are: 'low'.",
+        "Unsupported parameter: 'messages[0].name' is not supported with this model.",
+        "Invalid JSON payload received. Unknown name \"const\" at 'tools[0]': Cannot find field.",
+        "messages.0.content: Extra inputs are not permitted",
+        "The parameter seed is not supported with this model",
+        "'seed' is not supported",
+    ],
+)
+def test_no_other_message_names_a_refused_parameter(message: str) -> None:
+    """A part of a message, a value, or a name within another one is none."""
+    assert refused_parameter(message) is None

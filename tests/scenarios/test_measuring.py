@@ -218,7 +218,8 @@ async def test_a_target_that_rejects_is_told_so_at_once(tmp_path: Path) -> None:
         assert done.state == "stopped"
         assert "fresh refuses the requests, " in done.reason
         assert "max_tokens is not supported" in done.reason
-        assert len(student.asked) < 15
+        # Each that is asked meanwhile is asked again by the newer name of the parameter.
+        assert len(student.asked) < 25
         assert (await MeasurementStore(running.engine).tally(done.measurement_id)).spent_nanousd == 0
 
 

@@ -83,6 +83,9 @@ async def test_a_backup_while_serving_and_a_restore_after_a_kill(site: Site, tmp
             restored = await site.run("restore", str(archive), "--replace")
     assert restored.returncode == 0, restored.stderr
     assert "the database as it was is kept in" in restored.stderr
+    listed = await site.run("audit", "list", "--action", "database.restored", "--json")
+    (entry,) = json.loads(listed.stdout)
+    assert entry["after"]["replaced"].endswith(".tar.gz")
     dead = set(boots(site.journal))
     async with serving(site, "second"):
         await until(lambda: _all_settled(site, callers.answered))

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import pytest
 
 from tests.postgres import Postgres
 from tests.processes import ROOT, Server, Site, make_site, oracle, serving, start, until
+from tests.redis_server import RedisServer
 from tests.running_gateway import model
 from tests.scenarios.test_processes import ask, caller
 from tests.toxic import toxic_proxy
@@ -221,3 +223,58 @@ async def test_a_control_plane_that_cannot_come_back_takes_nobody_with_it(tmp_pa
             os.kill(worker, signal.SIGKILL)
             assert await server.ended() == 1
             assert f"weighbridge: {site.config_path}:1: server.prot" in server.log
+
+
+async def test_a_pepper_that_was_emptied_is_found_by_check_and_start(tmp_path: Path) -> None:
+    """Both name the file and what to do, and nothing is started."""
+    site = await make_site(tmp_path, [model("only", [_NOBODY])], accounts={"pepper_file": "var/pepper"})
+    (tmp_path / "pepper").touch()
+    for command in (["config", "check"], ["serve"], ["keys", "list"]):
+        done = await site.run(*command, WEIGHBRIDGE_PEPPER=None)
+        assert done.returncode == 1
+        assert f"{tmp_path}/pepper is empty" in done.stderr
+        assert "Put the file back from a backup" in done.stderr
+
+
+async def test_a_schema_of_a_newer_version_is_one_sentence(tmp_path: Path) -> None:
+    """Also where the gateway is started on a socket that is bound already."""
+    site = await make_site(tmp_path, [model("only", [_NOBODY])])
+    with sqlite3.connect(tmp_path / "weighbridge.sqlite") as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    status, said = await asyncio.to_thread(_on_a_socket, site)
+    assert status == 1
+    assert "the database has the schema 9999, of a newer version" in said
+    assert "Traceback" not in said
+
+
+def _on_a_socket(site: Site) -> tuple[int, str]:
+    """Serves on an inherited socket, while its parent lives; returns its status and what it said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fd = listener.fileno()
+        command = [sys.executable, "-m", "gateway.process.serve", "--fd", str(fd), "--config", str(site.config_path)]
+        environ = site.environ() | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, env=environ, pass_fds=[fd], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
+            assert process.stderr is not None
+            try:
+                return process.wait(120), process.stderr.read().decode()
+            finally:
+                process.kill()
+
+
+async def test_a_redis_that_is_away_at_the_start_is_not_waited_for(tmp_path: Path, empty_redis: RedisServer) -> None:
+    """Callers are answered meanwhile, each process with its share of the limits; once it is there, the processes share."""
+    empty_redis.kill()
+    with oracle(tmp_path) as upstream:
+        variables = {"WEIGHBRIDGE_REDIS_URL": empty_redis.url}
+        site = await make_site(tmp_path, [model("only", [upstream.deployment("ok")])], variables=variables)
+        async with _starting(site) as server, caller(server, site.key) as session:
+            await until(lambda: "listening on" in server.log)
+            assert (await _get(server, "/readyz"))[0] == 200
+            assert (await ask(session, "only"))[0] == 200
+            await until(lambda: "is not used" in server.log)
+            assert "Traceback" not in server.log
+            empty_redis.start()
+            await until(lambda: f"redis at 127.0.0.1:{empty_redis.port} answers" in server.log)
+            assert (await ask(session, "only"))[0] == 200
+            assert await server.stop() == 0

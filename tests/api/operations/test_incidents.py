@@ -64,6 +64,7 @@ def quiet() -> dict[str, Any]:
             "redis": {"configured": False, "answers": False, "problem": None},
             "journal": {"accepting": True, "oldest_s": 0.1, "waiting": 2, "unbooked": 0, "settle_failures": 0},
             "books_check": {"differences": 0},
+            "keys": {"unverified": None},
         },
         "refusals": {"data": [refused("team_a", 99)]},
         "spend": {"times_usual": 1.1, "spent_nanousd": 20_000_000_000},
@@ -96,6 +97,7 @@ def at(told: dict[str, Any], path: str, value: Any) -> None:
     ("path", "value", "kind", "severity"),
     [
         ("targets.0.state", "down", "down", "bad"),
+        ("stores.keys.unverified", "none of the keys works: 1 key. Give it the pepper", "configuration", "bad"),
         ("targets.0.state", "degraded", "down", "warn"),
         ("targets.0.is_priced", False, "configuration", "warn"),
         ("targets.0.recent", {**FIGURES, "failed_share": 0.06}, "errors", "warn"),

@@ -1,6 +1,7 @@
 """The calculated saving beside the measured one: who is in each, and whether they agree."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,20 @@ def arm(costs: list[int]) -> ArmSums:
 NOBODY = ArmSums()
 
 
-def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, served: int = 1_000) -> SavingsReport:
+def made(
+    *,
+    cost: int,
+    holdout: ArmSums = NOBODY,
+    control: ArmSums = NOBODY,
+    served: int = 1_000,
+    unbilled: str = "",
+    pool: str = "",
+) -> SavingsReport:
     """A day of requests that would have cost 100 each at the reference."""
     line = Line(
         day_us=DAY,
         target_id="small",
-        pool="",
+        pool=pool,
         origin="caller",
         ground="measured",
         served=served,
@@ -36,8 +45,23 @@ def made(*, cost: int, holdout: ArmSums = NOBODY, control: ArmSums = NOBODY, ser
     )
     books = SavingsInputs(start_us=DAY, end_us=DAY + DAY_US, lines=(line,), holdout=holdout, control=control)
     return savings_report(
-        books, target=Decimal("0.4"), gateway_usd_per_hour=Decimal(0), now_us=DAY + DAY_US, judged=None
+        books,
+        target=Decimal("0.4"),
+        gateway_usd_per_hour=Decimal(0),
+        now_us=DAY + DAY_US,
+        judged=None,
+        is_unbilled=lambda target_id: target_id == unbilled,
     )
+
+
+def test_own_engines_without_a_bill_save_nothing_that_is_promised() -> None:
+    """Their tokens are free in the books alone: the verdict says what is missing; with a pool's bill it stands."""
+    reference = made(cost=0, unbilled="small").comparisons[0]
+    assert reference.verdict == "not enough data"
+    assert "small answered on your own engines as if for nothing: no pool of `cost.pools` says" in reference.reasons[-1]
+    for billed in (made(cost=0, unbilled="other"), made(cost=0, unbilled="small", pool="h100"), made(cost=0)):
+        assert billed.comparisons[0].verdict == "met"
+    assert made(cost=90, unbilled="small").comparisons[0].verdict == "not met"
 
 
 @pytest.mark.parametrize(("cost", "agrees"), [(40, True), (54, False)])
@@ -59,5 +83,5 @@ def test_without_an_experiment_or_a_request_nothing_is_compared() -> None:
     small = made(cost=40, holdout=arm([100]), control=arm([40]))
     assert comparability(small) is None
     assert savings_as_json(small)["measured"]["agrees_with_calculation"] is None
-    arms = {"holdout": arm([90, 110] * 50), "control": arm([35, 45] * 50)}
+    arms: dict[str, Any] = {"holdout": arm([90, 110] * 50), "control": arm([35, 45] * 50)}
     assert comparability(made(cost=40, served=0, **arms)) is None

@@ -217,8 +217,47 @@ BAD = [
         "8: providers.models[0].deployments[0]: base_url is what /chat/completions is added to: write https://host/v1",
     ),
     (
-        GOOD.replace("kind: openai", "kind: anthropic"),
-        "8: providers.models[0].deployments[0].kind: `anthropic` is reached through litellm: write `kind: litellm`",
+        GOOD.replace("kind: openai", "kind: antropic"),
+        (
+            "8: providers.models[0].deployments[0].kind: must be one of openai, azure, vllm, sglang, tgi, tensorrt-llm, llama.cpp, "
+            "ollama, lmstudio, litellm, scripted; `antropic` is not one of them; did you mean `anthropic`?"
+        ),
+    ),
+    (
+        _model("      deployments: [{provider: opnrouter}]"),
+        "18: providers.models[2].deployments[0]: no provider is called `opnrouter`; did you mean `openrouter`?",
+    ),
+    (
+        GOOD + "    - {model: some-model}\n",
+        "14: providers.models[2]: nothing says whose 'some-model' is: write `provider:` beside it",
+    ),
+    (
+        GOOD + "    - {provider: groq, model: m, api_ky: env:K}\n",
+        "14: providers.models[2].api_ky: is not a known key; did you mean `api_key`?",
+    ),
+    *(
+        (
+            GOOD + f"    - {{provider: groq, model: m, {was}: 1}}\n",
+            f"14: providers.models[2].{was}: is not a known key; did you mean `{now}",
+        )
+        for was, now in (("rpm", "requests_per_minute"), ("api_base", "base_url"), ("timeout", "timeouts: {total_s"))
+    ),
+    (
+        GOOD.replace(
+            "https://host/v1", "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
+        ),
+        (
+            "8: providers.models[0].deployments[0]: base_url is a whole request to Azure: write `kind: azure`, "
+            '`base_url: https://r.openai.azure.com`, the deployment\'s name d as model, and `api_version: "2024-10-21"`'
+        ),
+    ),
+    (
+        GOOD + "    - {provider: azure, model: m}\n",
+        "14: providers.models[2]: kind azure needs a base_url",
+    ),
+    (
+        GOOD + "    - {provider: openai, model: auto}\n",
+        "14: providers.models[2].model: `auto` is reserved",
     ),
     (GOOD + "policy: {aliases: {auto: gpt-4o}}\n", "14: policy.aliases.auto: `auto` is reserved"),
     (GOOD.replace("model_id: llama-3-70b", "model_id: auto"), "9: providers.models[1].model_id: `auto` is reserved"),

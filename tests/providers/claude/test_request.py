@@ -8,10 +8,10 @@ import msgspec
 import pydantic
 import pytest
 
-from providers.claude.models import claude_named
 from providers.claude.request import claude_body
 from providers.errors import CannotCarry
 from providers.provider_tools import AsWritten
+from providers.quirks import quirks_of
 from providers.tool_names import fitting_name
 from tests.providers.calls import chat_request, deployment, upstream_call
 
@@ -219,7 +219,12 @@ _ADAPTIVE: Final = {"type": "adaptive", "display": "summarized"}
         (BUDGETED, {"reasoning_effort": "low", "tools": [TOOL], "tool_choice": "required"}, None, None, ["reasoning_effort"]),
         (BUDGETED, {"thinking": {"type": "adaptive"}}, _BUDGET, None, []),
         (OLD, {"thinking": {"type": "adaptive"}}, None, None, ["thinking"]),
-        (NEW, {"thinking": _BUDGET, "reasoning_effort": "low"}, _BUDGET, None, []),
+        ("claude-opus-4-6", {"thinking": _BUDGET, "reasoning_effort": "low"}, _BUDGET, None, []),
+        # What knows thinking by an effort alone gets the one that the budget stands for.
+        (NEW, {"thinking": _BUDGET}, {"type": "adaptive"}, "medium", []),
+        (NEW, {"thinking": {"type": "disabled"}}, {"type": "disabled"}, None, []),
+        ("claude-fable-5", {"thinking": {"type": "disabled"}}, None, None, ["thinking"]),
+        (OLD, {"thinking": _BUDGET}, None, None, ["thinking"]),
         (BUDGETED, {"reasoning_effort": "low", "temperature": 0.2}, {**_BUDGET, "budget_tokens": 1_024}, None, ["temperature"]),
     ],
 )  # fmt: skip
@@ -314,7 +319,7 @@ def test_what_came_in_anthropics_dialect_goes_as_it_was_written() -> None:
         ("claude-3-7-sonnet-latest", "budget", True, False),
         ("claude-sonnet-4-20250514", "budget", True, False),
         ("claude-haiku-4-5", "budget", True, False),
-        ("claude-opus-4-6", "adaptive", True, False),
+        ("claude-opus-4-6", "both", True, False),
         ("claude-opus-4-7-20260416", "adaptive", False, False),
         ("claude-sonnet-5", "adaptive", False, True),
         ("claude-tomorrow", "adaptive", False, False),
@@ -322,5 +327,29 @@ def test_what_came_in_anthropics_dialect_goes_as_it_was_written() -> None:
     ],
 )
 def test_what_models_take_follows_from_their_names(name: str, thinking: str, samples: bool, between: bool) -> None:
-    found = claude_named(name)
-    assert (found.thinking, found.samples, found.system_between) == (thinking, samples, between)
+    found = quirks_of("litellm", "", f"anthropic/{name}")
+    assert (found.thinking, "temperature" not in found.refuses, found.later_system == "kept") == (
+        thinking,
+        samples,
+        between,
+    )
+
+
+def test_a_conversation_of_instructions_alone_is_told_as_the_users() -> None:
+    """Anthropic refuses a request without a message."""
+    body = sent(NEW, messages=[{"role": "system", "content": "Say hello."}])
+    assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "Say hello."}]}]
+    assert "system" not in body
+
+
+def test_files_and_pictures_have_the_types_that_anthropic_takes() -> None:
+    """A file of text goes as a text, and JPEG by its own name."""
+    text = {"type": "file", "file": {"filename": "a.csv", "file_data": "data:text/csv;base64,YSxi"}}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,AAAA"}}
+    body = sent(NEW, messages=[{"role": "user", "content": [text, picture]}])
+    document, image = body["messages"][0]["content"]
+    assert document["source"] == {"type": "text", "media_type": "text/plain", "data": "a,b"}
+    assert image["source"]["media_type"] == "image/jpeg"
+    binary = {"type": "file", "file": {"file_data": "data:application/zip;base64,//79"}}
+    with pytest.raises(CannotCarry, match="UTF-8"):
+        sent(NEW, messages=[{"role": "user", "content": [binary]}])

@@ -7,8 +7,8 @@ import pytest
 
 from accounts.caller import Caller
 from providers.config import RetryConfig, TimeoutsConfig
-from providers.target import Deployment, Tier
-from proxy.dispatch.upstream_fields import cache_salt, call_headers, engine_fields
+from providers.target import NO_OWN_TIMEOUTS, Deployment, OwnTimeouts, Tier
+from proxy.dispatch.upstream_fields import cache_salt, call_headers, engine_fields, upstream_call
 from proxy.plan.route_plan import Facts, RoutePlan
 from proxy.plan.routed_request import RoutedRequest
 from proxy.shared.deadline import NO_DEADLINE, Deadline
@@ -94,3 +94,12 @@ def test_cached_prefixes_are_shared_within_their_bounds(isolation: str, shared: 
     assert (salt("payments-2", "rival") == mine) is (isolation == "none")
     assert "acme" not in mine
     assert "payments" not in mine
+
+
+def test_a_deployments_own_time_outs_come_first() -> None:
+    """Each by itself; a whole answer's counts from now."""
+    own = OwnTimeouts(connect_s=1.5, total_s=30.0)
+    for timeouts, told in ((own, (1.5, 60.0, 30.0)), (NO_OWN_TIMEOUTS, (5.0, 60.0, 600.0))):
+        engine = _engine(timeouts=timeouts)
+        call = upstream_call(target(), engine, _routed(), 0.0, reaches=lambda _sent: None, drops=lambda _name: None)
+        assert (call.connect_timeout_s, call.idle_timeout_s, call.total_timeout_s) == told

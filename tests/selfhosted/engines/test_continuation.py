@@ -29,9 +29,12 @@ def read(wire: Wire = CHAT, **fields: Any) -> Any:
     return wire.read(json.dumps(body).encode(), RequestHeaders(), lambda _name: True).request
 
 
+def _at(kind: DeploymentKind) -> Deployment:
+    return Deployment(deployment_id="m/a", target_id="m", kind=kind, upstream_model="m")
+
+
 def sent(request: Any, kind: DeploymentKind = "vllm") -> dict[str, Any]:
-    deployment = Deployment(deployment_id="m/a", target_id="m", kind=kind, upstream_model="m")
-    body: dict[str, Any] = json.loads(upstream_body(request, deployment))
+    body: dict[str, Any] = json.loads(upstream_body(request, _at(kind)))
     return body
 
 
@@ -52,10 +55,10 @@ def test_a_text_is_only_made_longer() -> None:
     body = sent(continued(request, " upon a", 4))
     assert (body["prompt"], body["max_tokens"]) == ("Once upon a", 4)
     assert "continue_final_message" not in body
-    assert goes_on("tgi", request)
-    assert not goes_on("tgi", read())
-    assert goes_on("sglang", read())
-    assert not goes_on("openai", read())
+    assert goes_on(_at("tgi"), request)
+    assert not goes_on(_at("tgi"), read())
+    assert goes_on(_at("sglang"), read())
+    assert not goes_on(_at("openai"), read())
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])

@@ -35,7 +35,6 @@ from proxy.parse.wires.reading import (
     whole_number,
     wrong,
 )
-from proxy.parse.wires.system_turns import with_system_first
 from proxy.parse.wires.wire import IsModel, Understood
 
 CLAUDE_PREFIX: Final = "claude-"
@@ -155,7 +154,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
         chat["stop"] = fields["stop_sequences"]
     more: dict[str, Any] = {}
     thinks = False
-    engines: dict[str, Any] = {"messages": with_system_first(messages)}
+    engines: dict[str, Any] = {}
     if run or not is_common:
         thinks = _thinks(fields.get("thinking"))
         effort = {"reasoning_effort": _effort(fields)}

@@ -30,7 +30,6 @@ from proxy.parse.wires.responses.as_written import ResponsesAsWritten, response_
 from proxy.parse.wires.responses.dialect import ResponsesDialect
 from proxy.parse.wires.responses.items import Item, chat_messages, items_of
 from proxy.parse.wires.responses.tools import NO_TOOLS, Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
-from proxy.parse.wires.system_turns import with_system_first
 from proxy.parse.wires.wire import IsModel, Kept, Later, Understood
 
 _SAME: Final = frozenset({"temperature", "top_p", "stream", "parallel_tool_calls", "user"})
@@ -160,7 +159,7 @@ def _understood(
     }
     more: dict[str, Any] = {}
     effort: str | None = None
-    engines: dict[str, Any] = {"messages": with_system_first(messages)}
+    engines: dict[str, Any] = {}
     if offered.functions:
         chat |= _tools(offered, choice)
     else:

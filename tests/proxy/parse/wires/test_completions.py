@@ -60,10 +60,10 @@ def test_what_a_chat_cannot_do_goes_to_who_can(fields: dict[str, Any], need: str
     request = read(COMPLETIONS, HI | fields)
     assert decisive_parameters(request) == {need}
     assert path_of(request, VLLM) == "completions"
-    assert need in lacking([deployment()])
-    assert need in lacking([deployment("tgi")])
-    assert (need in lacking([VLLM])) == (need == "a suffix")
-    assert not TEXT & lacking([deployment("sglang")])
+    assert need in lacking([deployment()]).lacks
+    assert need in lacking([deployment("tgi")]).lacks
+    assert (need in lacking([VLLM]).lacks) == (need == "a suffix")
+    assert not TEXT & lacking([deployment("sglang")]).lacks
 
 
 def test_tokens_and_answers_are_counted() -> None:

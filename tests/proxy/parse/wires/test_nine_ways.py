@@ -22,7 +22,7 @@ from tests.proxy.parse.wires.reading import read, understood
 from tests.proxy.parse.wires.writing import served
 
 TARGETS: Final = {
-    "openai": deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5"),
+    "openai": deployment(base_url="https://api.openai.com/v1", upstream_model="gpt-5.5"),
     "engine": deployment("vllm"),
     "claude": deployment("litellm", upstream_model="anthropic/claude-opus-4-8", base_url=""),
     "elsewhere": deployment("litellm", upstream_model="bedrock/anthropic.claude-x", base_url=""),
@@ -117,7 +117,7 @@ CASES: Final[list[tuple[str, str, dict[str, Any], tuple[Any, Any, Any, Any]]]] =
 def sent_to(target: Deployment, wire: Wire, body: dict[str, Any]) -> tuple[Sent, set[str]]:
     """What of the four features a target is sent, and what its caller is told was left out."""
     request = read(wire, {"model": "auto", **body})
-    dropped = tuple(lacking([target]) & request.fields.keys())
+    dropped = tuple(lacking([target]).lacks & request.fields.keys())
     noted: list[str] = []
     call = upstream_call(target, request, dropped=dropped, drops=noted.append)
     if target.speaks_messages:

@@ -1,0 +1,166 @@
+"""The table of what providers, models and engines take: it is sound, and a model of tomorrow is taken for one like today's newest."""
+
+from datetime import date
+from typing import Final, get_args
+
+import pytest
+
+from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking
+from providers.quirks import BEGUN_ANSWER, Quirks, media_type, model_named, quirks_of, read_table
+from providers.target import Deployment, DeploymentKind, Limits
+
+OPENAI: Final = "https://api.openai.com/v1"
+_LENGTHS: Final = {"max_tokens", "max_completion_tokens"}
+
+
+def test_each_row_says_whom_it_is_about_and_where_it_is_from() -> None:
+    """And no row has a name that is none: a misspelt one would have no effect."""
+    table = read_table()
+    kinds = {*get_args(DeploymentKind), "lmstudio", "ollama"}
+    for literal in get_args(DeploymentKind):
+        kinds |= set(get_args(literal))
+    for row in table.quirk:
+        assert row.kinds or row.hosts, row
+        assert row.kinds <= kinds, row.kinds - kinds
+        assert row.families <= table.families.keys(), row.families
+        assert row.source.startswith("https://"), row
+        assert date(2026, 1, 1) < row.as_of <= date(2030, 1, 1), row
+        assert (row.refuses | row.takes) <= DECISIVE | MINOR | NOTES | _LENGTHS, row.refuses | row.takes
+        assert not (row.since and not row.families), row
+        assert (row.completes or frozenset()) <= TEXT, row
+        assert any(getattr(row, name) not in (None, frozenset()) for name in (*Quirks.__struct_fields__, "takes")), row
+
+
+def test_within_a_family_newer_rows_follow_older_ones() -> None:
+    """Rows apply in their order, so one for an older version must not undo what is said of a newer."""
+    last: dict[object, tuple[int, ...]] = {}
+    for row in read_table().quirk:
+        if not row.since or row.words:
+            continue
+        since = tuple(map(int, row.since.split(".")))
+        for family in row.families:
+            key = family, row.kinds, row.hosts
+            assert since >= last.get(key, ()), (key, since)
+            last[key] = since
+
+
+@pytest.mark.parametrize(
+    ("today", "tomorrow", "kind", "address"),
+    [
+        ("gpt-6.1", "gpt-6.9", "openai", OPENAI),
+        ("gpt-6.1", "gpt-17", "openai", OPENAI),
+        ("gpt-6.1", "gpt-9.3-mini-2031-05-05", "azure", "https://x.openai.azure.com/openai/v1"),
+        ("o4-mini", "o9", "openai", OPENAI),
+        ("anthropic/claude-opus-5-5", "anthropic/claude-opus-12-3", "litellm", ""),
+        ("anthropic/claude-sonnet-5-5", "anthropic/claude-novel-7", "litellm", ""),
+        ("bedrock/us.anthropic.claude-opus-5-5", "bedrock/us.anthropic.claude-opus-8-v1:0", "litellm", ""),
+        ("gemini-3.8-flash", "gemini-7-flash", "openai", "https://generativelanguage.googleapis.com/v1beta/openai"),
+        ("grok-4.7", "grok-9", "openai", "https://api.x.ai/v1"),
+        ("kimi-k2.5", "kimi-k4", "openai", "https://api.moonshot.ai/v1"),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen9-32B", "vllm", "http://gpu:8000/v1"),
+        ("zai-org/GLM-4.6", "zai-org/GLM-8.2", "sglang", "http://gpu:8000/v1"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-V11", "vllm", "http://gpu:8000/v1"),
+    ],
+)
+def test_a_version_of_tomorrow_inherits_the_newest_row(today: str, tomorrow: str, kind: str, address: str) -> None:
+    newest = quirks_of(kind, address, today)
+    assert newest != Quirks()
+    assert quirks_of(kind, address, tomorrow) == newest
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "version"),
+    [
+        ("gpt-4o-2024-08-06", "gpt", (4, 0)),
+        ("ft:gpt-4.1-mini-2025-04-14:acme", "gpt", (4, 1)),
+        ("openai/gpt-5.4", "gpt", (5, 4)),
+        ("gpt-35-turbo", "gpt-3.5", None),
+        ("openai/gpt-oss-120b", "gpt-oss", None),
+        ("o3-mini", "o", (3, 0)),
+        ("omni-moderation", "", None),
+        ("claude-3-5-sonnet-20241022", "claude", (3, 5)),
+        ("claude-opus-4-20250514", "claude", (4, 0)),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude", (4, 5)),
+        ("claude-mythos-preview", "claude", None),
+        ("models/gemini-2.5-flash-lite", "gemini", (2, 5)),
+        ("gemini-flash-latest", "gemini", None),
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama", (3, 1)),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama", (3, 0)),
+        ("meta.llama3-3-70b-instruct-v1:0", "llama", (3, 3)),
+        ("Llama-4-Scout-17B-16E", "llama", (4, 0)),
+        ("accounts/fireworks/models/llama-v3p1-405b-instruct", "llama", (3, 1)),
+        ("Qwen/Qwen3-32B", "qwen", (3, 0)),
+        ("qwen3:8b", "qwen", (3, 0)),
+        ("qwen3.5-397b-a17b", "qwen", (3, 5)),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r", (1, 0)),
+        ("deepseek-v4-flash", "deepseek", (4, 0)),
+        ("accounts/fireworks/models/deepseek-v3p2", "deepseek", (3, 2)),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi", (2, 0)),
+        ("zai-org/GLM-4.6", "glm", (4, 6)),
+        ("glm-4-32b-0414-128k", "glm", (4, 0)),
+        ("mistral-medium-3-5", "mistral", (3, 5)),
+        ("mistral-small-2603", "mistral", None),
+        ("grok-4-0709", "grok", (4, 0)),
+        ("us.amazon.nova-2-lite-v1:0", "nova", (2, 0)),
+        ("command-a-03-2025", "command", None),
+        ("commander", "", None),
+    ],
+)
+def test_names_of_todays_families_are_read(name: str, family: str, version: tuple[int, int] | None) -> None:
+    """Dates, sizes and revisions are no versions."""
+    found = model_named(name)
+    assert (found.family, found.version) == (family, version)
+
+
+def _target_of(kind: DeploymentKind, model: str, address: str = OPENAI) -> tuple[frozenset[str], Limits]:
+    one = Deployment(deployment_id="a/b", target_id="a", kind=kind, base_url=address, upstream_model=model)
+    found = lacking([one])
+    return found.lacks, found.limits
+
+
+@pytest.mark.parametrize("model", ["o3", "o4-mini", "gpt-5", "gpt-5-mini", "gpt-5.2", "gpt-6-sol", "gpt-8"])
+def test_models_that_reason_take_no_stop_sequence(model: str) -> None:
+    assert "stop" in _target_of("openai", model)[0]
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "o3-mini", "o1", "gpt-5-chat-latest"])
+def test_others_of_openai_take_four(model: str) -> None:
+    lacks, limits = _target_of("openai", model)
+    assert "stop" not in lacks
+    assert limits.stops == 4
+
+
+def test_what_translates_for_many_providers_is_sent_as_asked() -> None:
+    """OpenRouter fits parameters to the model itself."""
+    assert "stop" not in _target_of("openai", "openai/gpt-5.4", "https://openrouter.ai/api/v1")[0]
+
+
+@pytest.mark.parametrize(
+    ("effort", "takes"), [("", True), ("none", True), ("high", False)], ids=["unsaid", "none", "high"]
+)
+def test_a_temperature_goes_to_what_does_not_reason_at_the_moment(effort: str, *, takes: bool) -> None:
+    """GPT-5.1 to 5.4 reason only when asked."""
+    quirks = quirks_of("openai", OPENAI, "gpt-5.2")
+    refused = quirks.refuses | (quirks.refuses_thinking if effort not in ("", "none") else frozenset())
+    assert ("temperature" not in refused) is takes
+
+
+def test_newer_claudes_refuse_an_answer_that_is_begun() -> None:
+    assert BEGUN_ANSWER not in quirks_of("litellm", "", "anthropic/claude-haiku-4-5").refuses
+    for name in ("anthropic/claude-opus-4-6", "anthropic/claude-sonnet-9", "bedrock/us.anthropic.claude-opus-4-7"):
+        assert BEGUN_ANSWER in quirks_of("litellm", "", name).refuses
+
+
+def test_a_port_or_a_domain_tells_the_host() -> None:
+    assert "n" in quirks_of("openai", "http://box:11434/v1", "qwen3:8b").refuses
+    assert "logprobs" in quirks_of("openai", "https://api.groq.com/openai/v1", "llama-4-scout").refuses
+    assert quirks_of("openai", "https://api.groq.com.evil.example/v1", "x") == Quirks()
+    assert quirks_of("openai", "http://[", "x") == Quirks()
+
+
+def test_media_types_have_the_names_that_providers_know() -> None:
+    assert [media_type(each) for each in ("image/jpg", "IMAGE/JPG", "image/png")] == [
+        "image/jpeg",
+        "image/jpeg",
+        "image/png",
+    ]

@@ -1,0 +1,116 @@
+"""Bodies as models and their hosts take them: an answer that is begun, efforts, thinking that is turned off, names."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from providers.target import Deployment, DeploymentKind
+from providers.wire import upstream_body
+from proxy.parse.wires.chat.dialect import CHAT
+from proxy.parse.wires.messages.wire import MESSAGES
+from proxy.parse.wires.responses.wire import RESPONSES
+from tests.providers.calls import deployment
+from tests.proxy.parse.wires.reading import read
+
+USER = {"role": "user", "content": "hi"}
+BEGUN = {"role": "assistant", "content": "It is"}
+OPENAI = "https://api.openai.com/v1"
+
+
+def sent(request: Any, to: Deployment) -> dict[str, Any]:
+    body: dict[str, Any] = msgspec.json.decode(upstream_body(request, to))
+    return body
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llama.cpp"])
+def test_an_answer_that_is_begun_is_gone_on_with(kind: DeploymentKind) -> None:
+    """Anthropic's callers begin the answer themselves; an engine has to be told that it is no turn of its own."""
+    request = read(MESSAGES, {"model": "auto", "max_tokens": 9, "messages": [USER, BEGUN]})
+    body = sent(request, deployment(kind))
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    assert body["messages"] == [USER, BEGUN]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        read(MESSAGES, {"model": "auto", "max_tokens": 9, "messages": [USER]}),
+        read(CHAT, {"model": "auto", "messages": [USER, BEGUN]}),
+        read(RESPONSES, {"model": "auto", "input": [USER, BEGUN]}),
+    ],
+    ids=["messages", "chat", "responses"],
+)
+def test_elsewhere_the_assistants_last_message_is_a_turn(request_: Any) -> None:
+    assert "continue_final_message" not in sent(request_, deployment("vllm"))
+
+
+def test_a_host_without_the_fields_is_not_sent_them() -> None:
+    request = read(MESSAGES, {"model": "auto", "max_tokens": 9, "messages": [USER, BEGUN]})
+    for kind in ("tgi", "tensorrt-llm", "openai"):
+        assert "continue_final_message" not in sent(request, deployment(kind))
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "told"),
+    [
+        ("gpt-5", "none", "minimal"),
+        ("gpt-5", "xhigh", "high"),
+        ("gpt-5.1", "minimal", "none"),
+        ("gpt-5.1", "xhigh", "high"),
+        ("gpt-5.2", "xhigh", "xhigh"),
+        ("gpt-6.1-sol", "none", "low"),
+        ("o3", "minimal", "low"),
+        ("gpt-5", "enormous", "enormous"),
+        ("gpt-5.2-pro", "minimal", "minimal"),
+        ("somebodys-model", "xhigh", "xhigh"),
+    ],
+)
+def test_efforts_have_the_models_own_words(model: str, asked: str, told: str) -> None:
+    """The closest that it knows; where its words are not known, and for words that nobody knows, the caller's."""
+    request = read(CHAT, {"model": "auto", "messages": [USER], "reasoning_effort": asked})
+    assert sent(request, deployment(base_url=OPENAI, upstream_model=model))["reasoning_effort"] == told
+
+
+@pytest.mark.parametrize(
+    ("to", "field", "value"),
+    [
+        (deployment("vllm", upstream_model="Qwen/Qwen3-32B"), "chat_template_kwargs", {"enable_thinking": False}),
+        (deployment("sglang", upstream_model="zai-org/GLM-4.6"), "chat_template_kwargs", {"enable_thinking": False}),
+        (deployment("vllm", upstream_model="deepseek-ai/DeepSeek-V3.1"), "chat_template_kwargs", {"thinking": False}),
+        (
+            deployment(base_url="https://api.moonshot.ai/v1", upstream_model="kimi-k2.6"),
+            "thinking",
+            {"type": "disabled"},
+        ),
+        (
+            deployment(base_url="https://dashscope.aliyuncs.com/compatible-mode/v1", upstream_model="qwen3.7-plus"),
+            "enable_thinking",
+            False,
+        ),
+    ],
+)
+def test_thinking_is_turned_off_as_each_knows_it(to: Deployment, field: str, value: Any) -> None:
+    for request in (
+        read(CHAT, {"model": "auto", "messages": [USER], "reasoning_effort": "none"}),
+        read(RESPONSES, {"model": "auto", "input": "hi", "reasoning": {"effort": "none"}}),
+        read(MESSAGES, {"model": "auto", "max_tokens": 9, "messages": [USER], "thinking": {"type": "disabled"}}),
+    ):
+        body = sent(request, to)
+        assert body[field] == value
+        assert "reasoning_effort" not in body
+    usual = sent(read(CHAT, {"model": "auto", "messages": [USER]}), to)
+    assert field not in usual
+
+
+def test_a_callers_own_way_of_turning_it_off_stays() -> None:
+    asked = {"enable_thinking": False, "custom": 1}
+    request = read(CHAT, {"model": "auto", "messages": [USER], "chat_template_kwargs": asked})
+    assert sent(request, deployment("vllm", upstream_model="Qwen/Qwen3-8B"))["chat_template_kwargs"] == asked
+
+
+def test_a_hosts_own_name_stands_for_a_parameter() -> None:
+    request = read(CHAT, {"model": "auto", "messages": [USER], "seed": 7})
+    body = sent(request, deployment(base_url="https://api.mistral.ai/v1", upstream_model="mistral-large-latest"))
+    assert body["random_seed"] == 7
+    assert "seed" not in body
