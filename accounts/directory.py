@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from accounts.caller import Caller
-from accounts.errors import DirectoryUnavailable, UnknownKey
+from accounts.errors import DirectoryUnavailable, KeyBlocked, UnknownKey
 from accounts.key_lookups import KEYS_OF_A_QUERY, FoundKey, KeyLookups, KeySource
 from accounts.keys import KEY_CHARS, Pepper, digest_key, parse_key, usable_peppers
 from accounts.store import StoredKey
@@ -24,6 +24,8 @@ from accounts.store import StoredKey
 _log: Final = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "this API key is unknown, revoked or expired"
+_BLOCKED: Final = "this API key is blocked for now; its team's administrators can unblock it"
+_TEAM_BLOCKED: Final = "this API key's team is blocked for now; the organisation's administrators can unblock it"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"
 _OVERLOADED: Final = "too many keys are being checked at once; try again shortly"
 _STRANGERS_PATIENCE: Final = 5
@@ -90,7 +92,7 @@ class Directory:
         # and moves to the end, so dropping from the front drops what was not used lately, and a
         # hit costs no reordering.
         self._known: dict[bytes, _CachedCaller] = {}
-        self._unknown_until: dict[bytes, float] = {}
+        self._unknown_until: dict[bytes, tuple[float, UnknownKey]] = {}
         self._lookups: dict[bytes, asyncio.Task[_LookupResult]] = {}
         # While set, whoever is known does not wait for a store that has just failed to answer.
         self._is_silent = False
@@ -146,8 +148,9 @@ class Directory:
             return caller
         parse_key(presented)
         digest = self._cache_key(presented)
-        if self._clock() < self._unknown_until.get(digest, 0.0):
-            raise UnknownKey(_UNKNOWN)
+        until, why = self._unknown_until.get(digest, (0.0, None))
+        if why is not None and self._clock() < until:
+            raise type(why)(*why.args)
         if self._is_silent and isinstance(known := self._fall_back_to_cache(digest, _UNAVAILABLE), Caller):
             return known
         lookup = self._join_lookup(digest, presented)
@@ -203,13 +206,19 @@ class Directory:
         now = self._clock()
         self._known.pop(digest, None)
         if stored is None or stored.revoked_at is not None or (expires_at is not None and now >= expires_at):
-            _put(self._unknown_until, digest, now + self._unknown_s, self._max_entries)
-            return UnknownKey(_UNKNOWN)
+            return self._refuse(digest, UnknownKey(_UNKNOWN))
+        if stored.blocked:
+            return self._refuse(digest, KeyBlocked(_BLOCKED if stored.team_blocked_at is None else _TEAM_BLOCKED))
         caller = stored.caller
         trusted_until = _earlier(asked_at + self._fresh_s, expires_at)
         known = _CachedCaller(caller, stored.digest, trusted_until, asked_at, expires_at, now)
         _put(self._known, digest, known, self._max_entries)
         return caller
+
+    def _refuse(self, digest: bytes, why: UnknownKey) -> UnknownKey:
+        """Remember for a moment why a key is refused, and return it."""
+        _put(self._unknown_until, digest, (self._clock() + self._unknown_s, why), self._max_entries)
+        return why
 
     def _fall_back_to_cache(self, digest: bytes, otherwise: str) -> _LookupResult:
         """Return the cached caller for a key that cannot be looked up now, or DirectoryUnavailable with the text `otherwise`."""

@@ -13,6 +13,10 @@ class UnknownKey(AccountsError):
     """No valid key is known under the presented text: never made, revoked or expired."""
 
 
+class KeyBlocked(UnknownKey):
+    """The key, or its whole team, is blocked for now."""
+
+
 class DirectoryUnavailable(AccountsError):
     """Nobody can say whether the key is valid, because the database does not answer. Not the caller's fault."""
 

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from accounts.errors import MalformedKey, UnusablePepper
+from settings.key_ids import successor_id
 
 PREFIX: Final = "wb-"
 PUBLIC_ID_CHARS: Final = 12
@@ -65,15 +66,17 @@ class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
     last4: str
 
 
-def mint_key(pepper: Pepper, *, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> MintedKey:
-    """Return a new random key with its digest under `pepper`."""
+def mint_key(
+    pepper: Pepper, *, replaces: str = "", random_bytes: Callable[[int], bytes] = secrets.token_bytes
+) -> MintedKey:
+    """Return a new random key with its digest under `pepper`. `replaces` is the id of the key that it follows."""
     public_id = _public_id(random_bytes)
     secret = _in_base62(int.from_bytes(random_bytes(SECRET_BYTES)), SECRET_CHARS)
     body = f"{PREFIX}{public_id}-{secret}"
     plaintext = body + _checksum(body)
     return MintedKey(
         plaintext=plaintext,
-        key_id=_key_id(public_id),
+        key_id=successor_id(replaces, _key_id(public_id)) if replaces else _key_id(public_id),
         digest=digest_key(plaintext, pepper).hex(),
         last4=plaintext[-4:],
         pepper_id=pepper.id,

@@ -54,6 +54,8 @@ class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None
     created_at: datetime
     settings: TeamSettings = TeamSettings()
+    blocked_at: datetime | None = None
+    """Since when its keys are refused for now."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +72,11 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     models: list[str] | None = None
     """The only models it may use, of its team's; None for all of those."""
+    blocked_at: datetime | None = None
+    """Since when it is refused for now."""
 
     def works_at(self, moment: datetime) -> bool:
-        """Return True when the key is neither revoked nor expired at that moment."""
+        """Return True when the key is neither revoked nor expired at that moment; a block is for now only."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
 
@@ -91,6 +95,13 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
     models: list[str] | None = None
+    blocked_at: datetime | None = None
+    team_blocked_at: datetime | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """True while the key or its team is blocked."""
+        return self.blocked_at is not None or self.team_blocked_at is not None
 
     @property
     def caller(self) -> Caller:
@@ -280,6 +291,15 @@ class AccountStore:
             else team.allowed_models,
         )
 
+    async def block_team(self, organisation_id: str, team_id: str, *, blocked: bool) -> TeamRecord:
+        """Refuse all of a team's keys from now on, or let them work again; a second block keeps the first time. Raises UnknownTeam."""
+        mine = (col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        other = col(Team.blocked_at).is_(None) if blocked else col(Team.blocked_at).is_not(None)
+        async with self._engine.begin() as connection:
+            moment = self._clock() if blocked else None
+            await connection.execute(update(Team).where(*mine, other).values(blocked_at=moment))
+        return await self.team_of(organisation_id, team_id)
+
     async def learning_of(self, team_ids: Iterable[str]) -> dict[str, str]:
         """Return each team's current learning setting, by team id; teams that do not exist are left out."""
         async with self._engine.connect() as connection:
@@ -295,12 +315,14 @@ class AccountStore:
         expires_at: datetime | None = None,
         role: Role = "member",
         models: Iterable[str] | None = None,
+        replaces: str = "",
     ) -> MintedKey:
         """Create a key for a team, for some of its models only if they are given. The plaintext is in the result and is stored nowhere.
+        `replaces` is the id of the key that it follows.
 
         Raises UnknownTeam, BadName or BadSetting.
         """
-        minted = mint_key(pepper, random_bytes=self._random_bytes)
+        minted = mint_key(pepper, replaces=replaces, random_bytes=self._random_bytes)
         values = {
             "key_id": minted.key_id,
             "team_id": team_id,
@@ -381,7 +403,13 @@ class AccountStore:
         if not old.works_at(now):
             raise UnknownKeyId(f"the key {key_id[:80]!r} is revoked or expired; make a new one")
         minted = await self.create_key(
-            team_id, old.name, pepper, expires_at=old.expires_at, role=old.role, models=old.models
+            team_id,
+            old.name,
+            pepper,
+            expires_at=old.expires_at,
+            role=old.role,
+            models=old.models,
+            replaces=key_id,
         )
         if overlap_s <= 0:
             await self.revoke_key(key_id)
@@ -405,6 +433,16 @@ class AccountStore:
         """Set the only models that a key may use; None for all of its team's. Raises UnknownKeyId, also for a revoked key."""
         listed = None if models is None else sorted(set(models))
         return await self._change_key(organisation_id, team_id, key_id, models=listed)
+
+    async def block_key(self, organisation_id: str, team_id: str, key_id: str, *, blocked: bool) -> KeyRecord:
+        """Refuse a key from now on, or let it work again; a second block keeps the first time. Raises UnknownKeyId, also for a revoked
+        key.
+        """
+        found = await self.key_of(organisation_id, team_id, key_id)
+        if (found.blocked_at is not None) == blocked:
+            return found
+        moment = self._clock() if blocked else None
+        return await self._change_key(organisation_id, team_id, key_id, blocked_at=moment)
 
     async def _change_key(self, organisation_id: str, team_id: str, key_id: str, **values: object) -> KeyRecord:
         change = update(ApiKey).where(
@@ -433,7 +471,7 @@ class AccountStore:
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         key = None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
-        if key is None or key.revoked_at is not None:
+        if key is None or key.revoked_at is not None or key.blocked:
             return None
         return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
 
@@ -487,6 +525,7 @@ _TEAM_COLUMNS: Final = (
     col(Team.name),
     col(Team.allowed_models),
     col(Team.created_at),
+    col(Team.blocked_at),
     *_SETTINGS_COLUMNS,
 )
 _KEY_COLUMNS: Final = (
@@ -500,8 +539,9 @@ _KEY_COLUMNS: Final = (
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
     col(ApiKey.models),
+    col(ApiKey.blocked_at),
 )
-_STORED_COLUMNS: Final = (
+_STORED_COLUMNS: Final[tuple[Any, ...]] = (
     col(ApiKey.key_id),
     col(ApiKey.name),
     col(ApiKey.digest),
@@ -511,6 +551,8 @@ _STORED_COLUMNS: Final = (
     col(ApiKey.revoked_at),
     col(ApiKey.expires_at),
     col(ApiKey.models),
+    col(ApiKey.blocked_at),
+    col(Team.blocked_at).label("team_blocked_at"),
     col(Team.organisation_id),
     col(Team.allowed_models),
     *_SETTINGS_COLUMNS,

@@ -69,6 +69,8 @@ class Team(SQLModel, table=True):
     spill_over: bool = Field(default=True, sa_column=Column(Boolean, nullable=False, server_default=true()))
     continue_streams: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
+    blocked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
+    """Since when its keys are refused for now; null while they work."""
 
 
 class ApiKey(SQLModel, table=True):
@@ -91,3 +93,5 @@ class ApiKey(SQLModel, table=True):
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     revoked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     expires_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
+    blocked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
+    """Since when it is refused for now; null while it works."""

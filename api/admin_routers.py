@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from api.audit import admin as audit
 from api.budgets import admin as budgets
+from api.calendar import admin as calendar
 from api.keys import admin as keys
 from api.limits import admin as limits
 from api.openapi import routes as api_docs
@@ -16,6 +17,7 @@ from api.teams import admin as teams
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     audit.router,
     budgets.router,
+    calendar.router,
     keys.router,
     limits.router,
     members.router,

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost.budgets.budgets_config import BudgetsConfig
+from cost.currency import ShownCurrency
 from cost.fleet.pool_config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
 from cost.reports.report_config import ReportSection
@@ -54,6 +55,11 @@ class CostSection(Section):
         default="refuse",
         description="Requests for a model without a known price are refused, or booked as unpriced. `auto` "
         "never chooses such a model.",
+    )
+    shown_currency: Reloadable[ShownCurrency] = Field(
+        default_factory=dict,
+        max_length=1,
+        description="A second currency that pages and CSV files show amounts in: its code and rate. Booked are US dollars.",
     )
     prices_poll_s: Finite = Field(
         default=15.0,

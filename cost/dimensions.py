@@ -54,6 +54,8 @@ class DimensionRow(NamedTuple):
     """True if corrections, true-ups and reconciliations are divided by it."""
     budgeted: bool = False
     """True if it may have a budget, so that `spend_day` has its sums."""
+    rotates: bool = False
+    """True if one value may replace another, whose spending it goes on with (`settings.key_ids`)."""
     callers_own: bool = False
     """True if callers choose the values, so that two organisations may have the same."""
     rolled_up: bool = True
@@ -75,7 +77,18 @@ class DimensionRow(NamedTuple):
 DIMENSIONS: Final = (
     DimensionRow("organisation", "organisation_id", 64, posted=True, budgeted=True),
     DimensionRow("team", "team_id", 64, "Team", "team_id", on_pages=True, posted=True, budgeted=True),
-    DimensionRow("key", "key_id", 64, "Key", "key_id", searched_as="key", on_pages=True, posted=True, budgeted=True),
+    DimensionRow(
+        "key",
+        "key_id",
+        64,
+        "Key",
+        "key_id",
+        searched_as="key",
+        on_pages=True,
+        posted=True,
+        budgeted=True,
+        rotates=True,
+    ),
     DimensionRow("model", "target_id", 200, "Model", "model", searched_as="target", on_pages=True, posted=True),
     DimensionRow("provider", "provider", 200, "Provider", "provider", on_pages=True, posted=True),
     DimensionRow("tier", "tier", 32, "Tier", "tier", searched_as="tier", on_pages=True, posted=True),

@@ -26,19 +26,24 @@ class BudgetExceeded(Exception):
         scope_id: str,
         period_adjective: str,
         limit_nanousd: int,
-        resets_at: datetime,
+        resets_at: datetime | None,
         downgrade: bool = False,
         spent: bool = True,
         retry_after_s: float = 0.0,
+        left_nanousd: int = 0,
     ) -> None:
         exact = Decimal(limit_nanousd) / 1_000_000_000
         limit = f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"
         whose = f"The {period_adjective} budget of {scope} `{scope_id}` ({limit})"
         why = "is used up." if spent else "has no room left for what this request may cost."
-        hint = "" if spent else " A smaller `max_tokens` or a cheaper model may still fit."
-        super().__init__(f"{whose} {why}{hint} It resets at {resets_at:%Y-%m-%dT%H:%M:%SZ}.")
+        self._why = f"{whose} {why}"
+        self.advice = "" if spent else "A smaller `max_tokens` or a cheaper model may still fit."
+        """What its caller may do; whoever knows the request says it better."""
+        super().__init__(self._why)
         self.spent = spent
         """True if nothing fits any more; False if only this request is too large."""
+        self.left_nanousd = left_nanousd
+        """What an attempt may cost at most to fit, as far as the process knew."""
         self.retry_after_s = retry_after_s
         self.scope = scope
         self.scope_id = scope_id
@@ -47,6 +52,12 @@ class BudgetExceeded(Exception):
         self.resets_at = resets_at
         self.downgrade = downgrade
         """True if the budget's owner prefers the cheapest capable target to a refusal."""
+
+    def __str__(self) -> str:
+        renewed = "It does not renew; its owner can raise it or pay in."
+        if self.resets_at is not None:
+            renewed = f"It resets at {self.resets_at:%Y-%m-%dT%H:%M:%SZ}."
+        return " ".join(filter(None, (self._why, self.advice, renewed)))
 
 
 class BudgetsUnavailable(Exception):

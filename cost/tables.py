@@ -208,6 +208,18 @@ class SpendDay(SQLModel, table=True):
     spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class SpendQuarter(SQLModel, table=True):
+    """The same as `spend_day`, in a quarter of an hour: where a budget's hour, or a day of its time zone, begins or ends."""
+
+    __tablename__: ClassVar[str] = "spend_quarter"
+    __table_args__ = (PrimaryKeyConstraint("scope", "scope_id", "start_us", name="pk_spend_quarter"),)
+
+    scope: str = Field(sa_column=Column(String(16), nullable=False))
+    scope_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    spent_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
 class Boot(SQLModel, table=True):
     """A process that writes entries, and when it was last seen alive."""
 
@@ -288,8 +300,39 @@ class BudgetRow(SQLModel, table=True):
     """`refuse` or `downgrade`."""
     webhook: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
     """Name of the configured webhook that its warnings go to; empty for none."""
+    raised_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    """Limit that holds instead before `raised_until_us`."""
+    raised_until_us: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    opening_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    """Booked before it was made, of a prepaid budget; it does not count."""
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     updated_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class BudgetTopup(SQLModel, table=True):
+    """An amount paid into a prepaid budget, or taken back; never changed. Their sum is the budget's limit."""
+
+    __tablename__: ClassVar[str] = "budget_topup"
+    __table_args__ = (PrimaryKeyConstraint("budget_id", "topup_id", name="pk_budget_topup"),)
+
+    budget_id: str = Field(sa_column=Column(String(64), nullable=False))
+    topup_id: str = Field(sa_column=Column(String(64), nullable=False))
+    amount_nanousd: int = Field(sa_column=Column(BigInteger, nullable=False))
+    note: str = Field(sa_column=Column(String(_ID), nullable=False))
+    at_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class CalendarRow(SQLModel, table=True):
+    """An organisation's calendar from a moment on: it cuts budgets and reports until the next one."""
+
+    __tablename__: ClassVar[str] = "calendar"
+    __table_args__ = (PrimaryKeyConstraint("organisation_id", "from_us", name="pk_calendar"),)
+
+    organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
+    from_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    time_zone: str = Field(sa_column=Column(String(64), nullable=False))
+    week_start: str = Field(sa_column=Column(String(16), nullable=False))
+    set_us: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
 class BudgetGrant(SQLModel, table=True):

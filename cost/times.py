@@ -7,6 +7,8 @@ from typing import Final
 _EPOCH: Final = date(1970, 1, 1)
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_US: Final = 60_000_000
+QUARTER_US: Final = 15 * MINUTE_US
+"""A quarter of an hour: every time zone's days begin at one."""
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 
@@ -29,6 +31,11 @@ def day_of(at_us: int) -> date:
 def moment(at_us: int) -> datetime:
     """Return microseconds since 1970 as an aware UTC datetime, exactly."""
     return _BEGINNING + timedelta(microseconds=at_us)
+
+
+def in_us(at: datetime) -> int:
+    """Return an aware datetime in microseconds since 1970, exactly."""
+    return (at - _BEGINNING) // timedelta(microseconds=1)
 
 
 def iso(at_us: int) -> str:

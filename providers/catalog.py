@@ -14,7 +14,7 @@ from cost.prices import SERVICE_TIERS, Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
-from providers.parameters import lacking
+from providers.parameters import lacking, most_output_tokens
 from providers.provider_tools import common_dialect, known_tools
 from providers.target import (
     ASSUMED_OUTPUT_TOKENS,
@@ -366,7 +366,7 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
     """Return the target with its facts from the configuration, else from the table, else from assumptions."""
     facts = known.facts
     context = model.max_context_tokens or (facts and facts.max_input_tokens)
-    output = model.max_output_tokens or (facts and facts.max_output_tokens)
+    output = model.max_output_tokens or (facts and facts.max_output_tokens) or most_output_tokens(target.deployments)
     capabilities = known.capabilities_of(model)
     given: dict[Fact, object] = {
         "max_context_tokens": context,

@@ -92,6 +92,13 @@ def lacking(deployments: Iterable[Deployment]) -> Lacks:
     )
 
 
+def most_output_tokens(deployments: Iterable[Deployment]) -> int | None:
+    """Return the longest answer that all these deployments give, as far as each one's is known from its name; None where one's is not."""
+    found = [each.quirks.most_output_tokens for each in deployments]
+    known = [each for each in found if each is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
 def _least(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
 

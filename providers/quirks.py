@@ -28,6 +28,7 @@ _VERSION: Final = (
 )
 _WORD: Final = r"[a-z]+"
 _BEGINS: Final = r"(?:^|(?<=[/.:@~_-]))"
+_AT_THE_FRONT: Final = r"(?:^|(?<=[/:]))"
 _NEWEST: Final = (99, 0)
 _MOST_FOUND: Final = 4_096
 """The names of models that are kept in mind with what was found for them."""
@@ -49,6 +50,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     most_stops: int | None = None
     most_tools: int | None = None
     most_images: int | None = None
+    most_output_tokens: int | None = None
     reasons: bool = False
     efforts: tuple[str, ...] = ()
     thinking: Thinking = ""
@@ -89,6 +91,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     most_stops: int | None = None
     most_tools: int | None = None
     most_images: int | None = None
+    most_output_tokens: int | None = None
     reasons: bool | None = None
     efforts: tuple[str, ...] | None = None
     thinking: Thinking | None = None
@@ -145,10 +148,12 @@ def _names() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
+    begins = _AT_THE_FRONT if name.startswith("^") else _BEGINS
+    name = name.removeprefix("^")
     parts = re.split(r"(-?\{version\}|\{word\})", name)
     made = {"{version}": _VERSION, "-{version}": _VERSION, "{word}": _WORD}
     end = r"(?![a-z])" if parts[-1] else ""
-    return re.compile(_BEGINS + "".join(made.get(part) or re.escape(part) for part in parts) + end)
+    return re.compile(begins + "".join(made.get(part) or re.escape(part) for part in parts) + end)
 
 
 def model_named(name: str) -> Model:

@@ -101,6 +101,9 @@ def _differences(
         # What litellm calls itself it leaves out itself.
         if refused is taken and (refused or not by_litellm):
             yield name, "left out" if refused else "sent as asked", "taken" if taken else "not taken"
+    most = row.get("max_output_tokens")
+    if quirks.most_output_tokens and isinstance(most, int) and most != quirks.most_output_tokens:
+        yield "max_output_tokens", f"{quirks.most_output_tokens:,}", f"{most:,}"
     for flag, said_by_us in (
         ("supports_sampling_params", "temperature" not in quirks.refuses),
         ("supports_adaptive_thinking", quirks.thinking in ("both", "adaptive")),

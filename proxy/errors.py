@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
+from accounts.errors import DirectoryUnavailable, KeyBlocked, MalformedKey, UnknownKey
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from providers.errors import (
     AnswerLost,
@@ -401,6 +401,7 @@ class DeadlineExceeded(Refused, status=504, code="deadline_exceeded"):
 FAULTS: Final[Mapping[type[BaseException], Fault]] = {
     MalformedKey: fault_of(401, "invalid_api_key"),
     UnknownKey: fault_of(401, "invalid_api_key"),
+    KeyBlocked: fault_of(403, "key_blocked"),
     BudgetExceeded: fault_of(402, "budget_exceeded"),
     UnpricedUnderBudget: fault_of(402, "unpriced_under_budget"),
     BudgetsUnavailable: fault_of(503, "budgets_unavailable"),
@@ -529,7 +530,7 @@ def _refused(error: Refused) -> ErrorReply:
 def _over_budget(fault: Fault, error: BudgetExceeded | UnpricedUnderBudget) -> ErrorReply:
     """Render a spent budget with `retry-after` and the reset time; `x-should-retry: false` stops clients' own retries."""
     reply = _reply(fault, str(error), should_retry=False)
-    if isinstance(error, UnpricedUnderBudget):
+    if isinstance(error, UnpricedUnderBudget) or error.resets_at is None:
         return reply
     headers = (
         (b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()),

@@ -5,15 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from api.budgets.admin_types import BudgetOut
-from api.budgets.change import put_budget, read_budget, read_budgets, remove_budget
-from api.budgets.listing import EnteredBudget, budget_as_json
+from api.budgets.admin_types import BudgetOut, TopupOut
+from api.budgets.change import put_budget, raise_budget, read_budget, read_budgets, remove_budget, top_up
+from api.budgets.listing import EnteredBudget, EnteredRaise, EnteredTopup, budget_as_json, topup_as_json
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Deleted, Listed
-from api.web.changing import refusals
+from api.web.changing import looking, refusals
 from api.web.openapi import PREFIX, described
-from cost.budgets.budget import checked
+from cost.budgets.budget import checked, limit_from_usd
 from cost.budgets.store import BudgetStore
+from cost.budgets.topups import Topup, amount_from_usd, new_topup_id
+from proxy.errors import BadRequest
 
 router = APIRouter(tags=["budgets"])
 
@@ -48,6 +50,64 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
         desk.gateway.identity.audit, desk.actor, budget, webhooks=desk.gateway.webhooks
     )
     return desk.reply(budget_as_json(standing), 201 if created else 200)
+
+
+@router.post(
+    f"{PREFIX}/budgets/{{budget_id}}/raise",
+    **described(
+        "Raise a budget for a while",
+        takes=EnteredRaise,
+        gives={200: BudgetOut},
+        example={"limit_usd": 800, "until": "2027-01-31T00:00:00Z", "reason": "the launch"},
+    ),
+)
+async def raise_limit(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
+    """Put another limit in force until a moment; then the budget's own holds again by itself."""
+    asked = await desk.body(EnteredRaise)
+    if (asked.until is None) != (asked.limit_usd is None):
+        raise BadRequest("A raise has `limit_usd` and `until`; without both it ends now.", param="until")
+    with refusals():
+        limit = limit_from_usd(asked.limit_usd or 0)
+    standing = await raise_budget(
+        desk.gateway.identity.audit,
+        desk.actor,
+        desk.organisation_id,
+        budget_id,
+        limit,
+        asked.until_us,
+        reason=asked.reason,
+    )
+    return desk.reply(budget_as_json(standing))
+
+
+@router.get(
+    f"{PREFIX}/budgets/{{budget_id}}/topups", **described("List a budget's top-ups", gives={200: Listed[TopupOut]})
+)
+async def list_topups(desk: Annotated[AdminRequest, Depends(admin("organisation.read"))], budget_id: str) -> Response:
+    """Return what was paid into a prepaid budget, oldest first."""
+    store = BudgetStore(desk.gateway.database)
+    await read_budget(store, desk.organisation_id, budget_id)
+    async with looking():
+        found = await store.topups(budget_id)
+    return desk.reply(Listed(data=[topup_as_json(each) for each in found]))
+
+
+@router.post(
+    f"{PREFIX}/budgets/{{budget_id}}/topups",
+    **described(
+        "Pay into a prepaid budget",
+        takes=EnteredTopup,
+        gives={200: BudgetOut, 201: BudgetOut},
+        example={"amount_usd": 250, "id": "invoice-1042"},
+    ),
+)
+async def add_topup(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))], budget_id: str) -> Response:
+    """Pay in, once for each `id`; 200 where it was paid in before."""
+    asked = await desk.body(EnteredTopup)
+    with refusals():
+        topup = Topup(asked.id or new_topup_id(), amount_from_usd(asked.amount_usd), asked.note)
+    standing, new = await top_up(desk.gateway.identity.audit, desk.actor, desk.organisation_id, budget_id, topup)
+    return desk.reply(budget_as_json(standing), 201 if new else 200)
 
 
 @router.delete(f"{PREFIX}/budgets/{{budget_id}}", **described("Take a budget away", gives={200: Deleted}))

@@ -18,8 +18,24 @@ class BudgetOut(msgspec.Struct, frozen=True, kw_only=True):
     webhook: str | None
     spent_usd: Decimal | None
     held_usd: Decimal | None
+    left_usd: Decimal | None
     share: Decimal | None
     state: str
-    period_start: str
-    resets_at: str
+    period_start: str | None
+    """Null for what never renews."""
+    resets_at: str | None
+    time_zone: str
+    raised_limit_usd: Decimal | None
+    """The limit in force before `raised_until`."""
+    raised_until: str | None
     object: str = "budget"
+
+
+class TopupOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount paid into a prepaid budget."""
+
+    id: str
+    amount_usd: Decimal
+    note: str
+    at: str
+    object: str = "budget.topup"

@@ -12,6 +12,8 @@ from cost.budgets.alerts import dollars
 from cost.budgets.budget import Budget, BudgetStatus, checked
 from cost.budgets.budget_errors import UnknownBudget
 from cost.budgets.store import BudgetStore
+from cost.budgets.topups import Topup
+from cost.times import iso
 from proxy.errors import BadRequest, NotAllowed
 
 
@@ -51,10 +53,53 @@ async def put_budget(
             "budget",
             budget.budget_id,
             None if before is None else audit_record(before),
-            audit_record(budget),
+            audit_record(standing.budget),
             team_id=team_id,
         )
     return standing, before is None
+
+
+async def raise_budget(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    budget_id: str,
+    limit_nanousd: int,
+    until_us: int,
+    *,
+    only_keys_of: TeamRecord | None = None,
+    reason: str = "",
+) -> BudgetStatus:
+    """Put another limit in force until a moment, after which the old one holds again by itself; `until_us` 0 ends a raise now."""
+    async with changing(log, actor, "budget.raised", organisation_id, reason=reason) as change:
+        store = BudgetStore(change.within)
+        before = (await store.get(budget_id, organisation_id)).budget
+        team_id = await _team_of(AccountStore(change.within), before, only_keys_of)
+        await store.raise_limit(budget_id, limit_nanousd, until_us)
+        standing = await store.get(budget_id, organisation_id)
+        change.tell("budget", budget_id, audit_record(before), audit_record(standing.budget), team_id=team_id)
+    return standing
+
+
+async def top_up(
+    log: AuditLog,
+    actor: Actor,
+    organisation_id: str,
+    budget_id: str,
+    topup: Topup,
+    *,
+    only_keys_of: TeamRecord | None = None,
+) -> tuple[BudgetStatus, bool]:
+    """Pay into a prepaid budget, once for each top-up's id; the second value is True for a new one."""
+    async with changing(log, actor, "budget.topped_up", organisation_id, reason=topup.note) as change:
+        store = BudgetStore(change.within)
+        before = (await store.get(budget_id, organisation_id)).budget
+        team_id = await _team_of(AccountStore(change.within), before, only_keys_of)
+        _, new = await store.top_up(budget_id, topup)
+        standing = await store.get(budget_id, organisation_id)
+        after = audit_record(standing.budget) | ({"topup": topup.topup_id} if new else {})
+        change.tell("budget", budget_id, audit_record(before), after, team_id=team_id)
+    return standing, new
 
 
 async def remove_budget(
@@ -100,7 +145,16 @@ def audit_record(budget: Budget) -> dict[str, Any]:
         "limit_usd": Decimal(dollars(budget.limit_nanousd)),
         "on_exhausted": budget.on_exhausted,
         "webhook": budget.webhook,
+        **raise_record(budget),
     }
+
+
+def raise_record(budget: Budget) -> dict[str, Any]:
+    """Return a budget's raise, where it has one that need not have ended yet."""
+    if not budget.raised_until_us:
+        return {}
+    raised = Decimal(dollars(budget.raised_nanousd))
+    return {"raised_limit_usd": raised, "raised_until": iso(budget.raised_until_us)}
 
 
 async def _team_of(accounts: AccountStore, budget: Budget, only_keys_of: TeamRecord | None) -> str:

@@ -1,15 +1,18 @@
 """JSON of budgets: the body that sets one, and its standing as the APIs return it."""
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import msgspec
 
+from api.web.api_types import Reason
 from cost.budgets.alerts import dollars
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted, Scope, limit_from_usd, tag_id
 from cost.budgets.budget_errors import BadBudget
 from cost.budgets.periods import Period
-from cost.times import iso
+from cost.budgets.topups import MAX_NOTE, Topup
+from cost.times import in_us, iso
 
 _MAX_ID: Final = 200
 _MAX_NAME: Final = 64
@@ -42,6 +45,38 @@ class EnteredBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
+class EnteredRaise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST …/budgets/{id}/raise: the limit until then. Without `until` a raise ends now."""
+
+    limit_usd: Decimal | None = None
+    until: Annotated[datetime, msgspec.Meta(tz=True, description="With its time zone.")] | None = None
+    reason: Reason = ""
+
+    @property
+    def until_us(self) -> int:
+        """Moment of its end in microseconds since 1970; 0 to end it now."""
+        return 0 if self.until is None else in_us(self.until)
+
+
+class EnteredTopup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST …/budgets/{id}/topups. The same `id` is paid in once, however often it is sent."""
+
+    amount_usd: Annotated[Decimal, msgspec.Meta(description="Dollars; a negative amount takes back.")]
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_NAME)] | None = None
+    note: Annotated[str, msgspec.Meta(max_length=MAX_NOTE)] = ""
+
+
+def topup_as_json(topup: Topup) -> dict[str, Any]:
+    """Return a top-up, with its exact amount as a Decimal."""
+    return {
+        "id": topup.topup_id,
+        "object": "budget.topup",
+        "amount_usd": Decimal(dollars(topup.amount_nanousd)),
+        "note": topup.note,
+        "at": iso(topup.at_us),
+    }
+
+
 def parse_budget(body: bytes) -> EnteredBudget:
     """Decode a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
     try:
@@ -53,12 +88,17 @@ def parse_budget(body: bytes) -> EnteredBudget:
 def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
     found = budget_as_json(standing)
-    return found if standing.budget.scope != "tag" else {**found, "spent_usd": None, "held_usd": None, "share": None}
+    return (
+        found
+        if standing.budget.scope != "tag"
+        else {**found, "spent_usd": None, "held_usd": None, "left_usd": None, "share": None}
+    )
 
 
 def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """Return a budget and its standing, with exact amounts as Decimals."""
     budget = standing.budget
+    raised = standing.at_us < budget.raised_until_us
     return {
         "id": budget.budget_id,
         "object": "budget",
@@ -71,8 +111,12 @@ def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
         "webhook": budget.webhook or None,
         "spent_usd": Decimal(dollars(standing.spent_nanousd)),
         "held_usd": Decimal(dollars(standing.held_nanousd)),
+        "left_usd": Decimal(dollars(standing.limit_nanousd - standing.spent_nanousd)),
         "share": standing.share,
         "state": standing.state,
-        "period_start": iso(standing.start_us),
-        "resets_at": iso(standing.resets_us),
+        "period_start": None if standing.renews_us is None else iso(standing.start_us),
+        "resets_at": None if standing.renews_us is None else iso(standing.renews_us),
+        "time_zone": standing.calendar.time_zone,
+        "raised_limit_usd": Decimal(dollars(budget.raised_nanousd)) if raised else None,
+        "raised_until": iso(budget.raised_until_us) if raised else None,
     }

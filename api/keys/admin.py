@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, utc_now
-from api.keys.admin_types import KeyOut, PutKey, RotateKey, key_out, used_key_out
-from api.keys.change import newest_working, put_key, read_keys, revoke_key, rotate_key
+from api.keys.admin_types import BlockKey, KeyOut, PutKey, RotateKey, key_out, used_key_out
+from api.keys.change import block_key, newest_working, put_key, read_keys, revoke_key, rotate_key
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Listed
 from api.web.openapi import PREFIX, described
@@ -55,6 +55,7 @@ async def set_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], 
         may_all=desk.may("organisation.change"),
         role=asked.role,
         expires_at=asked.expires_at,
+        life_s=asked.expires_in_s,
         models=asked.models,
         known=desk.gateway.rules().catalog,
     )
@@ -89,6 +90,33 @@ async def replace_key(desk: Annotated[AdminRequest, Depends(admin("team.change")
         may_all=desk.may("organisation.change"),
     )
     return desk.reply(key_out(made, utc_now(), plaintext=minted.plaintext), 201)
+
+
+@router.post(f"{_PLACE}/{{key}}/block", **described("Block a key", takes=BlockKey, gives={200: KeyOut}, example={}))
+async def block_one_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
+    """Refuse a key with 403 until it is unblocked; every server follows within seconds."""
+    return await _blocked(desk, key, blocked=True)
+
+
+@router.post(f"{_PLACE}/{{key}}/unblock", **described("Unblock a key", takes=BlockKey, gives={200: KeyOut}, example={}))
+async def unblock_one_key(desk: Annotated[AdminRequest, Depends(admin("team.change"))], key: str) -> Response:
+    """Let a blocked key work again."""
+    return await _blocked(desk, key, blocked=False)
+
+
+async def _blocked(desk: AdminRequest, key: str, *, blocked: bool) -> Response:
+    asked = await desk.body(BlockKey)
+    found = await _key_of(desk, key)
+    changed = await block_key(
+        desk.gateway.identity.audit,
+        desk.actor,
+        desk.the_team,
+        found.key_id,
+        blocked=blocked,
+        may_all=desk.may("organisation.change"),
+        reason=asked.reason,
+    )
+    return desk.reply(key_out(changed, utc_now()))
 
 
 @router.delete(f"{_PLACE}/{{key}}", **described("Revoke a key", gives={200: KeyOut}))

@@ -8,11 +8,12 @@ from msgspec import UNSET, UnsetType
 
 from accounts.caller import Role
 from accounts.store import KeyRecord
-from api.web.api_types import RequestBody
+from api.web.api_types import Reason, RequestBody
 from cost.reports.keys import KeyUse
 from cost.times import iso
 
 _MAX_OVERLAP_S = 30 * 86_400
+_MAX_LIFE_S = 100 * 366 * 86_400
 
 
 class PutKey(RequestBody, frozen=True):
@@ -25,6 +26,15 @@ class PutKey(RequestBody, frozen=True):
     expires_at: (
         Annotated[datetime, msgspec.Meta(tz=True, description="When it stops working, with its time zone.")] | None
     ) = None
+    expires_in_s: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=1, le=_MAX_LIFE_S, description="The same as seconds from its creation; not beside `expires_at`."
+            ),
+        ]
+        | None
+    ) = None
     models: (
         Annotated[
             list[Annotated[str, msgspec.Meta(min_length=1, max_length=128)]],
@@ -34,6 +44,12 @@ class PutKey(RequestBody, frozen=True):
         ]
         | None
     ) = None
+
+
+class BlockKey(RequestBody, frozen=True):
+    """Why, for the audit log."""
+
+    reason: Reason = ""
 
 
 class RotateKey(RequestBody, frozen=True):
@@ -53,11 +69,12 @@ class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: str
     models: list[str] | None
-    state: Literal["working", "expired", "revoked"]
+    state: Literal["working", "blocked", "expired", "revoked"]
     last4: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    blocked_at: datetime | None
     last_used_on: str | UnsetType | None = UNSET
     """UTC day of its last request within 90 days."""
     requests_30d: int | UnsetType = UNSET
@@ -73,13 +90,20 @@ def key_out(key: KeyRecord, now: datetime, *, plaintext: str | UnsetType = UNSET
         name=key.name,
         role=key.role,
         models=key.models,
-        state="working" if key.works_at(now) else "expired" if key.revoked_at is None else "revoked",
+        state=_state(key, now),
         last4=key.last4,
         created_at=key.created_at,
         expires_at=key.expires_at,
         revoked_at=key.revoked_at,
+        blocked_at=key.blocked_at,
         key=plaintext,
     )
+
+
+def _state(key: KeyRecord, now: datetime) -> Literal["working", "blocked", "expired", "revoked"]:
+    if key.works_at(now):
+        return "working" if key.blocked_at is None else "blocked"
+    return "expired" if key.revoked_at is None else "revoked"
 
 
 def used_key_out(key: KeyRecord, now: datetime, use: KeyUse | None) -> KeyOut:

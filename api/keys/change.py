@@ -5,22 +5,15 @@ change the whole organisation, so only administrators create, rotate or revoke t
 """
 
 from collections.abc import Callable, Container, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
-
-import msgspec
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
 from accounts.caller import Role
 from accounts.keys import MintedKey, Pepper
 from accounts.store import AccountStore, KeyRecord, TeamRecord, utc_now
-from api.budgets import change as budgets
-from api.limits import change as limits
 from api.web.changing import changing, check_may_change, looking
-from cost.budgets.store import BudgetStore, new_budget_id
-from proxy.admit.limits.rules import Place, Rule
-from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
 
 MAX_LIVE_KEYS: Final = 1_000
@@ -28,6 +21,7 @@ MAX_LIVE_KEYS: Final = 1_000
 MAX_MODELS: Final = 1_000
 MAX_OVERLAP_S: Final = 30 * 86_400
 _TRIES: Final = 3
+_SAME_END: Final = timedelta(minutes=1)
 
 
 async def put_key(
@@ -40,16 +34,22 @@ async def put_key(
     may_all: bool,
     role: Role = "member",
     expires_at: datetime | None = None,
+    life_s: int | None = None,
     models: Sequence[str] | None = None,
     known: Container[str] | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey | None]:
     """Ensure that the team has a working key of this name and expiry. The second value is None where it existed: a
-    secret is known only at creation. Raises NameTaken for a key of another role.
+    secret is known only at creation. `life_s` in place of `expires_at` counts from the key's creation. Raises NameTaken for a key of
+    another role.
     """
+    if life_s is not None and expires_at is not None:
+        raise BadRequest("A key ends at `expires_at` or after `expires_in_s`; send one of them.", param="expires_in_s")
     check_models(models, known)
     for _ in range(_TRIES):
-        found = await _update_existing(log, actor, team, name, role, expires_at, models, may_all=may_all, clock=clock)
+        found = await _update_existing(
+            log, actor, team, name, role, expires_at, models, life_s=life_s, may_all=may_all, clock=clock
+        )
         if found is not None:
             return found, None
         try:
@@ -61,7 +61,7 @@ async def put_key(
                 pepper,
                 may_all=may_all,
                 role=role,
-                expires_at=expires_at,
+                expires_at=expires_at if life_s is None else ends_after(clock(), life_s),
                 models=models,
                 clock=clock,
             )
@@ -119,8 +119,8 @@ async def rotate_key(
     may_all: bool,
     clock: Callable[[], datetime] = utc_now,
 ) -> tuple[KeyRecord, MintedKey]:
-    """Create a key in the place of an old one, which works for `overlap_s` more. Limits and budgets are copied; the new
-    budgets start at zero spend. Raises BadRequest and KeyNotFound.
+    """Create a key in the place of an old one, which works for `overlap_s` more. Both are one key to limits and budgets
+    (`settings.key_ids`). Raises BadRequest and KeyNotFound.
     """
     if not 0 <= overlap_s <= MAX_OVERLAP_S:
         raise BadRequest(f"The overlap is between 0 and {MAX_OVERLAP_S} seconds (30 days).", param="overlap_s")
@@ -130,6 +130,8 @@ async def rotate_key(
         old = await _changeable_key(store, team, key_id, may_all=may_all)
         if not old.works_at(clock()):
             raise KeyNotFound("This key works no more, so there is nothing to replace; make a new key.")
+        if old.blocked_at is not None:
+            raise BadRequest("This key is blocked, and its successor would not be; unblock it first.")
         newest = newest_working(await store.keys_of(owner, team.team_id), old.name, clock())
         if newest is not None and newest.key_id != key_id:
             # A form that is sent twice replaces once.
@@ -138,10 +140,6 @@ async def rotate_key(
         made = await store.key_of(owner, team.team_id, minted.key_id)
         change.tell("key", key_id, audit_record(old), audit_record(await store.key_of(owner, team.team_id, key_id)))
         change.tell("key", made.key_id, None, audit_record(made))
-        keys = await store.keys_of(owner, team.team_id)
-        dead = frozenset(key.key_id for key in keys if key.name == old.name and not key.works_at(clock()))
-        await _hand_over_limits(change, team, key_id, made.key_id, dead)
-        await _hand_over_budgets(change, team, key_id, made.key_id, dead)
     return made, minted
 
 
@@ -207,6 +205,29 @@ async def revoke_key(
     return after
 
 
+async def block_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    key_id: str,
+    *,
+    blocked: bool,
+    may_all: bool,
+    reason: str = "",
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Refuse a key until it is unblocked, or unblock it. Idempotent. Servers follow within `accounts.fresh_s`."""
+    action = "key.blocked" if blocked else "key.unblocked"
+    async with changing(log, actor, action, team.organisation_id, team_id=team.team_id, reason=reason) as change:
+        store = AccountStore(change.within, clock=clock)
+        before = await _changeable_key(store, team, key_id, may_all=may_all)
+        if not before.works_at(clock()):
+            raise KeyNotFound("This key works no more, blocked or not; make a new key.")
+        after = await store.block_key(team.organisation_id, team.team_id, key_id, blocked=blocked)
+        change.tell("key", key_id, audit_record(before), audit_record(after))
+    return after
+
+
 async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:
     """Return a team's keys, oldest first."""
     async with looking():
@@ -217,6 +238,14 @@ async def read_key(store: AccountStore, team: TeamRecord, key_id: str) -> KeyRec
     """Return one of a team's keys. Raises KeyNotFound."""
     async with looking():
         return await store.key_of(team.organisation_id, team.team_id, key_id)
+
+
+def ends_after(created_at: datetime, life_s: int) -> datetime:
+    """Return the expiry of a key that lives so many seconds. Raises BadRequest beyond the calendar."""
+    try:
+        return created_at + timedelta(seconds=life_s)
+    except OverflowError as error:
+        raise BadRequest("The key would live beyond the calendar; leave its end out instead.") from error
 
 
 def newest_working(keys: list[KeyRecord], name: str, now: datetime) -> KeyRecord | None:
@@ -233,6 +262,7 @@ def audit_record(key: KeyRecord) -> dict[str, Any]:
         "last4": key.last4,
         "expires_at": key.expires_at,
         "revoked_at": key.revoked_at,
+        "blocked_at": key.blocked_at,
     }
 
 
@@ -245,6 +275,7 @@ async def _update_existing(
     expires_at: datetime | None,
     models: Sequence[str] | None,
     *,
+    life_s: int | None,
     may_all: bool,
     clock: Callable[[], datetime],
 ) -> KeyRecord | None:
@@ -265,6 +296,11 @@ async def _update_existing(
             check_may_change(found, may_all=may_all)
             before, found = found, await store.set_key_models(owner, team.team_id, found.key_id, wanted)
             change.tell("key", found.key_id, audit_record(before), audit_record(found))
+        if life_s is not None:
+            expires_at = ends_after(found.created_at, life_s)
+            if found.expires_at is not None and abs(found.expires_at - expires_at) < _SAME_END:
+                # Its end was counted a moment before it was stored.
+                return found
         if found.expires_at == expires_at:
             return found
         check_may_change(found, may_all=may_all)
@@ -316,36 +352,3 @@ def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
         raise BadRequest("The expiry needs its time zone, such as 2027-01-31T00:00:00Z.", param="expires_at")
     if expires_at <= now:
         raise BadRequest("The expiry lies in the past; choose a later day, or none.", param="expires_at")
-
-
-async def _hand_over_limits(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copy the old key's limits to the new one, and remove those of expired and revoked keys of the name, which
-    rotations would pile up.
-    """
-    store = LimitStore(change.within)
-    for rule in await store.of_team(team.organisation_id, team.team_id):
-        if rule.place.scope != "key":
-            continue
-        if rule.place.scope_id == old_id:
-            place = Place("key", new_id, rule.place.model)
-            await store.put(Rule(place=place, limits=rule.limits))
-            change.tell("limit", str(place), None, limits.audit_record(rule))
-        if rule.place.scope_id in dead:
-            await store.remove(rule.place)
-            change.tell("limit", str(rule.place), limits.audit_record(rule), None)
-
-
-async def _hand_over_budgets(change: Change, team: TeamRecord, old_id: str, new_id: str, dead: frozenset[str]) -> None:
-    """Copy the old key's budgets to the new one, and remove those of expired and revoked keys of the name."""
-    store = BudgetStore(change.within)
-    for standing in await store.of_team(team.organisation_id, team.team_id, sorted({old_id, *dead})):
-        budget = standing.budget
-        if budget.scope != "key":
-            continue
-        if budget.scope_id == old_id:
-            made = msgspec.structs.replace(budget, budget_id=new_budget_id(), scope_id=new_id)
-            await store.put(made)
-            change.tell("budget", made.budget_id, None, budgets.audit_record(made))
-        if budget.scope_id in dead:
-            await store.remove(budget.budget_id, team.organisation_id)
-            change.tell("budget", budget.budget_id, budgets.audit_record(budget), None)

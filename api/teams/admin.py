@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from accounts.access import may
 from api.policy.change import PolicyChoice, set_policy
-from api.teams.admin_types import PolicyOut, PutPolicy, PutTeam, TeamOut, policy_out, team_out
-from api.teams.change import put_team
+from api.teams.admin_types import BlockTeam, PolicyOut, PutPolicy, PutTeam, TeamOut, policy_out, team_out
+from api.teams.change import block_team, put_team
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Listed
 from api.web.changing import looking
@@ -58,6 +58,36 @@ async def set_team(
         reason=asked.reason,
     )
     return desk.reply(team_out(team), 201 if created else 200)
+
+
+@router.post(
+    f"{PREFIX}/teams/{{team_id}}/block", **described("Block a team", takes=BlockTeam, gives={200: TeamOut}, example={})
+)
+async def block_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
+    """Refuse all keys of a team with 403 until it is unblocked; every server follows within seconds."""
+    return await _blocked(desk, blocked=True)
+
+
+@router.post(
+    f"{PREFIX}/teams/{{team_id}}/unblock",
+    **described("Unblock a team", takes=BlockTeam, gives={200: TeamOut}, example={}),
+)
+async def unblock_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
+    """Let a blocked team's keys work again."""
+    return await _blocked(desk, blocked=False)
+
+
+async def _blocked(desk: AdminRequest, *, blocked: bool) -> Response:
+    asked, team = await desk.body(BlockTeam), desk.the_team
+    changed = await block_team(
+        desk.gateway.identity.audit,
+        desk.actor,
+        team.organisation_id,
+        team.team_id,
+        blocked=blocked,
+        reason=asked.reason,
+    )
+    return desk.reply(team_out(changed))
 
 
 @router.get(f"{PREFIX}/teams/{{team_id}}/policy", **described("Read a team's policy", gives={200: PolicyOut}))

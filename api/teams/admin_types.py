@@ -31,6 +31,12 @@ class PutTeam(RequestBody, frozen=True):
     reason: Reason = ""
 
 
+class BlockTeam(RequestBody, frozen=True):
+    """Why, for the audit log."""
+
+    reason: Reason = ""
+
+
 class TeamOut(msgspec.Struct, frozen=True, kw_only=True):
     """A team."""
 
@@ -39,6 +45,7 @@ class TeamOut(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     weight: float
     created_at: datetime
+    blocked_at: datetime | None
     policy: "PolicyOut"
     object: str = "team"
 
@@ -144,5 +151,6 @@ def team_out(team: TeamRecord) -> TeamOut:
         name=team.name,
         weight=team.settings.weight,
         created_at=team.created_at,
+        blocked_at=team.blocked_at,
         policy=policy_out(team),
     )

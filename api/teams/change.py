@@ -47,9 +47,22 @@ async def put_team(
     return team, before is None
 
 
+async def block_team(
+    log: AuditLog, actor: Actor, organisation_id: str, team_id: str, *, blocked: bool, reason: str = ""
+) -> TeamRecord:
+    """Refuse all keys of a team until it is unblocked, or unblock it. Idempotent. Servers follow within `accounts.fresh_s`."""
+    action = "team.blocked" if blocked else "team.unblocked"
+    async with changing(log, actor, action, organisation_id, team_id=team_id, reason=reason) as change:
+        store = AccountStore(change.within)
+        before = await store.team_of(organisation_id, team_id)
+        team = await store.block_team(organisation_id, team_id, blocked=blocked)
+        change.tell("team", team_id, audit_record(before), audit_record(team))
+    return team
+
+
 def audit_record(team: TeamRecord) -> dict[str, Any]:
     """Return a team as its audit entry stores it, without its policy, which has entries of its own."""
-    return {"name": team.name, "weight": team.settings.weight}
+    return {"name": team.name, "weight": team.settings.weight, "blocked_at": team.blocked_at}
 
 
 async def _team_or_none(store: AccountStore, team_id: str) -> TeamRecord | None:

@@ -1,6 +1,7 @@
 """GET /v1/usage: tokens, requests and cost of a day or a range, grouped; as JSON, CSV or NDJSON."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,11 +16,14 @@ from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_o
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
 from api.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
+from cost.calendar import UTC_CALENDAR, Calendar, UnknownTimeZone, check_time_zone
+from cost.calendars import calendars_of
+from cost.currency import SecondCurrency, second_currency
 from cost.dimensions import OFFERED, TIMES, Dimension, UsageFilters
 from cost.prices import usd
 from cost.reports.cells import Cell, csv_line
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsagePage, UsageQuery, UsageRow, UsageSums
+from cost.reports.usage import MAX_DAYS, UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, iso, start_of, wall_us
 from proxy.errors import BadRequest, UsageUnavailable
@@ -53,7 +57,10 @@ _RANGE: Final[Mapping[str, Parameter]] = {
 _PARAMETERS: Final[Mapping[str, Parameter]] = {
     "team_id": texts("Only these teams; a single one where one day is asked for."),
     "date": day(
-        "One day, by model; today when left out. Not with the parameters of a range, which are all but `team_id`."
+        "One day, by model; today when left out. Not with the parameters of a range, which are all but `team_id` and `time_zone`."
+    ),
+    "time_zone": text(
+        "The zone that days are cut by, such as Europe/Berlin; the organisation's own when left out, which is UTC unless set."
     ),
     **_RANGE,
 }
@@ -78,22 +85,41 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
     for name in ("limit", "page"):
         if name in parameters:
             raise BadRequest(f"`{name}` is for JSON; {kind} comes whole.", param=name)
-    query = _range_query(scope, parameters) if with_range else _day_query(scope, parameters)
+    calendar = await _calendar(gateway_of(request), scope, parameters)
+    query = _range_query(scope, parameters, calendar) if with_range else _day_query(scope, parameters, calendar)
     return await _export(gateway_of(request), query, kind)
 
 
 async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
     """Return a range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
-    return await _export(gateway, _range_query(scope, Parameters(given, ("team_id", *_RANGE))), kind)
+    parameters = Parameters(given, ("team_id", "time_zone", *_RANGE))
+    return await _export(gateway, _range_query(scope, parameters, await _calendar(gateway, scope, parameters)), kind)
+
+
+async def _calendar(gateway: Gateway, scope: ReadScope, parameters: Parameters) -> Calendar:
+    """Return the calendar that a range is cut by: of the zone that was asked for, or the organisation's at the range's end."""
+    named = parameters.text("time_zone") if "time_zone" in parameters else None
+    if named is not None:
+        try:
+            return Calendar(check_time_zone(named))
+        except UnknownTimeZone as error:
+            raise BadRequest(f"{str(error)[0].upper()}{str(error)[1:]}.", param="time_zone") from error
+    async with reading(gateway):
+        calendars = await calendars_of(gateway.database)
+    end_us = parameters.moment_us("end") if "end" in parameters else None
+    if "date" in parameters and (asked := parameters.day("date")) is not None:
+        end_us = start_of(asked) + DAY_US
+    return calendars.of(scope.organisation_id, wall_us() if end_us is None else min(wall_us(), end_us - 1))
 
 
 async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
-    query = _day_query(scope, parameters)
+    calendar = await _calendar(gateway_of(request), scope, parameters)
+    query = _day_query(scope, parameters, calendar)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     teams = query.filters.team
     body = {
         "team_id": query.scope.team_id or (teams[0] if teams else None),
-        "date": iso(query.start_us)[:10],
+        "date": calendar.day(query.start_us).isoformat(),
         **_day_sums(page.totals or UsageSums()),
         "models": [{"model": row.group[0], **_day_sums(row.sums)} for row in page.rows],
     }
@@ -101,12 +127,14 @@ async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters)
 
 
 async def _range_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
-    query = _range_query(scope, parameters)
+    calendar = await _calendar(gateway_of(request), scope, parameters)
+    query = _range_query(scope, parameters, calendar)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     body = {
         "object": "usage.page",
         "start": iso(query.start_us),
         "end": iso(query.end_us),
+        "time_zone": calendar.time_zone,
         "group_by": query.group_by,
         "data": [_as_row(row, query) for row in page.rows],
         "totals": _figures(page.totals or UsageSums()),
@@ -116,27 +144,37 @@ async def _range_reply(request: Request, scope: ReadScope, parameters: Parameter
     return json_reply(body)
 
 
-def _day_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
-    day = parameters.day("date")
-    start_us = _today_us() if day is None else start_of(day)
+def _day_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -> UsageQuery:
+    day = parameters.day("date") or calendar.day(wall_us())
+    start_us, end_us = calendar.start(day), calendar.start(day + timedelta(days=1))
     return _query(
         scope=scope,
         start_us=start_us,
-        end_us=start_us + DAY_US,
+        end_us=end_us,
+        offsets=_offsets(calendar, start_us, end_us),
         group_by=("model",),
         filters=UsageFilters(team=_one_team(scope, parameters)),
         limit=MAX_LIMIT,
     )
 
 
-def _range_query(scope: ReadScope, parameters: Parameters) -> UsageQuery:
-    start_us, end_us = parameters.moment_us("start"), parameters.moment_us("end")
-    today_us = _today_us()
+def _offsets(calendar: Calendar, start_us: int, end_us: int) -> tuple[tuple[int, int], ...]:
+    """Return the offsets of a range in another zone than UTC; none for a range that is refused anyway."""
+    is_range = 0 <= start_us < end_us <= start_us + (MAX_DAYS + 1) * DAY_US
+    return () if calendar.time_zone == UTC_CALENDAR.time_zone or not is_range else calendar.offsets(start_us, end_us)
+
+
+def _range_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -> UsageQuery:
+    today = calendar.day(wall_us())
+    start_us, end_us = parameters.moment_us("start", calendar), parameters.moment_us("end", calendar)
+    start_us = calendar.start(today) if start_us is None else start_us
+    end_us = calendar.start(today + timedelta(days=1)) if end_us is None else end_us
     names = parameters.listed("group_by", _GROUPS)
     return _query(
         scope=scope,
-        start_us=today_us if start_us is None else start_us,
-        end_us=today_us + DAY_US if end_us is None else end_us,
+        start_us=start_us,
+        end_us=end_us,
+        offsets=_offsets(calendar, start_us, end_us),
         group_by=tuple(_GROUPS[name] for name in names),
         filters=_filters(scope, parameters),
         limit=parameters.whole("limit", _DEFAULT_LIMIT, least=1, most=MAX_LIMIT),
@@ -174,11 +212,13 @@ async def _export(gateway: Gateway, query: UsageQuery, kind: str) -> Response:
     query = msgspec.structs.replace(query, limit=_LEDGER_ROWS if query.in_ledger else _EXPORT_ROWS)
     first = await _first_page(gateway, query, with_totals=False)
     headers = {"vary": "accept"}
+    currency = second_currency(gateway.config().cost.shown_currency)
     if kind == CSV:
         name = f"usage-{iso(query.start_us)[:10]}-{iso(query.end_us)[:10]}.csv"
         headers["content-disposition"] = f'attachment; filename="{name}"'
-        lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query)  # noqa: E731
-        heading = csv_line([*_fields(query), *_FIGURES]).encode()
+        lines: Callable[[UsagePage], bytes] = lambda page: _csv_lines(page, query, currency)  # noqa: E731
+        shown = [] if currency is None else [f"cost{currency.column}"]
+        heading = csv_line([*_fields(query), *_FIGURES, *shown]).encode()
         media_type = "text/csv; charset=utf-8; header=present"
     else:
         lines, heading, media_type = (lambda page: _json_lines(page, query)), b"", NDJSON
@@ -203,12 +243,16 @@ async def _pages(
     raise UsageUnavailable(f"An export has at most {_EXPORT_ROWS * _MAX_EXPORT_PAGES} rows; ask for a shorter range.")
 
 
-def _csv_lines(page: UsagePage, query: UsageQuery) -> bytes:
-    return "".join(csv_line(_cells(row, query)) for row in page.rows).encode()
+def _csv_lines(page: UsagePage, query: UsageQuery, currency: SecondCurrency | None) -> bytes:
+    return "".join(csv_line(_cells(row, query, currency)) for row in page.rows).encode()
 
 
-def _cells(row: UsageRow, query: UsageQuery) -> list[Cell]:
-    return list(_as_row(row, query).values())
+def _cells(row: UsageRow, query: UsageQuery, currency: SecondCurrency | None) -> list[Cell]:
+    cells = list(_as_row(row, query).values())
+    if currency is None:
+        return cells
+    cost = row.sums.known_cost_nanousd
+    return [*cells, None if cost is None else currency.of(cost)]
 
 
 def _json_lines(page: UsagePage, query: UsageQuery) -> bytes:
@@ -272,8 +316,3 @@ def _day_sums(sums: UsageSums) -> dict[str, Any]:
 def _share(part: int, whole: int) -> Decimal | None:
     """Return the quotient to four decimals; None when `whole` is 0."""
     return (Decimal(part) / Decimal(whole)).quantize(Decimal("0.0001")) if whole else None
-
-
-def _today_us() -> int:
-    now_us = wall_us()
-    return now_us - now_us % DAY_US

@@ -74,6 +74,7 @@ class UsagePageOut(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["usage.page"]
     start: str
     end: str
+    time_zone: str
     group_by: list[str]
     data: list[UsageRowOut]  # type: ignore[valid-type]
     totals: UsageFigures  # type: ignore[valid-type]

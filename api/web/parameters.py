@@ -15,6 +15,7 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from cost.calendar import UTC_CALENDAR, Calendar
 from cost.times import HOUR_US, start_of
 from proxy.errors import BadRequest
 
@@ -164,12 +165,16 @@ class Parameters:
         except ValueError as error:
             raise BadRequest(f"`{name}` must be a day like 2026-04-05 (UTC).", param=name) from error
 
-    def moment_us(self, name: str) -> int | None:
-        """Return the beginning of a day, or an RFC 3339 moment on a full hour, in microseconds; None when it was not given."""
+    def moment_us(self, name: str, calendar: Calendar = UTC_CALENDAR) -> int | None:
+        """Return the beginning of a day in the calendar, or an RFC 3339 moment on a full hour, in microseconds; None when it was not
+        given.
+        """
         given = self.text(name)
         if given is None:
             return None
         try:
+            if _MOMENT.fullmatch(given) is None:
+                return calendar.start(_parsed_day(given))
             found = _parsed_us(given)
         except (ValueError, OverflowError) as error:
             told = "a day like 2026-04-05 or a moment like 2026-04-05T14:00:00Z"

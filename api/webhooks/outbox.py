@@ -23,8 +23,8 @@ MAX_BODY_BYTES: Final = 20_000
 """Upper bound of a body: Standard Webhooks asks for less than 20 kB."""
 MAX_WAITING: Final = 10_000
 KEEP_FINISHED: Final = 50_000
-_KEEP_FINISHED_US: Final = (3 * LONGEST_DAYS + 7) * DAY_US
-"""Retention of finished messages: three of the longest budget periods and a week, so that no warning of one repeats."""
+_KEEP_FINISHED_US: Final = (LONGEST_DAYS + 7) * DAY_US
+"""Retention of finished messages: the longest budget period and a week, so that no warning of one repeats."""
 _KEEP_WAITING_US: Final = 7 * DAY_US
 """Retention of waiting messages; longer than all attempts take, so older ones have a destination that is no longer
 configured.

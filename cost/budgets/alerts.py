@@ -9,7 +9,7 @@ import msgspec
 
 from cost.budgets.budget import THRESHOLDS_PERCENT, BudgetStatus
 from cost.prices import usd
-from cost.times import iso, moment
+from cost.times import DAY_US, iso, moment
 
 _log: Final = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
 
 
 Key = tuple[str, int, int]
-"""Identifies a warning: budget id, start of the period in microseconds since 1970, threshold in percent."""
+"""Identifies a warning: budget id, start of the period in microseconds since 1970 (of what never renews, its limit), threshold in percent."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +33,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def message_id(self) -> str:
         """Id that every process derives alike (`budget/ID/DAY/PERCENT`), so that the outbox keeps one message."""
-        budget_id, start_us, percent = self.key
-        return f"budget/{budget_id}/{moment(start_us):%Y-%m-%d}/{percent}"
+        budget_id, since, percent = self.key
+        named = f"{moment(since):%Y-%m-%d}" if since % DAY_US == 0 else f"{since}"
+        return f"budget/{budget_id}/{named}/{percent}"
 
 
 def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: Collection[Key]) -> Iterator[Alert]:
@@ -67,7 +68,7 @@ class Alerts:
             await self._put(warning.message_id, warning.destination, TYPE, warning.body)
             self._put_keys.add(warning.key)
         # Periods that are over never come back.
-        periods = {(each.budget.budget_id, each.start_us) for each in standings}
+        periods = {_key(each, 0)[:2] for each in standings}
         self._put_keys = {key for key in self._put_keys if key[:2] in periods}
 
     def _warn_of_unknown(self, names: set[str]) -> None:
@@ -77,7 +78,9 @@ class Alerts:
 
 
 def _key(standing: BudgetStatus, percent: int) -> Key:
-    return standing.budget.budget_id, standing.start_us, percent
+    # What never renews warns anew at another limit, such as after a top-up.
+    since = standing.budget.limit_nanousd | 1 if standing.renews_us is None else standing.start_us
+    return standing.budget.budget_id, since, percent
 
 
 def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
@@ -90,9 +93,9 @@ def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
         "scope_id": budget.shown_id,
         "period": budget.period,
         "period_start": iso(standing.start_us),
-        "resets_at": iso(standing.resets_us),
+        "resets_at": None if standing.renews_us is None else iso(standing.renews_us),
         "kind": budget.kind,
-        "limit_usd": dollars(budget.limit_nanousd),
+        "limit_usd": dollars(standing.limit_nanousd),
         "spent_usd": dollars(standing.spent_nanousd),
         "share": None if standing.share is None else f"{standing.share:f}",
         "threshold": f"{Decimal(percent) / 100:.2f}",

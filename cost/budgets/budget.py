@@ -7,11 +7,15 @@ from typing import Final, Literal
 import msgspec
 
 from cost.budgets.budget_errors import BadBudget, UnknownBudget
-from cost.budgets.periods import Period, end_us, start_us
+from cost.budgets.periods import PERIODS, Period, end_us, start_us
+from cost.calendar import UTC_CALENDAR, Calendar
 from cost.ledger.entries import TAG, TAG_RULE
 from cost.prices import NANO_PER_USD, nanousd
+from settings.key_ids import first_id
 
 Scope = Literal["organisation", "team", "key", "tag"]
+RAISE_FIELDS: Final = frozenset({"raised_nanousd", "raised_until_us"})
+"""Fields that setting a budget leaves as they are: a raise is set for itself."""
 Kind = Literal["hard", "soft"]
 OnExhausted = Literal["refuse", "downgrade"]
 State = Literal["open", "warning", "spent"]
@@ -44,11 +48,23 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     limit_nanousd: int
     on_exhausted: OnExhausted = "refuse"
     webhook: str = ""
+    raised_nanousd: int = 0
+    """Limit that holds instead before `raised_until_us`."""
+    raised_until_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scope == "key":
+            # A rotated key goes on with the budget of the first.
+            msgspec.structs.force_setattr(self, "scope_id", first_id(self.scope_id))
 
     @property
     def hard(self) -> bool:
         """True for a hard budget: it refuses attempts that it has no room for."""
         return self.kind == "hard"
+
+    def limit_at(self, at_us: int) -> int:
+        """Return the limit in force at a moment: a raise ends by itself."""
+        return self.raised_nanousd if at_us < self.raised_until_us else self.limit_nanousd
 
     @property
     def shown_id(self) -> str:
@@ -67,30 +83,42 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Granted to processes: held by running requests, kept for the next ones, or settled and not yet in the database.
     """
 
+    calendar: Calendar = UTC_CALENDAR
+
+    @property
+    def limit_nanousd(self) -> int:
+        """The limit in force."""
+        return self.budget.limit_at(self.at_us)
+
     @property
     def start_us(self) -> int:
         """First microsecond of the current period."""
-        return start_us(self.budget.period, self.at_us)
+        return start_us(self.budget.period, self.at_us, self.calendar)
 
     @property
     def resets_us(self) -> int:
-        """First microsecond of the next period."""
-        return end_us(self.budget.period, self.at_us)
+        """First microsecond of the next period; `NEVER_US` where none follows."""
+        return end_us(self.budget.period, self.at_us, self.calendar)
+
+    @property
+    def renews_us(self) -> int | None:
+        """The same; None where no period follows."""
+        return self.resets_us if PERIODS[self.budget.period].renews else None
 
     @property
     def share(self) -> Decimal | None:
         """Spent / limit from 0 up, to four places, rounded down; None for a limit of 0."""
-        limit = self.budget.limit_nanousd
+        limit = self.limit_nanousd
         return (Decimal(self.spent_nanousd) / limit).quantize(_SHARE, "ROUND_DOWN") if limit else None
 
     def reached(self, percent: int) -> bool:
         """Return True if something was spent and it is at least `percent` of the limit."""
-        return self.spent_nanousd > 0 and self.spent_nanousd * _PERCENT >= self.budget.limit_nanousd * percent
+        return self.spent_nanousd > 0 and self.spent_nanousd * _PERCENT >= self.limit_nanousd * percent
 
     @property
     def state(self) -> State:
         """`spent` from 100 % of the limit on, `warning` from 80 % on, else `open`."""
-        if self.spent_nanousd >= self.budget.limit_nanousd:
+        if self.spent_nanousd >= self.limit_nanousd:
             return "spent"
         return "warning" if self.reached(_WARNING_PERCENT) else "open"
 
@@ -130,9 +158,14 @@ def checked(budget: Budget) -> Budget:
         raise BadBudget(f"a budget's tag is one that requests can have: {TAG_RULE}")
     if budget.webhook and not _WEBHOOK.match(budget.webhook):
         raise BadBudget("a webhook's name has 1 to 64 of a-z, 0-9, _ and -, as in the configuration")
-    if not 0 <= budget.limit_nanousd <= MAX_LIMIT_NANOUSD:
-        raise BadBudget(_LIMIT)
+    check_limit(budget.limit_nanousd)
     return budget
+
+
+def check_limit(limit_nanousd: int) -> None:
+    """Raise BadBudget for a limit that none can be."""
+    if not 0 <= limit_nanousd <= MAX_LIMIT_NANOUSD:
+        raise BadBudget(_LIMIT)
 
 
 def _is_tag(budget: Budget) -> bool:

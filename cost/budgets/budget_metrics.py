@@ -43,5 +43,5 @@ class BudgetMetrics:
             self._spent.remove(gone)
         self._shown = set(shown)
         for budget_id, each in shown.items():
-            self._limit.labels(budget_id).set(each.budget.limit_nanousd / NANO_PER_USD)
+            self._limit.labels(budget_id).set(each.limit_nanousd / NANO_PER_USD)
             self._spent.labels(budget_id).set(each.spent_nanousd / NANO_PER_USD)

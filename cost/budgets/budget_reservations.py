@@ -20,9 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from cost.budgets.budget import Budget, BudgetStatus, Scope, tag_id
 from cost.budgets.grants import Grant, GrantNeed, GrantRequest, Grants
 from cost.budgets.periods import PERIODS, end_us
+from cost.calendar import UTC_CALENDAR, Calendar
 from cost.errors import BudgetExceeded, BudgetsUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import AttemptKey, Entry
 from cost.times import moment, wall_us
+from settings.key_ids import first_id
 
 _log: Final = logging.getLogger(__name__)
 
@@ -62,9 +64,13 @@ class _LocalBudget:
         "asking",
         "booked",
         "budget",
+        "calendar",
         "granted",
         "held",
         "lacking",
+        "left",
+        "over",
+        "raise_ends_us",
         "removed",
         "scarce",
         "spent",
@@ -79,6 +85,9 @@ class _LocalBudget:
         self.spent = 0
         """Known to be booked in the period that ends at `until_us`."""
         self.until_us = 0
+        self.calendar = UTC_CALENDAR
+        self.raise_ends_us = 0
+        """End of the raise that the grant was given under; 0 for none."""
         self.granted = 0
         self.held = 0
         self.unbooked = 0
@@ -93,6 +102,10 @@ class _LocalBudget:
         self.scarce = False
         self.lacking = False
         """True if the last change refused at least one hold for want of this budget."""
+        self.over = 0
+        """Part of the grant that the limit has no room for: what ends of it is not free again."""
+        self.left = 0
+        """What one more hold could have been of then."""
         self.removed = False
 
     @property
@@ -103,32 +116,44 @@ class _LocalBudget:
     @property
     def free(self) -> int:
         """Part of the grant that a new hold can take at once."""
-        return self.granted - self.held - self.unbooked
+        return self.granted - self.held - self.unbooked - self.over
 
     def fits(self, amount_nanousd: int) -> bool:
         return self.removed or amount_nanousd <= self.free
 
-    def learn(self, budget: Budget, spent_nanousd: int, at_us: int) -> None:
+    def learn(self, budget: Budget, spent_nanousd: int, at_us: int, calendar: Calendar) -> None:
+        if budget.limit_at(at_us) < self.budget.limit_at(at_us):
+            self.over = self.granted
         self.budget = budget
         self.spent = spent_nanousd
-        self.until_us = end_us(budget.period, at_us)
+        self.calendar = calendar
+        self.until_us = end_us(budget.period, at_us, calendar)
+
+    def lapse(self, now_us: int) -> None:
+        """Take nothing more of what was granted under a raise that has ended: the old limit may have no room for it."""
+        if self.raise_ends_us and now_us >= self.raise_ends_us:
+            self.raise_ends_us = 0
+            self.over = self.granted
 
     def is_spent(self, now_us: int, amount_nanousd: int = 0) -> bool:
         """Return True if booked spending alone leaves no room for this amount, or for anything; False if unsure."""
-        left = self.budget.limit_nanousd - self.spent
+        left = self.budget.limit_at(now_us) - self.spent
         return now_us < self.until_us and (left <= 0 or amount_nanousd > left)
 
     def exceeded(self, now_us: int) -> BudgetExceeded:
-        resets_us = end_us(self.budget.period, now_us)
+        row, resets_us = PERIODS[self.budget.period], end_us(self.budget.period, now_us, self.calendar)
+        limit = self.budget.limit_at(now_us)
+        left = self.left if self.lacking else limit - self.spent - self.floor
         return BudgetExceeded(
             scope=self.budget.scope,
             scope_id=self.budget.shown_id,
-            period_adjective=PERIODS[self.budget.period].adjective,
-            limit_nanousd=self.budget.limit_nanousd,
-            resets_at=moment(resets_us),
+            period_adjective=row.adjective,
+            limit_nanousd=limit,
+            resets_at=moment(resets_us) if row.renews else None,
             downgrade=self.budget.on_exhausted == "downgrade",
             spent=self.is_spent(now_us),
-            retry_after_s=(resets_us - now_us) / 1_000_000,
+            retry_after_s=(resets_us - now_us) / 1_000_000 if row.renews else 0.0,
+            left_nanousd=max(0, left),
         )
 
 
@@ -225,6 +250,9 @@ class BudgetReservations:
             raise UnpricedUnderBudget(
                 f"`{entry.target_id}` has no price, so it cannot be called under a hard budget of {_scope_label(budgets[0])}."
             )
+        now_us = self.now_us()
+        for local in budgets:
+            local.lapse(now_us)
         self._refuse_spent(budgets, amount)
         hold, key = _Hold(budgets, max(0, amount)), (entry.request_id, entry.attempt)
         if all(local.fits(hold.amount_nanousd) and not local.asking for local in budgets):
@@ -371,7 +399,7 @@ class BudgetReservations:
             budget = each.budget
             local = before.pop(budget.budget_id) if budget.budget_id in before else _LocalBudget(budget)
             self._budgets[budget.budget_id] = local
-            local.learn(budget, each.spent_nanousd, at_us)
+            local.learn(budget, each.spent_nanousd, at_us, each.calendar)
             local.removed = False
             index.setdefault((budget.scope, budget.scope_id), []).append(local)
         for gone, local in before.items():
@@ -385,7 +413,7 @@ class BudgetReservations:
         index = self._index
         found = index.get(("organisation", organisation_id), ())
         found += index.get(("team", team_id), ())
-        found += index.get(("key", key_id), ())
+        found += index.get(("key", first_id(key_id)), ())
         return found + index.get(("tag", tag_id(organisation_id, tag)), ()) if tag else found
 
     def _refuse_spent(self, budgets: Sequence[_LocalBudget], amount_nanousd: int) -> None:
@@ -398,7 +426,9 @@ class BudgetReservations:
         # A budget whose `on_exhausted` is `refuse` takes precedence over one that would downgrade.
         local = next((local for local in lacking if local.budget.on_exhausted == "refuse"), lacking[0])
         self._refused(local.budget.scope)
-        return local.exceeded(self.now_us())
+        told = local.exceeded(now_us := self.now_us())
+        told.left_nanousd = min(each.exceeded(now_us).left_nanousd for each in lacking)
+        return told
 
     # Taking and dropping holds.
 
@@ -541,8 +571,11 @@ class BudgetReservations:
         # What was booked since the request may be missing from `spent` in the answer: take it off here.
         local.granted = grant.granted_nanousd - booked_nanousd
         local.stored = grant.granted_nanousd
-        local.scarce, local.lacking = grant.scarce, grant.lacking
-        local.learn(grant.room.budget, grant.room.spent_nanousd, at_us)
+        local.scarce, local.lacking, local.left = grant.scarce, grant.lacking, grant.left_nanousd
+        budget = grant.room.budget
+        local.raise_ends_us = budget.raised_until_us if at_us < budget.raised_until_us else 0
+        local.learn(budget, grant.room.spent_nanousd, at_us, grant.room.calendar)
+        local.over = grant.over_nanousd
 
     @staticmethod
     def _fail_waiters(waiters: Sequence[_Waiter], error: Exception) -> None:

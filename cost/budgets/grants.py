@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     ScalarSelect,
+    Select,
     and_,
     bindparam,
     case,
@@ -28,9 +29,11 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.budgets.budget import Budget, BudgetStatus
-from cost.budgets.periods import PERIODS, end_us, start_us
+from cost.budgets.periods import NEVER_US, PERIODS, bounds_us, parts_of
+from cost.calendar import UTC_CALENDAR, Calendar
+from cost.calendars import read_calendars
 from cost.ledger.entries import TERMINAL
-from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay
+from cost.tables import Boot, BudgetGrant, BudgetRow, LedgerEntry, SpendDay, SpendQuarter
 
 MAX_BUDGETS: Final = 10_000
 """Most budgets in the database: every process reads all of them every few seconds."""
@@ -61,6 +64,13 @@ class BudgetRoom(msgspec.Struct, frozen=True, kw_only=True):
     others_nanousd: int
     """Granted to other processes."""
     mine_nanousd: int = 0
+    at_us: int = 0
+    calendar: Calendar = UTC_CALENDAR
+
+    @property
+    def limit_nanousd(self) -> int:
+        """The limit in force."""
+        return self.budget.limit_at(self.at_us)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +82,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """True if at least one waiting hold was refused because this budget had too little."""
     scarce: bool
     """True if less was granted than the process would have been given of an ample budget."""
+    left_nanousd: int = 0
+    """What one more hold could have been of."""
+    over_nanousd: int = 0
+    """What cannot be given back and the limit, lowered since, has no room for."""
 
 
 class Grants(Protocol):
@@ -121,7 +135,11 @@ def share_out(
 
 
 def _room_left(room: BudgetRoom, ask: GrantNeed) -> int:
-    return max(0, room.budget.limit_nanousd - room.spent_nanousd - room.others_nanousd - ask.floor_nanousd)
+    return max(0, _room_or_debt(room, ask))
+
+
+def _room_or_debt(room: BudgetRoom, ask: GrantNeed) -> int:
+    return room.limit_nanousd - room.spent_nanousd - room.others_nanousd - ask.floor_nanousd
 
 
 def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: bool) -> Grant:
@@ -134,6 +152,8 @@ def _grant(room: BudgetRoom, ask: GrantNeed, taken_nanousd: int, *, lacking: boo
         granted_nanousd=ask.floor_nanousd + taken_nanousd + ahead,
         lacking=lacking,
         scarce=lacking or ahead < liked,
+        left_nanousd=max(0, after),
+        over_nanousd=max(0, -_room_or_debt(room, ask)),
     )
 
 
@@ -201,10 +221,29 @@ class GrantStore:
 async def standings(connection: AsyncConnection, at_us: int, *where: ColumnElement[bool]) -> list[BudgetStatus]:
     """Return the status of the budgets that match `where`, by scope, scope id and id; at most `MAX_BUDGETS`."""
     query = _STANDINGS.where(*where) if where else _STANDINGS
-    rows = (await connection.execute(query, _bounds(at_us))).all()
+    found = [
+        BudgetStatus(
+            budget=budget_of(row),
+            at_us=at_us,
+            spent_nanousd=int(row[-2]),
+            held_nanousd=int(row[-1]),
+            calendar=calendar,
+        )
+        for calendar, row in await _by_calendar(connection, query, at_us)
+    ]
+    return sorted(found, key=lambda each: (each.budget.scope, each.budget.scope_id, each.budget.budget_id))[
+        :MAX_BUDGETS
+    ]
+
+
+async def _by_calendar(connection: AsyncConnection, query: Select[Any], at_us: int) -> list[tuple[Calendar, Any]]:
+    """Return the rows of a query of budgets and their sums, each with its organisation's calendar, which bounds its period."""
+    others, owner = (await read_calendars(connection)).at(at_us), col(BudgetRow.organisation_id)
+    own = [each for organisations in others.values() for each in organisations]
+    parts = [(UTC_CALENDAR, query.where(owner.not_in(own)) if own else query)]
+    parts += [(calendar, query.where(owner.in_(organisations))) for calendar, organisations in others.items()]
     return [
-        BudgetStatus(budget=budget_of(row), at_us=at_us, spent_nanousd=int(row[-2]), held_nanousd=int(row[-1]))
-        for row in rows
+        (calendar, row) for calendar, part in parts for row in await connection.execute(part, _bounds(at_us, calendar))
     ]
 
 
@@ -231,8 +270,10 @@ async def _read_rooms(
             spent_nanousd=max(int(row[-4]), int(row[-3])),
             others_nanousd=int(row[-2]),
             mine_nanousd=int(row[-1]),
+            at_us=at_us,
+            calendar=calendar,
         )
-        for row in await connection.execute(query, _bounds(at_us))
+        for calendar, row in await _by_calendar(connection, query, at_us)
     }
 
 
@@ -254,26 +295,36 @@ async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mappin
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
 
 
-def _bounds(at_us: int) -> dict[str, int]:
-    """Return the parameters of `_spent_subquery`: where the periods at a moment begin and end."""
-    bounds = {f"{period}_start": start_us(period, at_us) for period in PERIODS}
-    return bounds | {f"{period}_end": end_us(period, at_us) for period in PERIODS}
+def _bounds(at_us: int, calendar: Calendar) -> dict[str, int]:
+    """Return the parameters of `_spent_subquery`: where the periods at a moment, and what comes after them, begin and end."""
+    bounds: dict[str, int] = {}
+    for period in PERIODS:
+        start, end = bounds_us(period, at_us, calendar)
+        for when, parts in (("now", parts_of(start, end)), ("later", parts_of(end, NEVER_US))):
+            bounds |= {f"{period}_{when}_{name}": value for name, value in parts._asdict().items()}
+    return bounds
 
 
-def _bound(name: str) -> ColumnElement[int]:
+def _bound(when: str, name: str) -> ColumnElement[int]:
     # No `else_`: a period that the table does not name must not be taken for another one. Reading such a budget raises KeyError.
-    branches = {period: bindparam(f"{period}_{name}", type_=BigInteger) for period in PERIODS}
+    branches = {period: bindparam(f"{period}_{when}_{name}", type_=BigInteger) for period in PERIODS}
     return case(branches, value=col(BudgetRow.period))
 
 
-def _spent_subquery(*, later: bool = False) -> ScalarSelect[int]:
-    """Build the subquery of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
-    start, end = _bound("start"), _bound("end")
-    day = col(SpendDay.day_us)
-    when = day >= end if later else and_(day >= start, day < end)
+def _spent_subquery(*, later: bool = False) -> ColumnElement[int]:
+    """Build the sum of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
+    when = "later" if later else "now"
+    sums = [_sum(SpendDay, col(SpendDay.day_us), when, "days")]
+    sums += [_sum(SpendQuarter, col(SpendQuarter.start_us), when, part) for part in ("head", "tail")]
+    return sums[0] + sums[1] + sums[2] - (0 if later else col(BudgetRow.opening_nanousd))
+
+
+def _sum(table: type[SpendDay | SpendQuarter], start: Any, when: str, part: str) -> ScalarSelect[int]:
+    of_budget = and_(col(table.scope) == col(BudgetRow.scope), col(table.scope_id) == col(BudgetRow.scope_id))
+    within = and_(start >= _bound(when, f"{part}_from"), start < _bound(when, f"{part}_to"))
     return (
-        select(func.coalesce(func.sum(col(SpendDay.spent_nanousd)), 0))
-        .where(col(SpendDay.scope) == col(BudgetRow.scope), col(SpendDay.scope_id) == col(BudgetRow.scope_id), when)
+        select(func.coalesce(func.sum(col(table.spent_nanousd)), 0))
+        .where(of_budget, within)
         .correlate(BudgetRow)
         .scalar_subquery()
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from cost.budgets.budget import Budget, BudgetStatus
 from cost.budgets.grants import BudgetRoom, Grant, GrantNeed, GrantRequest, share_out
 from cost.budgets.periods import end_us, start_us
-from cost.times import DAY_US
+from cost.times import QUARTER_US
 
 
 class MemoryGrants:
@@ -19,18 +19,18 @@ class MemoryGrants:
         self.calls = 0
 
     def book(self, scope: str, scope_id: str, at_us: int, cost_nanousd: int) -> None:
-        """Add to the spending of the UTC day that `at_us` lies in."""
-        key = (scope, scope_id, at_us - at_us % DAY_US)
+        """Add to the spending of the quarter of an hour that `at_us` lies in."""
+        key = (scope, scope_id, at_us - at_us % QUARTER_US)
         self.spend[key] = self.spend.get(key, 0) + cost_nanousd
 
     def spent(self, budget: Budget, from_us: int, to_us: int | None = None) -> int:
-        """Return the spending of a budget's scope on the days from `from_us` up to `to_us`."""
+        """Return the spending of a budget's scope from `from_us` up to `to_us`."""
         return sum(
             amount
-            for (scope, scope_id, day_us), amount in self.spend.items()
+            for (scope, scope_id, quarter_us), amount in self.spend.items()
             if (scope, scope_id) == (budget.scope, budget.scope_id)
-            and from_us <= day_us
-            and (to_us is None or day_us < to_us)
+            and from_us <= quarter_us
+            and (to_us is None or quarter_us < to_us)
         )
 
     async def renew_grants(
@@ -83,6 +83,7 @@ class MemoryGrants:
             spent_nanousd=max(self.spent(budget, start, end), self.spent(budget, end)),
             others_nanousd=self._granted(budget, boot_id),
             mine_nanousd=self.grants.get((budget.budget_id, boot_id), 0),
+            at_us=at_us,
         )
 
     def _granted(self, budget: Budget, except_boot_id: str | None) -> int:

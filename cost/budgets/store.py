@@ -10,11 +10,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
-from cost.budgets.budget import Budget, BudgetStatus, Scope, check_id, checked, tag_id
-from cost.budgets.budget_errors import BudgetConflict, UnknownBudget
+from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, Scope, check_id, check_limit, checked, tag_id
+from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.grants import MAX_BUDGETS, budget_of, standings
-from cost.tables import BudgetGrant, BudgetRow, rollup_day
+from cost.budgets.periods import PERIODS
+from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
+from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, SpendDay, rollup_day
 from cost.times import wall_us
+from settings.key_ids import first_id
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
 _COLUMNS: Final = tuple(col(getattr(BudgetRow, name)) for name in Budget.__struct_fields__)
@@ -49,14 +52,24 @@ class BudgetStore:
             if found is not None:
                 self._refuse_fixed_changes(found, budget)
                 where = col(BudgetRow.budget_id) == budget.budget_id
-                await connection.execute(update(BudgetRow).where(where).values(**values, updated_us=self._now_us()))
+                kept = {name: value for name, value in values.items() if name not in RAISE_FIELDS}
+                if budget.period == "prepaid":
+                    await _check_paid(connection, found, budget.limit_nanousd)
+                    del kept["limit_nanousd"]
+                await connection.execute(update(BudgetRow).where(where).values(**kept, updated_us=self._now_us()))
                 return False
             await _check_room(connection, budget.organisation_id)
             now_us = self._now_us()
+            values["opening_nanousd"] = await _ever_spent(connection, budget) if budget.period == "prepaid" else 0
             try:
                 await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
             except IntegrityError as error:
                 raise BudgetConflict(_conflict_message(budget)) from error
+            if budget.period == "prepaid" and budget.limit_nanousd:
+                first = Topup(FIRST_TOPUP, budget.limit_nanousd, at_us=now_us)
+                await connection.execute(delete(BudgetTopup).where(col(BudgetTopup.budget_id) == budget.budget_id))
+                row = {"budget_id": budget.budget_id, **msgspec.structs.asdict(first)}
+                await connection.execute(insert(BudgetTopup).values(row))
         return True
 
     async def set(self, budget: Budget) -> Budget:
@@ -70,6 +83,69 @@ class BudgetStore:
         kept = budget if found is None else msgspec.structs.replace(budget, budget_id=found.budget_id)
         await self.put(kept)
         return kept
+
+    async def raise_limit(self, budget_id: str, limit_nanousd: int, until_us: int) -> Budget:
+        """Put another limit in force until a moment, after which the budget's own holds again; 0 ends a raise. Returns the budget.
+
+        Raises UnknownBudget, and BadBudget for a moment that has passed.
+        """
+        if until_us and until_us <= self._now_us():
+            raise BadBudget("a raise ends in the future")
+        check_limit(limit_nanousd)
+        values = {"raised_nanousd": limit_nanousd if until_us else 0, "raised_until_us": until_us}
+        return await self._change(budget_id, values)
+
+    async def top_up(self, budget_id: str, topup: Topup) -> tuple[Budget, bool]:
+        """Pay into a prepaid budget, or take back with a negative amount; once for each top-up's id. Returns the budget and whether it
+        was new.
+
+        Raises UnknownBudget, and BadBudget for another kind of budget and for what would leave less than nothing paid in.
+        """
+        check_id(budget_id)
+        check_topup(topup)
+        async with self._engine.begin() as connection:
+            await lock_budget(connection, budget_id)
+            found = await _read_budget(connection, col(BudgetRow.budget_id) == budget_id)
+            if found is None:
+                raise UnknownBudget(f"there is no budget {budget_id!r}")
+            if found.period != "prepaid":
+                raise BadBudget(
+                    f"{budget_id!r} is a {PERIODS[found.period].adjective} budget; only a prepaid one is topped up"
+                )
+            known = (col(BudgetTopup.budget_id) == budget_id, col(BudgetTopup.topup_id) == topup.topup_id)
+            before = await connection.scalar(select(col(BudgetTopup.amount_nanousd)).where(*known))
+            if before is not None:
+                if int(before) != topup.amount_nanousd:
+                    raise BudgetConflict(f"the top-up {topup.topup_id!r} was made already, of another amount")
+                return found, False
+            paid = found.limit_nanousd + topup.amount_nanousd
+            if paid < 0:
+                raise BadBudget("more would be taken back than was paid in")
+            check_limit(paid)
+            now_us = self._now_us()
+            row = {"budget_id": budget_id, **msgspec.structs.asdict(topup), "at_us": now_us}
+            await connection.execute(insert(BudgetTopup).values(row))
+            changed = update(BudgetRow).where(col(BudgetRow.budget_id) == budget_id)
+            await connection.execute(changed.values(limit_nanousd=paid, updated_us=now_us))
+        return msgspec.structs.replace(found, limit_nanousd=paid), True
+
+    async def topups(self, budget_id: str) -> list[Topup]:
+        """Return what was paid into a budget, oldest first."""
+        columns = (*(col(getattr(BudgetTopup, name)) for name in Topup.__struct_fields__),)
+        query = select(*columns).where(col(BudgetTopup.budget_id) == budget_id)
+        query = query.order_by(col(BudgetTopup.at_us), col(BudgetTopup.topup_id)).limit(MAX_TOPUPS)
+        async with self._engine.connect() as connection:
+            return [Topup(*row) for row in await connection.execute(query)]
+
+    async def _change(self, budget_id: str, values: dict[str, int]) -> Budget:
+        check_id(budget_id)
+        async with self._engine.begin() as connection:
+            where = col(BudgetRow.budget_id) == budget_id
+            await connection.execute(update(BudgetRow).where(where).values(**values, updated_us=self._now_us()))
+            found = await _read_budget(connection, where)
+        if found is None:
+            raise UnknownBudget(f"there is no budget {budget_id!r}")
+        return found
 
     async def remove(self, budget_id: str, organisation_id: str | None = None) -> Budget:
         """Delete a budget and its grants, and return it. None is any organisation. Raises UnknownBudget."""
@@ -121,7 +197,7 @@ class BudgetStore:
             used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
             mine = or_(
                 _in_scope("team", [team_id]),
-                _in_scope("key", key_ids),
+                _in_scope("key", sorted(set(map(first_id, key_ids)))),
                 _in_scope("tag", [tag_id(organisation_id, tag) for tag in used]),
             )
             return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
@@ -143,6 +219,31 @@ class BudgetStore:
                 f"{budget.budget_id!r} is a {found.kind} budget of {found.scope} {found.scope_id!r} for each "
                 f"{found.period}; only its limit, on_exhausted and webhook can change. Use another id for another budget"
             )
+
+
+async def lock_budget(connection: AsyncConnection, budget_id: str) -> None:
+    """Wait for whoever changes this budget, before it is read."""
+    if connection.dialect.name == "sqlite":
+        # Another writer is kept out from the first write on.
+        where = col(BudgetRow.budget_id) == budget_id
+        await connection.execute(update(BudgetRow).where(where).values(updated_us=col(BudgetRow.updated_us)))
+        return
+    locked = select(col(BudgetRow.budget_id)).where(col(BudgetRow.budget_id) == budget_id).with_for_update()
+    await connection.execute(locked)
+
+
+async def _check_paid(connection: AsyncConnection, found: Budget, limit_nanousd: int) -> None:
+    """Raise BadBudget for another amount of a prepaid budget than is paid in, or was at first, as whoever sets it again says."""
+    of_first = (col(BudgetTopup.budget_id) == found.budget_id, col(BudgetTopup.topup_id) == FIRST_TOPUP)
+    first = await connection.scalar(select(col(BudgetTopup.amount_nanousd)).where(*of_first))
+    if limit_nanousd not in {found.limit_nanousd, first or 0}:
+        raise BadBudget("a prepaid budget's amount is what was paid in: top it up instead")
+
+
+async def _ever_spent(connection: AsyncConnection, budget: Budget) -> int:
+    spent = select(func.coalesce(func.sum(col(SpendDay.spent_nanousd)), 0))
+    of_budget = (col(SpendDay.scope) == budget.scope, col(SpendDay.scope_id) == budget.scope_id)
+    return int(await connection.scalar(spent.where(*of_budget)) or 0)
 
 
 async def _check_room(connection: AsyncConnection, organisation_id: str) -> None:

@@ -18,8 +18,9 @@ from sqlmodel import col
 from cost.dimensions import BUDGETED
 from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, SpendDay, SpendQuarter, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US, QUARTER_US
+from settings.key_ids import FIRST_CHARS, SEPARATOR, first_id
 
 LOST_HOST: Final = "lost_host"
 """Flag of an expiry whose host was lost, and of the adjustment that reverses it when the host is found again."""
@@ -33,6 +34,7 @@ ROLLUP_KEY: Final = (
 )
 """Dimensions in the order of the primary key."""
 SPEND_KEY: Final = ("scope", "scope_id", "day_us")
+QUARTER_KEY: Final = ("scope", "scope_id", "start_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
 _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
@@ -41,14 +43,16 @@ RollupKey = tuple[Any, ...]
 Sums = Sequence[int]
 
 spend_day: Final[Table] = SpendDay.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+spend_quarter: Final[Table] = SpendQuarter.__table__  # type: ignore[attr-defined]
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """Amounts that a batch of entries adds to each of the three tables, by key."""
+    """Amounts that a batch of entries adds to each of the four tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
     spend: dict[tuple[str, str, int], int]
+    quarters: dict[tuple[str, str, int], int]
 
 
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
@@ -69,12 +73,13 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     alike: dict[tuple[int, tuple[Any, ...]], list[Entry]] = {}
     for entry in entries:
         if entry.entry != "reserve":
-            alike.setdefault((entry.at_us // HOUR_US, _kind(entry)), []).append(entry)
-    hours: dict[RollupKey, Sums] = {}
-    for (hour, kind), group in alike.items():
-        add(hours, (kind[0], hour * HOUR_US, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
+            alike.setdefault((entry.at_us // QUARTER_US, _kind(entry)), []).append(entry)
+    quarters: dict[RollupKey, Sums] = {}
+    for (quarter, kind), group in alike.items():
+        add(quarters, (kind[0], quarter * QUARTER_US, *kind[1 : len(_DIMENSIONS)]), _sums_of(group))
+    hours = _summed(quarters, HOUR_US)
     days = days_of(hours)
-    return RollupDeltas(hours, days, spend_of(days))
+    return RollupDeltas(hours, days, spend_of(days), spend_of(quarters))
 
 
 def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
@@ -85,22 +90,27 @@ def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
 
 def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
     """Return hourly sums added up to UTC days."""
-    days: dict[RollupKey, Sums] = {}
-    for key, sums in hours.items():
+    return _summed(hours, DAY_US)
+
+
+def _summed(parts: Mapping[RollupKey, Sums], length_us: int) -> dict[RollupKey, Sums]:
+    """Return sums added up to longer times."""
+    found: dict[RollupKey, Sums] = {}
+    for key, sums in parts.items():
         start_us = key[_START]
-        add(days, (key[0], start_us - start_us % DAY_US, *key[2:]), sums)
-    return days
+        add(found, (key[0], start_us - start_us % length_us, *key[2:]), sums)
+    return found
 
 
 def spend_of(days: Mapping[RollupKey, Sums]) -> dict[tuple[str, str, int], int]:
-    """Return the daily spend per (scope, scope id, day) of what may have a budget; an empty value gets no row."""
+    """Return the spend per (scope, scope id, start) of what may have a budget; an empty value gets no row."""
     spend: dict[tuple[str, str, int], int] = {}
     for key, sums in days.items():
         found = dict(zip(ROLLUP_KEY, key, strict=True))
         if found["origin"] not in SPENT_ORIGINS:
             continue
         for each in BUDGETED:
-            value = found[each.column]
+            value = first_id(found[each.column]) if each.rotates else found[each.column]
             if value:
                 scope_id = f"{found['organisation_id']}/{value}" if each.callers_own else value
                 place = (each.name, scope_id, found["start_us"])
@@ -191,6 +201,11 @@ def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:
     return tuple(start if name == "start_us" else getattr(LedgerEntry, name) for name in ROLLUP_KEY)
 
 
+def first_ids(key_id: ColumnElement[str]) -> ColumnElement[str]:
+    """Return `settings.key_ids.first_id` as SQL."""
+    return case((key_id.contains(SEPARATOR, autoescape=True), func.substr(key_id, 1, FIRST_CHARS)), else_=key_id)
+
+
 def ledger_groups() -> list[ColumnElement[Any]]:
     """Return the GROUP BY columns within one hour or day of the ledger."""
     return [getattr(LedgerEntry, name) for name in ROLLUP_KEY if name != "start_us"]
@@ -207,12 +222,13 @@ _TABLES: Final = (
     (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
     (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
     (spend_day, SPEND_KEY, ("spent_nanousd",)),
+    (spend_quarter, QUARTER_KEY, ("spent_nanousd",)),
 )
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
-    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend)
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.quarters)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
 

@@ -16,6 +16,7 @@ from sqlmodel import col
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
+    QUARTER_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
     Sums,
@@ -27,6 +28,7 @@ from cost.ledger.rollups import (
     ledger_sums,
     spend_day,
     spend_of,
+    spend_quarter,
 )
 from cost.meters import METER_COLUMNS
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
@@ -128,7 +130,13 @@ async def _snapshot(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> int | None:
     """Return the start of the next day that has anything in the ledger or a roll-up; None if there is none."""
-    times = (col(LedgerEntry.at_us), rollup_hour.c.start_us, rollup_day.c.start_us, spend_day.c.day_us)
+    times = (
+        col(LedgerEntry.at_us),
+        rollup_hour.c.start_us,
+        rollup_day.c.start_us,
+        spend_day.c.day_us,
+        spend_quarter.c.start_us,
+    )
     queries = (select(func.min(time)).where(time >= start_us, time < end_us) for time in times)
     found = [await connection.scalar(query) for query in queries]
     first = min((at_us for at_us in found if at_us is not None), default=None)
@@ -143,12 +151,25 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await findings.look("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found)
         for key, sums in days_of(hours).items():
             add(days, key, sums)
+        await _check_quarters(connection, hour_us, hours, findings)
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found)
+
+
+async def _check_quarters(
+    connection: AsyncConnection, hour_us: int, hours: dict[tuple[Any, ...], Sums], findings: _Findings
+) -> None:
+    """Compare the spend by quarters of an hour, hour by hour."""
+    start = spend_quarter.c.start_us
+    key = (spend_quarter.c.scope, spend_quarter.c.scope_id)
+    query = select(*key, func.sum(spend_quarter.c.spent_nanousd)).where(start >= hour_us, start < hour_us + HOUR_US)
+    found = {(*row[:2], hour_us): (int(row[2]),) for row in await connection.execute(query.group_by(*key))}
+    spent = {each: (amount,) for each, amount in (await asyncio.to_thread(spend_of, hours)).items()}
+    await findings.look("spend_quarter", QUARTER_KEY, ("spent_nanousd",), spent, found)
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:

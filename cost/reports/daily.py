@@ -246,7 +246,7 @@ def _plain_standing(standing: BudgetStatus) -> dict[str, Any]:
         "scope_id": budget.shown_id,
         "period": budget.period,
         "kind": budget.kind,
-        "limit_usd": exact_usd(budget.limit_nanousd),
+        "limit_usd": exact_usd(standing.limit_nanousd),
         "spent_usd": exact_usd(standing.spent_nanousd),
         "state": standing.state,
     }

@@ -248,7 +248,7 @@ def _standing_row(standing: BudgetStatus) -> list[str]:
         f"{budget.scope} {budget.shown_id}",
         budget.period,
         budget.kind,
-        nano_money(budget.limit_nanousd),
+        nano_money(standing.limit_nanousd),
         nano_money(standing.spent_nanousd),
         percent(standing.share),
     ]

@@ -10,6 +10,7 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
+    case,
     func,
     literal,
     literal_column,
@@ -25,7 +26,7 @@ from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 MAX_DAYS: Final = 366
 MAX_DAYS_BY_HOUR: Final = 31
@@ -86,9 +87,14 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     filters: UsageFilters = UsageFilters()
     limit: int = 1_000
     cursor: str | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+    """By which days are cut, of another time zone than UTC (`Calendar.offsets`); a day is then given as the UTC day of its date."""
 
     def __post_init__(self) -> None:
-        _check_range(self.start_us, self.end_us, is_short=self.by_hour or self.in_ledger)
+        by_quarter = any(offset % HOUR_US for _, offset in self.offsets)
+        # A time zone's days are read by hours, which are many, but as many days as in UTC.
+        is_short = self.in_ledger or (self.by_hour and not self.offsets)
+        _check_range(self.start_us, self.end_us, is_short=is_short, step_us=QUARTER_US if by_quarter else HOUR_US)
         if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
             raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
@@ -99,11 +105,13 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def by_hour(self) -> bool:
         """True if only the hourly roll-up can answer it."""
-        return "hour" in self.group_by or bool(self.start_us % DAY_US or self.end_us % DAY_US)
+        return bool("hour" in self.group_by or self.offsets or self.start_us % DAY_US or self.end_us % DAY_US)
 
     @property
     def in_ledger(self) -> bool:
-        """True if it asks for a dimension that the roll-ups lack."""
+        """True if it asks for a dimension that the roll-ups lack, or for days that begin within their hours."""
+        if any(offset % HOUR_US for _, offset in self.offsets):
+            return True
         filters = (name.removeprefix("not_") for name, values in msgspec.structs.asdict(self.filters).items() if values)
         return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
 
@@ -196,13 +204,14 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
     return conditions
 
 
-def _check_range(start_us: int, end_us: int, *, is_short: bool) -> None:
-    if start_us % HOUR_US or end_us % HOUR_US:
+def _check_range(start_us: int, end_us: int, *, is_short: bool, step_us: int = HOUR_US) -> None:
+    if start_us % step_us or end_us % step_us:
         raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
     days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
-    if end_us - start_us > days * DAY_US:
+    # A month or year with a day of 25 hours is no longer.
+    if end_us - start_us > days * DAY_US + HOUR_US:
         told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 
@@ -235,10 +244,18 @@ def _source(query: UsageQuery) -> _Source:
     return _Source(columns, at, step_us, sums, conditions)
 
 
-def _expression(source: _Source, dimension: Dimension) -> ColumnElement[Any]:
+def _expression(source: _Source, dimension: Dimension, offsets: tuple[tuple[int, int], ...] = ()) -> ColumnElement[Any]:
     length_us = TIMES.get(dimension)
     if length_us is None:
         return source.columns[COLUMNS[dimension]]
+    if offsets and dimension == "day":
+        *changed, (_, offset) = offsets
+        by_offset = [
+            (source.at < literal_column(str(until)), _local_day(source.at, before))
+            for (_, before), (until, _) in zip(changed, offsets[1:], strict=True)
+        ]
+        last = _local_day(source.at, offset)
+        return case(*by_offset, else_=last) if by_offset else last
     if source.step_us % length_us == 0:
         return source.at
     # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
@@ -246,8 +263,14 @@ def _expression(source: _Source, dimension: Dimension) -> ColumnElement[Any]:
     return start
 
 
+def _local_day(at: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
+    local = at + literal_column(str(offset_us))
+    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
+    return day
+
+
 def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:
-    groups = {each: _expression(source, each) for each in query.order}
+    groups = {each: _expression(source, each, query.offsets) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
     statement = select(*columns, *source.sums).where(*source.conditions)
     if groups:

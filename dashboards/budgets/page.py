@@ -5,6 +5,7 @@ administrators.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
@@ -12,12 +13,14 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
-from api.budgets.change import put_budget, remove_budget
+from api.budgets.change import put_budget, raise_budget, remove_budget, top_up
 from api.limits.change import put_limit, remove_limit
 from api.web.changing import looking
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
-from cost.budgets.periods import Period
+from cost.budgets.periods import PERIODS, Period
 from cost.budgets.store import BudgetStore, new_budget_id
+from cost.budgets.topups import Topup, new_topup_id
+from cost.times import moment
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
@@ -168,6 +171,58 @@ async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.chang
     return view.redirect(_base(view), "The budget is changed; every server follows within seconds.")
 
 
+@router.post(f"{_PLACE}/{{budget_id}}/raise")
+async def raise_for_a_while(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
+    """Put another limit in force to the end of a day, or end a raise."""
+    form = await view.form()
+    standing = await _one(view, budget_id)
+    try:
+        last = _last_day(form)
+        limit = dollars_in(form, "raised_usd")
+        if (last is None) != (limit is None):
+            raise FormError("raised_until", "A raise has an amount and a last day; leave both empty to end one.")  # noqa: TRY301
+        until_us = 0 if last is None else standing.calendar.start(last + timedelta(days=1))
+        await raise_budget(
+            view.gateway.identity.audit,
+            view.actor,
+            view.the_team.organisation_id,
+            budget_id,
+            limit or 0,
+            until_us,
+            only_keys_of=_only_keys_of(view),
+        )
+    except FormError as error:
+        return await _show(view, budget_id, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _show(view, budget_id, form.plain, {"raised_until": error.message})
+    told = (
+        "The raise has ended." if last is None else "The limit is raised; afterwards the old one holds again by itself."
+    )
+    return view.redirect(f"{_base(view)}/{budget_id}", told)
+
+
+@router.post(f"{_PLACE}/{{budget_id}}/topups")
+async def pay_in(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
+    """Pay into a prepaid budget."""
+    form = await view.form()
+    await _one(view, budget_id)
+    try:
+        topup = Topup(form.text("topup_id", most=64), _required(dollars_in(form, "topup_usd"), "topup_usd"))
+        await top_up(
+            view.gateway.identity.audit,
+            view.actor,
+            view.the_team.organisation_id,
+            budget_id,
+            topup,
+            only_keys_of=_only_keys_of(view),
+        )
+    except FormError as error:
+        return await _show(view, budget_id, form.plain, {error.field: error.message})
+    except _MENDABLE as error:
+        return await _show(view, budget_id, form.plain, {"topup_usd": error.message})
+    return view.redirect(f"{_base(view)}/{budget_id}", "It is paid in; every server follows within seconds.")
+
+
 @router.post(f"{_PLACE}/{{budget_id}}/remove")
 async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Remove a budget. Its spend stays in the books."""
@@ -180,6 +235,14 @@ async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"
         only_keys_of=_only_keys_of(view),
     )
     return view.redirect(_base(view), "The budget is removed; what was spent stays in the books.")
+
+
+def _last_day(form: Form) -> date | None:
+    text = form.text("raised_until", most=10)
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise FormError("raised_until", "A day such as 2027-01-31, or nothing.") from error
 
 
 _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
@@ -235,6 +298,8 @@ async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], er
     keys = await _keys(view)
     budget = standing.budget
     row = _budget_row(view, standing, _names(keys))
+    async with looking():
+        topups = await BudgetStore(view.gateway.database).topups(budget_id) if budget.period == "prepaid" else []
     return view.page(
         "budgets/budget.html",
         title=f"Budget of {row['of']}",
@@ -242,6 +307,9 @@ async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], er
         base=_base(view),
         budget=budget,
         row=row,
+        topups=topups,
+        new_topup=new_topup_id(),
+        tomorrow=(moment(view.now_us) + timedelta(days=1)).date().isoformat(),
         words=dict(KINDS)[budget.kind],
         may_change=row["may_change"],
         ends=ENDS,
@@ -370,12 +438,15 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
         "of": whose.get(budget.scope, f"Tag {budget.shown_id}"),
         "period": budget.period,
         "kind": budget.kind,
-        "limit": budget.limit_nanousd,
+        "per": PERIODS[budget.period].amount_per,
+        "limit": standing.limit_nanousd,
+        "usual": budget.limit_nanousd,
+        "raised_until": budget.raised_until_us if standing.at_us < budget.raised_until_us else None,
         "spent": standing.spent_nanousd if told else None,
         "share": standing.share if told else None,
         "held": standing.held_nanousd if told else None,
         "state": STATES[standing.state] if told else None,
-        "resets": standing.resets_us,
+        "resets": standing.renews_us,
         "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
     }
 

@@ -13,6 +13,7 @@ from accounts.store import KeyRecord, utc_now
 from api.budgets.change import put_budget
 from api.keys.change import (
     MAX_OVERLAP_S,
+    block_key,
     create_key,
     read_key,
     read_keys,
@@ -22,11 +23,12 @@ from api.keys.change import (
     set_key_models,
 )
 from api.limits.change import put_limit, remove_limit
+from api.teams.change import block_team
 from api.web.address import base_url
 from api.web.changing import looking
 from api.web.reading import reading
 from cost.budgets.budget import Budget, BudgetStatus, Kind
-from cost.budgets.periods import Period
+from cost.budgets.periods import PERIODS, Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.reports.keys import KeyUse, read_key_use
 from dashboards.limits.limit_fields import (
@@ -101,7 +103,13 @@ async def list_keys(view: Annotated[PageRequest, Depends(allowed("team.read"))])
         empty="No keys yet. Make one: programs of this team send it with each request.",
     )
     return view.csv_asked(f"keys-{team.team_id}", table) or view.page(
-        "keys/keys.html", title="Keys", table=table, base=_base(view), may_change=view.may("team.change")
+        "keys/keys.html",
+        title="Keys",
+        table=table,
+        base=_base(view),
+        may_change=view.may("team.change"),
+        team=team,
+        may_block=view.may("organisation.change"),
     )
 
 
@@ -232,6 +240,50 @@ async def change_limits(view: Annotated[PageRequest, Depends(allowed("team.chang
     return view.redirect(f"{_base(view)}/{key_id}", "The limits are changed; every server follows within seconds.")
 
 
+@router.post(f"{_PLACE}/{{key_id}}/block")
+async def block(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """Block the key."""
+    return await _block(view, key_id, blocked=True)
+
+
+@router.post(f"{_PLACE}/{{key_id}}/unblock")
+async def unblock(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
+    """Unblock the key."""
+    return await _block(view, key_id, blocked=False)
+
+
+async def _block(view: PageRequest, key_id: str, *, blocked: bool) -> Response:
+    key = await block_key(
+        view.gateway.identity.audit,
+        view.actor,
+        view.the_team,
+        key_id,
+        blocked=blocked,
+        may_all=view.may("organisation.change"),
+    )
+    told = "is blocked; every server refuses it" if blocked else "works again, on every server"
+    return view.redirect(f"{_base(view)}/{key_id}", f"The key {key.name} {told} within seconds.")
+
+
+@router.post("/dashboard/teams/{team_id}/block")
+async def block_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Block the whole team."""
+    return await _block_all(view, blocked=True)
+
+
+@router.post("/dashboard/teams/{team_id}/unblock")
+async def unblock_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Unblock the team."""
+    return await _block_all(view, blocked=False)
+
+
+async def _block_all(view: PageRequest, *, blocked: bool) -> Response:
+    team = view.the_team
+    await block_team(view.gateway.identity.audit, view.actor, team.organisation_id, team.team_id, blocked=blocked)
+    told = "is blocked; every server refuses its keys" if blocked else "may call models again, on every server"
+    return view.redirect(_base(view), f"The team {told} within seconds.")
+
+
 @router.post(f"{_PLACE}/{{key_id}}/revoke")
 async def end_key(view: Annotated[PageRequest, Depends(allowed("team.change"))], key_id: str) -> Response:
     """Revoke the key."""
@@ -266,6 +318,8 @@ def _state(key: KeyRecord, now: datetime) -> tuple[str, str]:
         return "revoked", "quiet"
     if not key.works_at(now):
         return "expired", "quiet"
+    if key.blocked_at is not None:
+        return "blocked", "bad"
     if key.expires_at is not None and key.expires_at - now < 7 * _DAY:
         return "expires soon", "warn"
     return "working", "good"
@@ -337,8 +391,8 @@ def _budget_row(standing: BudgetStatus) -> dict[str, Any]:
     budget = standing.budget
     return {
         "id": budget.budget_id,
-        "words": f"{budget.kind.capitalize()}, each {budget.period}",
-        "limit": budget.limit_nanousd,
+        "words": f"{budget.kind.capitalize()}, {PERIODS[budget.period].every}",
+        "limit": standing.limit_nanousd,
         "spent": standing.spent_nanousd,
         "share": standing.share,
         "tone": {"open": "good", "warning": "warn", "spent": "bad"}[standing.state],

@@ -201,10 +201,11 @@ async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list
 
 def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
     """Return the budget with its expected spend: spend so far plus the forecast of the remaining days."""
-    coming = usage.forecast(standing.resets_us, _PLANNED_HABITS)
+    ends_us = standing.renews_us
+    coming = None if ends_us is None else usage.forecast(ends_us, _PLANNED_HABITS)
     if coming is None:
         return BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None)
-    room = standing.budget.limit_nanousd - standing.spent_nanousd
+    room = standing.limit_nanousd - standing.spent_nanousd
     return BudgetLine(
         standing=standing,
         expected_nanousd=standing.spent_nanousd + coming.rest_nanousd,

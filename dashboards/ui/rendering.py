@@ -73,6 +73,8 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(formats.FILTERS)
+    # Pages have the configured one.
+    made.globals["currency"] = None
     made.globals["asset"] = asset
     return made
 

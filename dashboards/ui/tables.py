@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from cost.currency import SecondCurrency
 from cost.reports.cells import Cell, csv_line
 from dashboards.ui import formats
 
@@ -197,12 +198,24 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
             is_chosen=state.is_chosen,
         )
 
-    def csv(self) -> str:
-        """Return every row that matches the filter, in the table's order, with cells escaped against formula injection."""
+    def csv(self, currency: SecondCurrency | None = None) -> str:
+        """Return every row that matches the filter, in the table's order, with cells escaped against formula injection. Amounts stand
+        in a second currency too, where there is one, in columns of their own behind the others.
+        """
         columns = self.all_columns
-        lines = [csv_line([column.heading for column in columns])]
-        lines += [csv_line([column.cell(row) for column in columns]) for row in self.all_rows]
+        money = [column for column in columns if column.kind == "money" and currency is not None]
+        lines = [csv_line([each.heading for each in columns] + [_in_currency(each, currency) for each in money])]
+        for row in self.all_rows:
+            amounts = [
+                None if currency is None or (found := row.get(each.key)) is None else currency.of(found)
+                for each in money
+            ]
+            lines.append(csv_line([*(each.cell(row) for each in columns), *amounts]))
         return "".join(lines)
+
+
+def _in_currency(column: Column, currency: SecondCurrency | None) -> str:
+    return column.heading.removesuffix("_usd") + ("" if currency is None else currency.column)
 
 
 class _State:

@@ -19,6 +19,7 @@ from accounts.people.sessions import Session
 from accounts.store import TeamRecord
 from api.web.address import address_of
 from api.web.gateway import Gateway, gateway_of
+from cost.currency import SecondCurrency, second_currency
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
 from dashboards.ui.rendering import render
@@ -95,6 +96,7 @@ class PageRequest(NamedTuple):
                 **context,
                 "title": title,
                 "view": self,
+                "currency": self.currency,
                 "principal": self.principal,
                 "csrf": self.session.csrf,
                 "path": self.request.scope["path"],
@@ -112,10 +114,23 @@ class PageRequest(NamedTuple):
             page.delete_cookie(TOLD_COOKIE, path="/", secure=True, httponly=True, samesite="lax")
         return page
 
+    @property
+    def currency(self) -> SecondCurrency | None:
+        """The currency that amounts are shown in beside dollars."""
+        return second_currency(self.gateway.config().cost.shown_currency)
+
     def part(self, template: str, **context: Any) -> HTMLResponse:
         """Return a fragment, which the page's script inserts."""
         return shown(
-            template, {**context, "view": self, "csrf": self.session.csrf, "title": "", "principal": self.principal}
+            template,
+            {
+                **context,
+                "view": self,
+                "currency": self.currency,
+                "csrf": self.session.csrf,
+                "title": "",
+                "principal": self.principal,
+            },
         )
 
     def redirect(self, path: str, told: str = "", tone: str = "good") -> Response:
@@ -134,7 +149,7 @@ class PageRequest(NamedTuple):
     def csv_asked(self, filename: str, *tables: Table) -> Response | None:
         """Return the CSV of one of these tables when the address asks for it, otherwise None."""
         found = table_asked(self.query, {table.name: table for table in tables})
-        return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"))
+        return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"), self.currency)
 
 
 class TableFile(Response):
@@ -142,14 +157,15 @@ class TableFile(Response):
 
     media_type = _CSV
 
-    def __init__(self, table: Table, headers: Mapping[str, str]) -> None:
+    def __init__(self, table: Table, headers: Mapping[str, str], currency: SecondCurrency | None = None) -> None:
         super().__init__(headers=headers)
         self._table = table
+        self._currency = currency
         self._reply_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Render and send the file."""
-        text = await asyncio.to_thread(self._table.csv)
+        text = await asyncio.to_thread(self._table.csv, self._currency)
         await Response(text, media_type=_CSV, headers=self._reply_headers)(scope, receive, send)
 
 

@@ -2,6 +2,7 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from cost.budgets.budget import Budget, BudgetStatus, Scope
 
 budgets_app = typer.Typer(
-    help="What may be spent in a day, a week or a month.", no_args_is_help=True, rich_markup_mode=None
+    help="What may be spent in an hour, a day, a week, a month, a year or in all.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with exact amounts as text.")]
 ScopeArgument = Annotated[Scope, typer.Argument(help="Whose money it is.")]
@@ -64,8 +67,15 @@ async def set_budget(
     scope: ScopeArgument,
     scope_id: Annotated[str, typer.Argument(metavar="ID", help="Its id; of a tag, the tag.")],
     *,
-    period: Annotated[Period, typer.Option(help="UTC; weeks begin on Monday.")],
-    limit: Annotated[str, typer.Option(metavar="USD", help="Dollars in each period, such as 500 or 0.25.")],
+    period: Annotated[
+        Period, typer.Option(help="Cut by the organisation's calendar; lifetime never renews, prepaid is topped up.")
+    ],
+    limit: Annotated[
+        str,
+        typer.Option(
+            metavar="USD", help="Dollars in each period, such as 500 or 0.25; of a prepaid budget the first payment."
+        ),
+    ],
     hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
     on_exhausted: Annotated[
         OnExhausted,
@@ -111,6 +121,88 @@ async def set_budget(
         print_json(_plain(made))
     else:
         typer.echo(f"{made.budget.budget_id}: {_described(made.budget)}")
+
+
+@budgets_app.command("raise")
+async def raise_budget(
+    budget_id: IdArgument,
+    limit: Annotated[str | None, typer.Option("--to", metavar="USD", help="The limit until then.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="When the old limit holds again by itself, UTC.")] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the raise now.")] = False,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+) -> None:
+    """Raise a budget's limit for a while. Every server follows within seconds, and nobody need lower it again."""
+    from datetime import UTC
+
+    from api.budgets.change import audit_record as state
+    from cost.budgets.budget import limit_from_usd
+    from cost.budgets.store import BudgetStore
+    from cost.times import in_us
+    from gateway.commands.audit import audited
+
+    if end == (limit is not None or until is not None) or (limit is None) != (until is None):
+        fail("give --to and --until, or --end", 2)
+    until_us = 0 if until is None else in_us(until.replace(tzinfo=UTC))
+    async with open_engine() as engine, audited(engine, "budget.raised", reason=reason) as change:
+        store = BudgetStore(change.within)
+        before = (await store.get(budget_id)).budget
+        after = await store.raise_limit(budget_id, limit_from_usd(limit or "0"), until_us)
+        team_id = before.scope_id if before.scope == "team" else ""
+        owner = before.organisation_id
+        change.tell("budget", budget_id, state(before), state(after), team_id=team_id, organisation_id=owner)
+    told = (
+        "the raise has ended" if until is None else f"{_dollars(after.raised_nanousd)} until {until:%Y-%m-%dT%H:%M:%SZ}"
+    )
+    typer.echo(f"{budget_id}: {told}; {_described(after)}")
+
+
+@budgets_app.command("topup")
+async def top_up(
+    budget_id: IdArgument,
+    amount: Annotated[str, typer.Argument(metavar="USD", help="Dollars paid in; after `--`, -20 takes back.")],
+    topup_id: Annotated[
+        str | None, typer.Option("--id", help="Makes it happen once, such as an invoice's number.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="What it is, for the list and the audit log.")] = "",
+) -> None:
+    """Pay into a prepaid budget. Every server follows within seconds."""
+    from api.budgets.change import audit_record as state
+    from cost.budgets.store import BudgetStore
+    from cost.budgets.topups import Topup, amount_from_usd, new_topup_id
+    from gateway.commands.audit import audited
+
+    topup = Topup(topup_id or new_topup_id(), amount_from_usd(amount), note)
+    async with open_engine() as engine:
+        async with audited(engine, "budget.topped_up", reason=note) as change:
+            store = BudgetStore(change.within)
+            before = (await store.get(budget_id)).budget
+            after, new = await store.top_up(budget_id, topup)
+            team_id = before.scope_id if before.scope == "team" else ""
+            now = state(after) | ({"topup": topup.topup_id} if new else {})
+            change.tell(
+                "budget", budget_id, state(before), now, team_id=team_id, organisation_id=before.organisation_id
+            )
+        found = await BudgetStore(engine).get(budget_id)
+    left = _dollars(found.limit_nanousd - found.spent_nanousd)
+    typer.echo(f"{budget_id}: {'paid in' if new else 'was paid in before'} as {topup.topup_id}; {left} left")
+
+
+@budgets_app.command("topups")
+async def list_topups(budget_id: IdArgument, as_json: JsonOption = False) -> None:
+    """List what was paid into a prepaid budget."""
+    from api.budgets.listing import topup_as_json
+    from cost.budgets.store import BudgetStore
+    from cost.times import iso
+
+    async with open_engine() as engine:
+        store = BudgetStore(engine)
+        await store.get(budget_id)
+        found = await store.topups(budget_id)
+    if as_json:
+        print_json([{name: str(value) for name, value in topup_as_json(each).items()} for each in found])
+        return
+    rows = [[each.topup_id, iso(each.at_us), _dollars(each.amount_nanousd), each.note or "-"] for each in found]
+    print_table(["top-up", "at", "amount", "note"], rows, right=(2,))
 
 
 @budgets_app.command("remove")
@@ -174,9 +266,12 @@ def _plain(standing: "BudgetStatus") -> dict[str, Any]:
 
 
 def _described(budget: "Budget") -> str:
+    from cost.budgets.periods import PERIODS
+
     ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
     return (
-        f"{budget.kind}, {_dollars(budget.limit_nanousd)} a {budget.period} for {budget.scope} {budget.shown_id}{ends}"
+        f"{budget.kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} "
+        f"for {budget.scope} {budget.shown_id}{ends}"
     )
 
 
@@ -190,11 +285,11 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             each.budget.shown_id,
             each.budget.period,
             each.budget.kind,
-            _dollars(each.budget.limit_nanousd),
+            _dollars(each.limit_nanousd),
             _dollars(each.spent_nanousd),
             "-" if each.share is None else f"{each.share:.1%}",
             _dollars(each.held_nanousd),
-            iso(each.resets_us),
+            "never" if each.renews_us is None else iso(each.renews_us),
             each.state,
             each.budget.on_exhausted,
         ]

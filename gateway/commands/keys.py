@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from accounts.keys import Pepper
     from gateway.configuration.gateway_config import GatewayConfig
 
+ExpiresAtOption = Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")]
+ExpiresInOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The same from now on, such as 90d, 12h or 30m; `never`: no end.")
+]
+ReasonOption = Annotated[str, typer.Option(help="Why, for the audit log.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")]
+_UNITS_S: Final = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -33,7 +40,8 @@ keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_mar
 async def create_key(
     team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
     name: Annotated[str, typer.Option(help="What the key is used for.")] = "key",
-    expires_at: Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")] = None,
+    expires_at: ExpiresAtOption = None,
+    expires_in: ExpiresInOption = None,
     role: Annotated[
         Role,
         typer.Option(
@@ -48,15 +56,13 @@ async def create_key(
     as_json: JsonOption = False,
 ) -> None:
     """Create a key for a team. The key is shown this once."""
-    from datetime import UTC
-
     from accounts.store import AccountStore
     from api.keys.change import audit_record
     from gateway.commands.audit import audited
 
     read = _configured(config)
     only = _models(models, read)
-    expiry = expires_at.replace(tzinfo=UTC) if expires_at is not None else None
+    expiry = _expiry(expires_at, expires_in)
 
     async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
         store = AccountStore(change.within)
@@ -90,7 +96,7 @@ async def list_keys(
 
     columns = {"key_id": "key id", "team_id": "team", "name": "name", "role": "role", "last4": "ends in"}
     columns |= {"models": "models", "pepper_id": "pepper"}
-    columns |= {"created_at": "created", "expires_at": "expires", "revoked_at": "revoked"}
+    columns |= {"created_at": "created", "expires_at": "expires", "blocked_at": "blocked", "revoked_at": "revoked"}
     known = _known_peppers()
     async with open_accounts() as store:
         rows = [plain(key) for key in await store.list_keys(team)]
@@ -156,17 +162,24 @@ def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | Non
 
 @keys_app.command("set")
 async def set_key(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
-    models: Annotated[str, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")],
+    key_id: KeyArgument,
+    models: Annotated[
+        str | None, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")
+    ] = None,
+    expires_at: ExpiresAtOption = None,
+    expires_in: ExpiresInOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Change which models a key may use. Every server follows within 5 seconds."""
+    """Change which models a key may use, or when it stops working. Every server follows within 5 seconds."""
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
     from api.keys.change import audit_record
     from gateway.commands.audit import audited
 
-    only = None if models.strip() == "all" else _models(models, _configured(config))
+    if models is None and expires_at is None and expires_in is None:
+        fail("nothing to change: give at least one option, see --help", 2)
+    only = None if models is None or models.strip() == "all" else _models(models, _configured(config))
+    ends = _expiry(expires_at, expires_in)
 
     async with open_engine() as engine, audited(engine, "key.changed") as change:
         store = AccountStore(change.within)
@@ -174,16 +187,74 @@ async def set_key(
         if before is None:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
         owner = (await store.get_team(before.team_id)).organisation_id
-        after = await store.set_key_models(owner, before.team_id, key_id, only)
+        after = before
+        if models is not None:
+            after = await store.set_key_models(owner, before.team_id, key_id, only)
+        if expires_at is not None or expires_in is not None:
+            after = await store.set_expiry(owner, before.team_id, key_id, ends)
         was, now = audit_record(before), audit_record(after)
         change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
-    typer.echo(f"{key_id}: {'all models of its team' if only is None else ', '.join(only) or 'no model'}")
+    may_use = "all models of its team" if after.models is None else ", ".join(after.models) or "no model"
+    end = "no end" if after.expires_at is None else f"until {after.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+    typer.echo(f"{key_id}: {may_use}; {end}")
+
+
+@keys_app.command("block")
+async def block_key(key_id: KeyArgument, reason: ReasonOption = "") -> None:
+    """Refuse a key until `keys unblock`. Every server follows within 5 seconds."""
+    await _block(key_id, reason, blocked=True)
+
+
+@keys_app.command("unblock")
+async def unblock_key(key_id: KeyArgument, reason: ReasonOption = "") -> None:
+    """Let a blocked key work again."""
+    await _block(key_id, reason, blocked=False)
+
+
+async def _block(key_id: str, reason: str, *, blocked: bool) -> None:
+    from accounts.errors import UnknownKeyId
+    from accounts.store import AccountStore
+    from api.keys.change import audit_record
+    from gateway.commands.audit import audited
+
+    async with (
+        open_engine() as engine,
+        audited(engine, "key.blocked" if blocked else "key.unblocked", reason=reason) as change,
+    ):
+        store = AccountStore(change.within)
+        before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
+        if before is None:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
+        owner = (await store.get_team(before.team_id)).organisation_id
+        after = await store.block_key(owner, before.team_id, key_id, blocked=blocked)
+        was, now = audit_record(before), audit_record(after)
+        change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
+    typer.echo(f"{'blocked' if blocked else 'unblocked'} {key_id}")
+
+
+def _expiry(expires_at: datetime | None, expires_in: str | None) -> datetime | None:
+    """Return when a key stops working; end the command at a time that is none or lies behind."""
+    from datetime import UTC
+
+    from accounts.store import utc_now
+    from api.keys.change import ends_after
+
+    if expires_at is not None and expires_in is not None:
+        fail("a key ends at --expires-at or after --expires-in, not both", 2)
+    if expires_in is None or expires_in == "never":
+        ends = None if expires_at is None else expires_at.replace(tzinfo=UTC)
+    else:
+        number, unit = expires_in[:-1], expires_in[-1:]
+        if not number.isdecimal() or len(number) > 6 or unit not in _UNITS_S:  # noqa: PLR2004
+            fail(f"--expires-in is a time such as 90d, 12h, 30m or never, not {expires_in[:40]!r}", 2)
+        ends = ends_after(utc_now(), int(number) * _UNITS_S[unit])
+    if ends is not None and ends <= utc_now():
+        fail("the key would have stopped working already; choose a later time", 2)
+    return ends
 
 
 @keys_app.command("revoke")
-async def revoke_key(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")],
-) -> None:
+async def revoke_key(key_id: KeyArgument) -> None:
     """Refuse a key from now on. Every server refuses it within 5 seconds."""
     from accounts.store import AccountStore
     from api.keys.change import audit_record

@@ -1,10 +1,12 @@
 """`weighbridge organisations`: tenants that share nothing but the prices."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from cost.calendar import Weekday
 from gateway.commands.shared import JsonOption, open_accounts, open_engine, plain, print_rows
 
 organisations_app = typer.Typer(
@@ -27,6 +29,40 @@ async def create_organisation(
     typer.echo(
         f"created organisation {organisation_id}; next: weighbridge teams create TEAM_ID --organisation {organisation_id}"
     )
+
+
+@organisations_app.command("calendar")
+async def calendar(
+    organisation_id: Annotated[str, typer.Argument(metavar="ORGANISATION_ID")] = "default",
+    time_zone: Annotated[str | None, typer.Option(help="An IANA name, such as Europe/Berlin; UTC for UTC.")] = None,
+    week_start: Annotated[Weekday, typer.Option(help="The day that weeks begin on.")] = "monday",
+    first: Annotated[
+        datetime | None, typer.Option("--from", help="The day from whose midnight on it holds; tomorrow unless given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show or set the time zone and week by which budgets and reports are cut."""
+    from accounts.store import AccountStore
+    from api.calendar.change import audit_record, dated
+    from cost.calendar import UTC_CALENDAR
+    from cost.calendars import DatedCalendar, calendars_of, set_calendar
+    from cost.times import wall_us
+    from gateway.commands.audit import audited
+
+    async with open_engine() as engine:
+        await AccountStore(engine).check_organisation(organisation_id)
+        if time_zone is not None:
+            now_us = wall_us()
+            made = dated(time_zone, week_start, None if first is None else first.date(), now_us)
+            async with audited(engine, "calendar.set", organisation_id) as change:
+                before = (await calendars_of(change.within)).of(organisation_id, now_us)
+                await set_calendar(change.within, organisation_id, time_zone, week_start, made.from_us, now_us)
+                told = audit_record(DatedCalendar(0, before))
+                change.tell("calendar", organisation_id, told, audit_record(made))
+        own = (await calendars_of(engine)).dated.get(organisation_id, ())
+    rows = [audit_record(each) for each in (DatedCalendar(0, UTC_CALENDAR), *own)]
+    columns = {"from": "from", "time_zone": "time zone", "week_start": "weeks begin on"}
+    print_rows(rows, columns, as_json=as_json, empty="")
 
 
 @organisations_app.command("list")

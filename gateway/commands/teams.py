@@ -64,7 +64,9 @@ async def list_teams(as_json: JsonOption = False) -> None:
     columns |= {"weight": "weight", "spill_over": "overflow", "continue_streams": "continue"}
     async with open_accounts() as store:
         rows = [plain(team) for team in await store.list_teams()]
-    print_rows(rows, {**columns, "created_at": "created"}, as_json=as_json, empty="no teams yet")
+    print_rows(
+        rows, {**columns, "created_at": "created", "blocked_at": "blocked"}, as_json=as_json, empty="no teams yet"
+    )
 
 
 @teams_app.command("set")
@@ -146,6 +148,35 @@ async def set_team(
     else:
         shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams")
         typer.echo(f"{team_id}: " + ", ".join(f"{name} {cell(name, changed[name])}" for name in shown))
+
+
+ReasonOption = Annotated[str, typer.Option(help="Why, for the audit log.")]
+TeamArgument = Annotated[str, typer.Argument(metavar="TEAM_ID", help="From `teams list`.")]
+
+
+@teams_app.command("block")
+async def block_team(team_id: TeamArgument, reason: ReasonOption = "") -> None:
+    """Refuse all keys of a team until `teams unblock`. Every server follows within 5 seconds."""
+    await _block(team_id, reason, blocked=True)
+
+
+@teams_app.command("unblock")
+async def unblock_team(team_id: TeamArgument, reason: ReasonOption = "") -> None:
+    """Let a blocked team's keys work again."""
+    await _block(team_id, reason, blocked=False)
+
+
+async def _block(team_id: str, reason: str, *, blocked: bool) -> None:
+    from accounts.store import AccountStore
+    from gateway.commands.audit import audited
+
+    action = "team.blocked" if blocked else "team.unblocked"
+    async with open_engine() as engine, audited(engine, action, team_id=team_id, reason=reason) as change:
+        store = AccountStore(change.within)
+        before = await store.get_team(team_id)
+        after = await store.block_team(before.organisation_id, team_id, blocked=blocked)
+        change.tell("team", team_id, _team_state(before), _team_state(after), organisation_id=after.organisation_id)
+    typer.echo(f"{'blocked' if blocked else 'unblocked'} {team_id}")
 
 
 def _floor(text: str) -> float | None:

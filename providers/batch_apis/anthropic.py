@@ -20,12 +20,12 @@ from providers.batch_apis.batch_api import (
 )
 from providers.claude.reply import chat_of_message
 from providers.errors import RequestRejected
+from providers.provider_tools import address_of_dialect
 from providers.refusals import SERVER_FAULT, status_of
 from providers.target import Deployment
 
-_HOST: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
-_PATH: Final = "v1/messages/batches"
+_PATH: Final = "messages/batches"
 _WHOSE: Final = "Anthropic"
 _PAGE: Final = "1000"
 
@@ -145,8 +145,7 @@ def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
 
 
 def _url(deployment: Deployment, path: str) -> str:
-    base = (deployment.base_url or _HOST).rstrip("/").removesuffix("/v1")
-    return f"{base}/{path}"
+    return f"{address_of_dialect(deployment)}/{path}"
 
 
 def _headers(deployment: Deployment) -> dict[str, str]:

@@ -104,6 +104,7 @@ def _as_written(written: AsWritten, call: UpstreamCall) -> ClaudeBody:
     longest = _longest(call)
     if longest is not None:
         fields["max_tokens"] = longest
+        _shorten_thinking(fields, longest, call.drops)
     if not quirks.refuses.isdisjoint(_SAMPLING) or "thinking" in fields or "output_config" in fields:
         for name in (*_SAMPLING, "max_tokens", "thinking", "output_config"):
             if isinstance(fields.get(name), msgspec.Raw):
@@ -137,6 +138,22 @@ def _longest(call: UpstreamCall) -> int | str | None:
     own = call.engine_fields
     longest: int | str | None = own.get("max_tokens", own.get("max_completion_tokens"))
     return longest
+
+
+def _shorten_thinking(fields: Fields, longest: int | str, drops: Callable[[str], None]) -> None:
+    """Keep a thinking budget within the longest answer where that is not the caller's own: a larger one is refused."""
+    thinking = fields.get("thinking")
+    asked = msgspec.json.decode(thinking) if isinstance(thinking, msgspec.Raw) else thinking
+    if not isinstance(asked, dict):
+        return
+    tokens = asked.get("budget_tokens")
+    if not isinstance(tokens, int) or not isinstance(longest, int) or tokens < longest:
+        return
+    if (made := _budget(tokens, longest)) is not None:
+        fields["thinking"] = {**asked, **made}
+    else:
+        del fields["thinking"]
+        drops("thinking")
 
 
 def _suit(fields: Fields, quirks: Quirks, drops: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, or_
 from sqlmodel import col
 
 from accounts.caller import Caller
@@ -24,6 +24,7 @@ from proxy.batch.tables import BatchRow
 from proxy.batch.validation import Bound, LineSize, Problem, Validated
 from proxy.errors import code_of
 from proxy.plan.route_plan import Facts, Policy, costliest_nanousd, names_behind
+from settings.key_ids import SEPARATOR, first_id
 
 _EMBEDS: Final[frozenset[Capability]] = frozenset({"embeddings"})
 _PLAIN: Final[frozenset[Capability]] = frozenset()
@@ -104,7 +105,7 @@ class CostBounds:
                 told = f"A line names a model without a price, which cannot be called under the hard budget of {name}."
                 return Problem(code=code_of(UnpricedUnderBudget), message=told)
             promised = await self._batches.reserved(_of_scope(status.budget), col(BatchRow.batch_id) != batch_id)
-            left = status.budget.limit_nanousd - status.spent_nanousd - status.held_nanousd - promised
+            left = status.limit_nanousd - status.spent_nanousd - status.held_nanousd - promised
             if bound > left:
                 told = (
                     f"This batch may cost up to ${usd(bound):.4f}, and the budget of {name} has ${usd(max(0, left)):.4f} left beside "
@@ -117,10 +118,13 @@ class CostBounds:
 
 def _applies(budget: Budget, caller: Caller) -> bool:
     """Return True for a budget of the caller's organisation, team or key. Lines of batches have no tags."""
-    ids = {"organisation": caller.organisation_id, "team": caller.team_id, "key": caller.key_id}
+    ids = {"organisation": caller.organisation_id, "team": caller.team_id, "key": first_id(caller.key_id)}
     return budget.organisation_id == caller.organisation_id and ids.get(budget.scope) == budget.scope_id
 
 
 def _of_scope(budget: Budget) -> ColumnElement[bool]:
     column = {"organisation": BatchRow.organisation_id, "team": BatchRow.team_id, "key": BatchRow.key_id}[budget.scope]
-    return col(column) == budget.scope_id
+    own = col(column) == budget.scope_id
+    if budget.scope != "key":
+        return own
+    return or_(own, col(column).startswith(f"{budget.scope_id}{SEPARATOR}", autoescape=True))

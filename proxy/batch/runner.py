@@ -470,7 +470,8 @@ class BatchRunner:
         caller = await self._caller(batch.key_id)
         if caller is None:
             await self._fail(
-                batch, [Problem(code=code_of(UnknownKey), message="The key that made this batch was revoked.")]
+                batch,
+                [Problem(code=code_of(UnknownKey), message="The key that made this batch does not work any more.")],
             )
             return
         validated = await self._validated(batch, caller)

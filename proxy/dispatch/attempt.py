@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from cost.errors import BudgetExceeded
 from cost.ledger.entries import Entry, EntryKind
 from cost.ledger.ledger import Books
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS
@@ -47,8 +48,9 @@ from proxy.dispatch.load_balancer import LoadTracker
 from proxy.dispatch.outcome import AttemptOutcome, AttemptResult, Ending, Unused
 from proxy.dispatch.upstream_fields import dropped_fields
 from proxy.errors import DeadlineExceeded
+from proxy.parse.chat_request import AUTO, is_replaceable
 from proxy.plan.decision_record import written
-from proxy.plan.route_plan import Candidate, most_nanousd
+from proxy.plan.route_plan import Candidate, affordable_tokens, likely_most_nanousd, most_nanousd
 from proxy.plan.routed_request import RoutedRequest
 
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
@@ -58,6 +60,12 @@ _CAUSED_BY_NOBODY: Final = (ConnectFailed, ReplicaSilent)
 """Failures that no request can have caused."""
 
 _SILENT = (FirstTokenTimeout, UpstreamTimeout, DeadlineExceeded)
+
+_LEAST_ANSWER: Final = 256
+"""Tokens of an answer below which a request is refused rather than shortened, unless it asked for fewer."""
+
+_SHORTENINGS: Final = 3
+"""Times that an answer is bounded anew, because other requests took of the rest meanwhile."""
 
 _LARGE_EVENT: Final = 65_536
 """Most bytes that are counted of an event without text."""
@@ -238,6 +246,34 @@ class Attempt:
         """Book the attempt's reservation, its maximum cost; durable on return. Raises LedgerUnavailable,
         BudgetExceeded, BudgetsUnavailable or UnpricedUnderBudget.
         """
+        for _ in range(_SHORTENINGS):
+            try:
+                await self._reserve_once()
+            except BudgetExceeded as exceeded:
+                self._shorten(exceeded)
+            else:
+                return
+        await self._reserve_once()
+
+    def _shorten(self, exceeded: BudgetExceeded) -> None:
+        """Bound the answer by what the rest of a hard budget pays for. Raises `exceeded`, with what would fit, where that is too little."""
+        facts, target = self.routed.facts, self.candidate.target
+        cheaper = exceeded.downgrade and facts.alias != AUTO and is_replaceable(self.routed.request)
+        if exceeded.spent or cheaper or holds_less_later(self.candidate, self.routed) or self.routed.origin != "caller":
+            # A whole answer of another target is better.
+            raise exceeded
+        tokens = affordable_tokens(target, facts, exceeded.left_nanousd)
+        if tokens is None:
+            raise exceeded
+        least = min(_LEAST_ANSWER, facts.max_output_tokens or _LEAST_ANSWER, target.max_output_tokens)
+        if tokens < least or facts.tier == "batch":
+            exceeded.advice = _what_fits(tokens, target.target_id)
+            raise exceeded
+        facts = replace(facts, affordable_tokens=tokens)
+        self.routed = replace(self.routed, facts=facts)
+        self.candidate = replace(self.candidate, bound_nanousd=likely_most_nanousd(target, facts))
+
+    async def _reserve_once(self) -> None:
         # The entry has the likely maximum, which is booked when the process dies; budgets hold the upper bound.
         most = most_nanousd(self.candidate.target, self.routed.facts) if self._books.holds_money else None
         entry = self._reserve_entry()
@@ -637,6 +673,23 @@ _UNSAID: Final = Entry(
 """A reserve without values. Entries are changed in steps: Python builds a call of more than 14 of these names from a
 dict, which takes longer than three such calls.
 """
+
+
+def holds_less_later(candidate: Candidate, routed: RoutedRequest) -> bool:
+    """Return True when a later target of `auto` holds less money: targets come in the order of their margins, and
+    budgets hold the price.
+    """
+    bound, planned = candidate.bound_nanousd, [each.target.target_id for each in routed.plan.candidates]
+    if routed.facts.alias != AUTO or bound is None or candidate.target.target_id not in planned:
+        return False
+    later = routed.plan.candidates[planned.index(candidate.target.target_id) + 1 :]
+    return any(each.bound_nanousd is not None and each.bound_nanousd < bound for each in later)
+
+
+def _what_fits(tokens: int, target_id: str) -> str:
+    if not tokens:
+        return f"What is left does not pay for the prompt at `{target_id}`: a shorter one or a cheaper model may still fit."
+    return f"An answer of at most {tokens} tokens at `{target_id}` would fit: send `max_tokens` of that or less."
 
 
 def _other_version(tracker: LoadTracker) -> tuple[str, ...]:

@@ -269,7 +269,7 @@ def usage_of(
         if plain is not None and plain.output_tokens >= least_output:
             return _doubted(plain, facts)
     by_chars = math.ceil(chars / _CHARS_PER_TOKEN)
-    asked = facts.max_output_tokens
+    asked = facts.max_output_tokens if facts.affordable_tokens is None else facts.affordable_tokens
     if asked is not None and (is_echo or not _is_longer(asked, facts, token_events, chars)):
         # Tokens of code or blanks are long: the guess must not lie above what was asked for, and held.
         by_chars = min(by_chars, asked * facts.choices)

@@ -31,7 +31,7 @@ from providers.upstream import Upstream, UpstreamCall, UpstreamStream
 from providers.upstream_faults import says_any
 from providers.wire import Event
 from proxy.admit.queues.queue_item import QueuePermit
-from proxy.dispatch.attempt import Attempt, fields_sent
+from proxy.dispatch.attempt import Attempt, fields_sent, holds_less_later
 from proxy.dispatch.attempt_policy import AttemptPolicy, first_to_succeed, no_time_left, tried_deployments
 from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadBalancer, QueueClient, ReplicaPool, TargetRoom
@@ -39,7 +39,6 @@ from proxy.dispatch.outcome import CALLER_GONE, QueueWaited
 from proxy.dispatch.retry_policy import retrying, worth_another
 from proxy.dispatch.upstream_fields import upstream_call
 from proxy.errors import DeadlineExceeded, QueueRefusal, Refused, error_reply
-from proxy.parse.chat_request import AUTO
 from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import Candidate, is_own
 from proxy.plan.routed_request import RoutedRequest
@@ -144,7 +143,7 @@ class Dispatcher:
                 failure = _telling(failure, error)
             except _NOT_HELD:
                 # There is no money for where it would spill over to, but it may be served for less once there is room.
-                if not isinstance(short, QueueRefusal) and not _holds_less_later(planned, routed):
+                if not isinstance(short, QueueRefusal) and not holds_less_later(planned, routed):
                     raise
         raise _error_to_report(failure, short, routed.plan.paced_s)
 
@@ -503,17 +502,6 @@ def _as_spill_over(candidate: Candidate, routed: RoutedRequest) -> Candidate | N
     if routed.caller.settings.spill_over or is_own(candidate.target, routed.pools):
         return msgspec.structs.replace(candidate, reason="spill-over")
     return None
-
-
-def _holds_less_later(planned: Candidate, routed: RoutedRequest) -> bool:
-    """Return True when a later target of `auto` holds less money: targets come in the order of their margins, and
-    budgets hold the price.
-    """
-    if routed.facts.alias != AUTO or planned.bound_nanousd is None:
-        return False
-    candidates = routed.plan.candidates
-    later = candidates[candidates.index(planned) + 1 :]
-    return any(each.bound_nanousd is not None and each.bound_nanousd < planned.bound_nanousd for each in later)
 
 
 def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamError:

@@ -132,10 +132,10 @@ def _longest_field(lacks: frozenset[str], deployment: Deployment) -> str:
 def dropped_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:
     """Return the caller's parameters that the target cannot take, and that the caller is told are left out; sorted."""
     left_out = left_out_fields(target, routed)
+    if not left_out:
+        return ()
     fields = routed.request.fields
-    return (
-        tuple(sorted(name for name in _TOLD.intersection(left_out) if is_said(name, fields[name]))) if left_out else ()
-    )
+    return tuple(sorted(name for name in _TOLD.intersection(left_out, fields) if is_said(name, fields[name])))
 
 
 def left_out_fields(target: Target, routed: RoutedRequest) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Of the targets with a row the one of the greatest net benefit sets the chance th
 of `classifier/frontier.py`). `proxy/plan/evidence.py` decides which others are good enough, and ranks unknown targets.
 """
 
+import bisect
 import math
 import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -236,6 +237,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """True where a spent budget lets the gateway choose: the cheapest comes first among the unknown."""
     bounded: bool = False
     """True under a hard budget: what is held for the answer is then the most that the upstream may write."""
+    affordable_tokens: int | None = None
+    """The most tokens of one choice that the rest of a hard budget pays for, where that is less than was wanted."""
     overruns: Mapping[str, str] = {}
     """Under a hard budget, the targets that broke such a bound, and how (`proxy.plan.overruns`)."""
     dialect: Dialect | None = None
@@ -1236,9 +1239,26 @@ def longest_answer(target: Target, facts: Facts) -> int | None:
     cut to the target's. Without one, a hard budget bounds it by the amount held.
     """
     wanted, most = facts.max_output_tokens, target.max_output_tokens
+    if facts.affordable_tokens is not None:
+        return facts.affordable_tokens
     if wanted is None:
         return most if facts.bounded and facts.needs.isdisjoint(NOT_CHAT) else None
     return most if wanted > most and "max_output_tokens" not in target.assumed else wanted
+
+
+def affordable_tokens(target: Target, facts: Facts, left_nanousd: int) -> int | None:
+    """Return the most answer tokens of one choice with which the request costs no more than `left_nanousd`, fewer than it may have now;
+    None where it has none, and 0 where the prompt alone costs more.
+    """
+    if facts.needs and not facts.needs.isdisjoint(NOT_CHAT):
+        return None
+
+    def fits(tokens: int) -> bool:
+        most = most_nanousd(target, msgspec.structs.replace(facts, affordable_tokens=tokens))
+        return most is not None and most <= left_nanousd
+
+    longest = longest_answer(target, facts) or target.max_output_tokens
+    return bisect.bisect_left(range(1, longest), True, key=lambda tokens: not fits(tokens))
 
 
 def _most_output_tokens(target: Target, facts: Facts) -> int:

@@ -97,12 +97,13 @@ def facts_of(
     )
     if media := media_of(request):
         facts = replace(facts, media=media)
-    if request.effort:
-        facts = replace(facts, effort=request.effort)
-    if refused:
-        facts = replace(facts, refused=refused)
-    if request.tools or request.images or "stop" in facts.decisive:
-        facts = replace(facts, counts=Counts(stops_in(request), request.tools, request.images))
+    if request.effort or refused or request.tools or request.images or "stop" in facts.decisive:
+        facts = replace(
+            facts,
+            effort=request.effort,
+            refused=refused or {},
+            counts=Counts(stops_in(request), request.tools, request.images),
+        )
     if downgraded:
         facts = replace(facts, spares=True)
     if loop.steps and policy.stay_in_turn:

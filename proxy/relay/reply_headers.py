@@ -52,13 +52,7 @@ def decision_lines(
     )
     if prediction is not None:
         lines += b"x-weighbridge-complexity: %.3f\r\n" % prediction.complexity
-    headers: list[Header] = []
-    if answering.dropped:
-        headers.append((b"x-weighbridge-dropped", ", ".join(sorted(answering.dropped)).encode()))
-    if routed.downgraded:
-        headers.append((b"x-weighbridge-downgraded", b"budget"))
-    if routed.facts.loop.struggle is not None:
-        headers.append((b"x-weighbridge-struggle", routed.facts.loop.struggle.encode()))
+    headers = _changed_headers(answering)
     if weakness is not None:
         headers.append((b"x-weighbridge-weakness", weakness.encode()))
     if escalated_from is not None:
@@ -70,6 +64,21 @@ def decision_lines(
     if headers:
         lines += field_lines(headers)
     return lines + queue_line(waits) if waits else lines
+
+
+def _changed_headers(answering: Attempt) -> list[Header]:
+    """Return the headers of what was changed of the request, or told by it."""
+    routed = answering.routed
+    headers: list[Header] = []
+    if answering.dropped:
+        headers.append((b"x-weighbridge-dropped", ", ".join(sorted(answering.dropped)).encode()))
+    if routed.downgraded:
+        headers.append((b"x-weighbridge-downgraded", b"budget"))
+    if routed.facts.affordable_tokens is not None:
+        headers.append((b"x-weighbridge-budget-max-tokens", b"%d" % routed.facts.affordable_tokens))
+    if routed.facts.loop.struggle is not None:
+        headers.append((b"x-weighbridge-struggle", routed.facts.loop.struggle.encode()))
+    return headers
 
 
 @lru_cache(maxsize=_MOST_WAYS)

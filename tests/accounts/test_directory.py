@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.directory import Directory
-from accounts.errors import DirectoryUnavailable, MalformedKey, UnknownKey
+from accounts.errors import DirectoryUnavailable, KeyBlocked, MalformedKey, UnknownKey
 from accounts.key_lookups import KEYS_OF_A_QUERY, KeyLookups
 from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.store import AccountStore, StoredKey
@@ -122,6 +122,24 @@ async def test_a_revoked_key_is_refused_soon(directory: Directory, keys: Scripte
     clock.now += 2.0
     with pytest.raises(UnknownKey):
         await directory.authenticate(minted.plaintext)
+
+
+@pytest.mark.parametrize("field", ["blocked_at", "team_blocked_at"])
+async def test_a_block_holds_as_soon_as_a_revocation_and_ends(
+    directory: Directory, keys: ScriptedKeys, clock: Clock, field: str
+) -> None:
+    """A key that is blocked, or whose team is, is refused with words of its own, without asking for each request; then it works again."""
+    minted, moment = keys.add(), datetime(2026, 1, 1, tzinfo=UTC)
+    await directory.authenticate(minted.plaintext)
+    keys.keys[minted.digest] = msgspec.structs.replace(keys.keys[minted.digest], **{field: moment})
+    clock.now += 2.0
+    for _ in range(3):
+        with pytest.raises(KeyBlocked, match="blocked"):
+            await directory.authenticate(minted.plaintext)
+    assert keys.lookups == 2
+    keys.keys[minted.digest] = msgspec.structs.replace(keys.keys[minted.digest], **{field: None})
+    clock.now += 1.0
+    assert (await directory.authenticate(minted.plaintext)).key_id == minted.key_id
 
 
 async def test_freshness_counts_from_the_question(directory: Directory, keys: ScriptedKeys, clock: Clock) -> None:

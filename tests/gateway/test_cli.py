@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -91,6 +92,46 @@ def test_teams_and_keys_from_first_to_last() -> None:
     assert "revoked" in _ok("keys", "revoke", record["key_id"])
     assert json.loads(_ok("keys", "list", "--team", "team_a", "--json"))[0]["revoked_at"] is not None
     assert json.loads(_ok("keys", "list", "--team", "team_b", "--json")) == []
+
+
+def test_an_organisations_calendar_is_set_from_a_day_on() -> None:
+    """By a zone's name; a day that has begun, and what is no zone, are refused; UTC stays what was told before."""
+    (usual,) = json.loads(_ok("organisations", "calendar", "--json"))
+    assert (usual["time_zone"], usual["week_start"], usual["from"]) == ("UTC", "monday", None)
+    zone = ("organisations", "calendar", "default", "--time-zone")
+    told = _ok(*zone, "Asia/Kolkata", "--week-start", "sunday", "--from", "2090-01-01")
+    assert "2089-12-31T18:30:00Z" in told
+    assert "IANA" in _fails(*zone, "India")
+    assert "later day" in _fails(*zone, "Asia/Kolkata", "--from", "2020-01-01")
+    assert "no organisation" in _fails("organisations", "calendar", "acme", "--time-zone", "UTC")
+
+
+def test_keys_and_teams_are_blocked_and_keys_end() -> None:
+    """Blocked and unblocked by id, and a key's end set, moved and lifted by date or by time from now."""
+    _ok("teams", "create", "team_a")
+    made = json.loads(_ok("keys", "create", "team_a", "--expires-in", "90d", "--json"))["key_id"]
+
+    def key() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(_ok("keys", "list", "--json"))[0]
+        return found
+
+    assert key()["expires_at"] is not None
+    assert "no end" in _ok("keys", "set", made, "--expires-in", "never")
+    assert key()["expires_at"] is None
+    assert "until 2090-01-31" in _ok("keys", "set", made, "--expires-at", "2090-01-31")
+    for bad in (["--expires-in", "soon"], ["--expires-in", "0d"], ["--expires-at", "2020-01-01"], []):
+        _fails("keys", "set", made, *bad, status=2)
+    _fails("keys", "set", made, "--expires-in", "1d", "--expires-at", "2090-01-31", status=2)
+    assert "blocked" in _ok("keys", "block", made, "--reason", "it leaked")
+    assert key()["blocked_at"] is not None
+    _ok("keys", "unblock", made)
+    assert key()["blocked_at"] is None
+    _ok("teams", "block", "team_a")
+    assert json.loads(_ok("teams", "list", "--json"))[0]["blocked_at"] is not None
+    _ok("teams", "unblock", "team_a")
+    assert json.loads(_ok("teams", "list", "--json"))[0]["blocked_at"] is None
+    assert "there is no key" in _fails("keys", "block", "key_none")
+    assert "no team" in _fails("teams", "block", "team_none")
 
 
 def test_organisations_are_made_and_listed() -> None:

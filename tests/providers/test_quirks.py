@@ -5,7 +5,7 @@ from typing import Final, get_args
 
 import pytest
 
-from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking
+from providers.parameters import DECISIVE, MINOR, NOTES, TEXT, lacking, most_output_tokens
 from providers.quirks import BEGUN_ANSWER, Quirks, media_type, model_named, quirks_of, read_table
 from providers.target import Deployment, DeploymentKind, Limits
 
@@ -77,6 +77,8 @@ def test_a_version_of_tomorrow_inherits_the_newest_row(today: str, tomorrow: str
         ("gpt-35-turbo", "gpt-3.5", None),
         ("openai/gpt-oss-120b", "gpt-oss", None),
         ("o3-mini", "o", (3, 0)),
+        ("ft:o4-mini-2025-04-16:acme", "o", (4, 0)),
+        ("openbmb/MiniCPM-o-2_6", "", None),
         ("omni-moderation", "", None),
         ("claude-3-5-sonnet-20241022", "claude", (3, 5)),
         ("claude-opus-4-20250514", "claude", (4, 0)),
@@ -164,3 +166,15 @@ def test_media_types_have_the_names_that_providers_know() -> None:
         "image/jpeg",
         "image/png",
     ]
+
+
+def test_the_longest_answer_of_a_model_that_no_table_has_is_its_familys() -> None:
+    """Known only where each of a target's deployments tells it."""
+
+    def one(kind: DeploymentKind, model: str, address: str = "") -> Deployment:
+        return Deployment(deployment_id="a/b", target_id="a", kind=kind, base_url=address, upstream_model=model)
+
+    claude, gpt = one("litellm", "anthropic/claude-opus-9"), one("openai", "gpt-9", OPENAI)
+    assert most_output_tokens([claude]) == most_output_tokens([claude, gpt]) == 128_000
+    assert most_output_tokens([claude, one("openai", "gpt-9", "https://elsewhere.example/v1")]) is None
+    assert most_output_tokens([]) is None

@@ -7,13 +7,15 @@ Nobody hangs up here: what an upstream still makes for a caller who is gone, nob
 import asyncio
 import contextlib
 import random
+import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -150,6 +152,12 @@ async def _answering_after(moment: asyncio.Event) -> AsyncIterator[str]:
         await moment.wait()
         return web.Response(body=completion(_ANSWER, "slow", ""), content_type="application/json")
 
+    async with _serving(chat) as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def _serving(chat: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -211,3 +219,57 @@ async def test_of_a_thousand_at_once_exactly_as_many_pass_as_fit(tmp_path: Path)
         assert len(rows) == fit
         assert sum(row["cost_nanousd"] for row in rows) <= limit
         assert holds._open == {}
+
+
+@pytest.mark.timeout(120)
+async def test_what_the_rest_of_a_budget_pays_for_is_asked_for(tmp_path: Path) -> None:
+    """No caller's `max_tokens`, and no room for the longest answer: the upstream gets what fits, the caller is told, and what is
+    too little is refused with the size that would fit.
+    """
+    asked: list[dict[str, object]] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.Response(body=completion(_ANSWER, "slow", ""), content_type="application/json")
+
+    async with _serving(chat) as address:
+        deployment = {"name": "main", "kind": "openai", "base_url": address, "upstream_model": "slow"}
+        async with running_gateway(tmp_path, [model("slow", [deployment], max_output_tokens=30_000)]) as gateway:
+            store, holds = BudgetStore(gateway.engine), gateway.data.holds
+            budget = Budget(
+                budget_id="b",
+                organisation_id="default",
+                scope="team",
+                scope_id="team_a",
+                period="month",
+                kind="hard",
+                limit_nanousd=nanousd(Decimal("0.10")),
+            )
+            body = {"model": "slow", "messages": [{"role": "user", "content": "What is a weighbridge?"}]}
+            async with aiohttp.ClientSession(headers={"authorization": f"Bearer {gateway.key}"}) as session:
+
+                async def ask(limit: str, **more: object) -> tuple[int, str | None, str]:
+                    await store.put(msgspec.structs.replace(budget, limit_nanousd=nanousd(Decimal(limit))))
+                    await holds.poll()
+                    async with session.post(f"{gateway.base_url}/chat/completions", json={**body, **more}) as reply:
+                        text = await reply.text()
+                        return reply.status, reply.headers.get("x-weighbridge-budget-max-tokens"), text
+
+                status, most, _ = await ask("0.10")
+                assert (status, asked[-1]["max_tokens"]) == (200, int(most or 0))
+                assert 256 <= int(most or 0) < 30_000
+                # What the caller asks for is cut alike, and left alone where it fits.
+                status, most, _ = await ask("0.10", max_tokens=20_000)
+                assert (status, asked[-1]["max_tokens"]) == (200, int(most or 0))
+                assert (await ask("0.10", max_tokens=300))[:2] == (200, None)
+                assert asked[-1]["max_tokens"] == 300
+                seen = len(asked)
+                status, _, text = await ask("0.0020")
+                fits = int(re.findall(r"at most (\d+) tokens", text)[0])
+                assert (status, 0 < fits < 256) == (402, True)
+                status, _, text = await ask("0.00035")
+                assert (status, "does not pay for the prompt" in text) == (402, True)
+                assert len(asked) == seen
+                assert (await ask("0.0020", max_tokens=fits))[:2] == (200, None)
+            rows = await gateway.rows("entry = 'settle'")
+            assert len(rows) == 4

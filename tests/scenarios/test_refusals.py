@@ -38,10 +38,10 @@ POOR: Final = {
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: Any) -> AsyncIterator[dict[str, Any]]:
+async def answering(answer: Any, path: str = "/v1/chat/completions") -> AsyncIterator[dict[str, Any]]:
     """A deployment whose server answers every request by `answer(status-and-body)`; yields its configuration."""
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
+    app.router.add_post(path, answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

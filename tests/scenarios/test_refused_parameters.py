@@ -12,6 +12,7 @@ from aiohttp import web
 from api.operations.snapshot import operations_snapshot
 from tests.processes import until
 from tests.running_gateway import CHEAP_PRICES, DEAR_PRICES, Running, model, running_gateway
+from tests.scenarios.test_quirks import CLAUDES_ANSWER
 from tests.scenarios.test_refusals import ANSWER, answering
 
 Body = dict[str, Any]
@@ -195,3 +196,66 @@ async def test_nobody_can_make_others_lose_a_parameter(tmp_path: Path, name: str
             await reply.read()
         assert (await ask(gateway, "new", temperature=0.2))[::2] == (200, None)
         assert got[-1]["temperature"] == 0.2
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+async def test_a_claude_is_asked_again_in_its_own_dialect(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came as messages, too, goes without it and is otherwise as it was written."""
+    monkeypatch.setenv("MADE_UP_ANTHROPIC_KEY", "sk-ant-made-up-0123456789")
+    got: list[Body] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        got.append(body)
+        if "temperature" in body:
+            error = {"type": "invalid_request_error", "message": "`temperature` is deprecated for this model."}
+            return web.json_response({"type": "error", "error": error}, status=400)
+        return web.json_response(CLAUDES_ANSWER)
+
+    async with answering(answer, "/v1/messages") as here:
+        claude = here | {
+            "kind": "litellm",
+            "upstream_model": "anthropic/claude-sonnet-4-5",
+            "api_key": "env:MADE_UP_ANTHROPIC_KEY",
+        }
+        async with running_gateway(tmp_path, [model("new", [claude])]) as gateway:
+            headers = {"authorization": f"Bearer {gateway.key}", "anthropic-version": "2023-06-01"}
+            body = {"model": "new", "max_tokens": 9, "messages": USER, "temperature": 0.2}
+            for _ in range(2):
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(f"{gateway.base_url}/{path}", headers=headers, json=body) as reply,
+                ):
+                    assert (reply.status, reply.headers["x-weighbridge-dropped"]) == (200, "temperature")
+            assert ["temperature" in each for each in got] == [True, False, False]
+
+
+async def test_what_the_gateway_itself_asks_for_is_left_out_too(tmp_path: Path) -> None:
+    """A host that knows no `stream_options` streams without telling its usage; the caller sent none and is told of none."""
+    got: list[Body] = []
+    chunk = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s,"finish_reason":%s}]}'
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        got.append(body)
+        refused = openais("stream_options")(body)
+        if refused is not None:
+            return web.json_response(refused[1], status=refused[0])
+        events = [chunk % ('{"content":"Paris"}', "null"), chunk % ("{}", '"stop"'), "[DONE]"]
+        return web.Response(
+            body="".join(f"data: {each}\n\n" for each in events), headers={"content-type": "text/event-stream"}
+        )
+
+    async with answering(answer) as here, running_gateway(tmp_path, [model("new", [here])]) as gateway:
+        for _ in range(2):
+            headers = {"authorization": f"Bearer {gateway.key}"}
+            body = {"model": "new", "messages": USER, "stream": True}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{gateway.base_url}/chat/completions", headers=headers, json=body) as reply,
+            ):
+                assert "Paris" in await reply.text()
+                assert "x-weighbridge-dropped" not in reply.headers
+        assert ["stream_options" in each for each in got] == [True, False, False]

@@ -7,6 +7,7 @@ import msgspec
 from accounts.tables import ID_CHARS
 from proxy.admit.limits.limit import Limits, Scope
 from proxy.admit.limits.limit_tables import MODEL_CHARS
+from settings.key_ids import first_id
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 ANY_ID: Final = "*"
@@ -47,6 +48,11 @@ class Place(msgspec.Struct, frozen=True):
     scope: Scope
     scope_id: str
     model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scope == "key":
+            # A rotated key goes on with the limits of the first, and with what it used of them.
+            msgspec.structs.force_setattr(self, "scope_id", first_id(self.scope_id))
 
     def __str__(self) -> str:
         if self.scope == "model":

@@ -1,5 +1,6 @@
 """/v1/admin over a socket: what administrators' keys set, how often, and who may not."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,6 +102,51 @@ async def test_a_key_is_rotated_and_revoked(gateway: Running) -> None:
     assert (gone.status, gone.code) == (404, "key_not_found")
 
 
+async def test_keys_and_teams_are_blocked_for_a_while(gateway: Running) -> None:
+    """Whoever is blocked gets 403 with the code and words of it, until it is unblocked; twice is once; it is in the log."""
+    await gateway.accounts.create_team("other")
+    admin = await key_of(gateway, "admin", "other")
+    made = (await call(gateway, "PUT", "/teams/team_a/keys/ci", admin)).body
+    for place, shown in (("/teams/team_a/keys/ci", "key"), ("/teams/team_a", "team")):
+        for _ in range(2):
+            told = await call(gateway, "POST", f"{place}/block", admin, {"reason": "it leaked"})
+            assert (told.status, told.body["blocked_at"] is None) == (200, False)
+        refused = await until_status(gateway, made["key"], 403)
+        assert (refused.code, shown in refused.body["error"]["message"]) == ("key_blocked", True)
+        if shown == "key":
+            assert told.body["state"] == "blocked"
+            again = await call(gateway, "POST", f"{place}/rotate", admin, {"overlap_s": 0})
+            assert (again.status, "unblock it first" in again.body["error"]["message"]) == (400, True)
+        told = await call(gateway, "POST", f"{place}/unblock", admin, {})
+        assert (told.status, told.body["blocked_at"]) == (200, None)
+        await until_status(gateway, made["key"], 200)
+    log = [each for each in await actions(gateway) if "block" in each]
+    assert log == ["key.blocked", "key.unblocked", "team.blocked", "team.unblocked"]
+
+
+async def until_status(gateway: Running, key: str, status: int) -> Any:
+    """The answer to this key, once it is the expected one: servers follow within seconds."""
+    async with asyncio.timeout(30):
+        while True:
+            told = await call(gateway, "GET", "/teams/team_a", key)
+            if told.status == status:
+                return told
+            await asyncio.sleep(0.05)
+
+
+async def test_a_lifetime_counts_from_creation(gateway: Running) -> None:
+    """The same body twice is one end and one entry; beside `expires_at`, or beyond the calendar, it is refused."""
+    admin = await key_of(gateway, "admin")
+    for _ in range(2):
+        told = (await call(gateway, "PUT", "/teams/team_a/keys/ci", admin, {"expires_in_s": 86_400})).body
+        created, ends = datetime.fromisoformat(told["created_at"]), datetime.fromisoformat(told["expires_at"])
+        assert timedelta(hours=23, minutes=59) < ends - created <= timedelta(days=1)
+    assert await actions(gateway) == ["key.created"]
+    for bad in ({"expires_in_s": 5, "expires_at": LATER}, {"expires_in_s": 10**12}, {"expires_in_s": 0}):
+        refused = await call(gateway, "PUT", "/teams/team_a/keys/ci", admin, bad)
+        assert (refused.status, refused.param) == (400, "expires_in_s")
+
+
 @in_turn("overlap_s", [-1, 31 * 86_400, 1.5, "1", None])
 async def test_an_overlap_is_bounded(gateway: Running, overlap_s: Any) -> None:
     """From 0 to 30 days, in whole seconds."""
@@ -148,6 +194,41 @@ async def test_people_and_members_are_put(gateway: Running) -> None:
     assert (back.status, back.body["disabled"]) == (200, False)
     unknown = await call(gateway, "PUT", "/teams/team_a/members/bob@example.com", admin, {"role": "admin"})
     assert (unknown.status, unknown.code) == (404, "person_not_found")
+
+
+async def test_budgets_are_raised_and_topped_up(gateway: Running) -> None:
+    """A raise shows beside the limit, and ends; a top-up of the same id is paid in once; other budgets take none."""
+    admin = await key_of(gateway, "admin")
+    budget = {"scope": "team", "scope_id": "team_a", "period": "month", "limit_usd": 5, "kind": "hard"}
+    await call(gateway, "PUT", "/budgets/b1", admin, budget)
+    raised = await call(gateway, "POST", "/budgets/b1/raise", admin, {"limit_usd": 8.5, "until": LATER})
+    assert (raised.status, raised.body["limit_usd"], raised.body["raised_limit_usd"]) == (200, 5, 8.5)
+    assert (raised.body["left_usd"], raised.body["raised_until"]) == (8.5, LATER)
+    again = await call(gateway, "PUT", "/budgets/b1", admin, budget)
+    assert (again.status, again.body["raised_limit_usd"]) == (200, 8.5)
+    for bad in (
+        {"limit_usd": 1},
+        {"until": LATER},
+        {"limit_usd": 1, "until": "2020-01-01T00:00:00Z"},
+        {"limit_usd": -1, "until": LATER},
+    ):
+        assert (await call(gateway, "POST", "/budgets/b1/raise", admin, bad)).status == 400
+    ended = await call(gateway, "POST", "/budgets/b1/raise", admin, {})
+    assert (ended.status, ended.body["raised_until"]) == (200, None)
+    assert (await call(gateway, "POST", "/budgets/b1/topups", admin, {"amount_usd": 5})).status == 400
+    for status in (201, 200):
+        assert (await call(gateway, "PUT", "/budgets/b2", admin, {**budget, "period": "prepaid"})).status == status
+    for status in (201, 200):
+        paid = await call(gateway, "POST", "/budgets/b2/topups", admin, {"amount_usd": 2.5, "id": "i1", "note": "Q4"})
+        assert (paid.status, paid.body["limit_usd"], paid.body["resets_at"]) == (status, 7.5, None)
+    listed = (await call(gateway, "GET", "/budgets/b2/topups", admin)).body["data"]
+    assert [(each["id"], each["amount_usd"], each["note"]) for each in listed] == [("first", 5, ""), ("i1", 2.5, "Q4")]
+    assert (
+        await call(gateway, "PUT", "/budgets/b2", admin, {**budget, "period": "prepaid", "limit_usd": 9})
+    ).status == 400
+    assert (await call(gateway, "POST", "/budgets/b9/topups", admin, {"amount_usd": 1})).code == "budget_not_found"
+    log = [each for each in await actions(gateway) if each != "budget.set"]
+    assert log == ["budget.raised", "budget.raised", "budget.topped_up"]
 
 
 async def test_budgets_and_limits_are_put(gateway: Running) -> None:

@@ -23,6 +23,7 @@ _SOUND: Final = {
     "end_date": "2026-04-06",
     "start": "2026-04-05",
     "end": "2026-04-06",
+    "time_zone": "Europe/Berlin",
 }
 _READERS: Final = {
     "/v1/usage", "/v1/focus", "/v1/savings", "/v1/organization/costs", "/v1/organization/usage/completions",

@@ -5,20 +5,27 @@ import contextlib
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
 from api.web.gateway import READS_AT_ONCE
+from cost.calendars import set_calendar
+from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.tables import ROLLUP_SUMS
-from cost.times import DAY_US
+from cost.times import DAY_US, MINUTE_US, iso, moment, wall_us
 from tests.api.finance import Finance, running_finance
+from tests.cost.entries import settle
 from tests.cost.reports.two_organisations import DAY, booked
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -143,6 +150,60 @@ async def test_end_users_are_told_from_the_ledger(own: Finance) -> None:
     assert len(table.text.splitlines()) == 1 + len(found["data"])
     refused = await own.get("finance", "/v1/usage", {"start": "2026-01-01", "end": "2026-03-01", "end_user": "u-1"})
     assert (refused.status, "`end_user`" in refused.body["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Asia/Kathmandu", "UTC"])
+async def test_days_are_those_of_the_time_zone(own: Finance, zone: str) -> None:
+    """Each booking is in its local day, also where the clock is changed or an hour is cut; CSV and single days say the same."""
+    first = int(datetime(2026, 3, 27, tzinfo=UTC).timestamp()) * 1_000_000
+    moments = [first + number * 20 * MINUTE_US for number in range(4 * 72)]
+    await LedgerStore(own.gateway.engine).insert(
+        [
+            msgspec.structs.replace(
+                settle(f"z{at_us}", at_us=at_us, cost_nanousd=1_000), organisation_id="acme", team_id="team_x"
+            )
+            for at_us in moments
+        ]
+    )
+    expected = Counter(moment(at_us).astimezone(ZoneInfo(zone)).date().isoformat() for at_us in moments)
+    days = {"start": "2026-03-28", "end": "2026-03-31", "time_zone": zone, "group_by": "day"}
+    body = (await own.get("finance", "/v1/usage", days)).body
+    told = {row["day"]: row["requests"] for row in body["data"]}
+    assert (told, body["time_zone"]) == (
+        {day: expected[day] for day in ("2026-03-28", "2026-03-29", "2026-03-30")},
+        zone,
+    )
+    assert told["2026-03-29"] == (23 * 3 if zone == "Europe/Berlin" else 72)
+    rows = rows_of_csv((await own.get("finance", "/v1/usage", days, accept="text/csv")).text)
+    assert {row["day"]: int(row["requests"]) for row in rows} == told
+    for day, requests in told.items():
+        one = (await own.get("finance", "/v1/usage", {"date": day, "time_zone": zone})).body
+        assert (one["date"], one["requests"]) == (day, requests)
+    (page,) = [(await own.get("finance", "/v1/usage", {**days, "limit": 1})).body]
+    rest = (await own.get("finance", "/v1/usage", {**days, "limit": 2, "page": page["next_page"]})).body
+    assert [row["day"] for row in page["data"] + rest["data"]] == list(told)
+
+
+async def test_an_organisations_calendar_cuts_its_ranges_from_a_day_on(own: Finance) -> None:
+    """UTC until it is set and until that day; what is not a zone, or lies behind, is refused; the log has it."""
+    assert (await own.get("finance", "/v1/usage", RANGE)).body["time_zone"] == "UTC"
+    put = {"time_zone": "Europe/Berlin", "week_start": "sunday"}
+    made = await own.send("admin", "PUT", "/v1/admin/calendar", put)
+    assert (made.status, made.body["time_zone"], made.body["from"] > iso(wall_us())) == (200, "Europe/Berlin", True)
+    assert (await own.get("finance", "/v1/usage", RANGE)).body["time_zone"] == "UTC"
+    await set_calendar(own.gateway.engine, "acme", "Europe/Berlin", "monday", DAY + DAY_US, 0)
+    assert (await own.get("finance", "/v1/usage", {"start": "2026-04-06", "end": "2026-04-07"})).body["start"] == (
+        "2026-04-05T22:00:00Z"
+    )
+    assert (await own.get("finance", "/v1/usage", {"start": "2026-04-04", "end": "2026-04-05"})).body[
+        "time_zone"
+    ] == "UTC"
+    listed = (await own.get("finance", "/v1/admin/calendar")).body["data"]
+    assert [each["time_zone"] for each in listed] == ["UTC", "Europe/Berlin"]
+    for bad, param in (({"time_zone": "Berlin"}, "time_zone"), ({**put, "from": "2020-01-01"}, "from")):
+        refused = await own.send("admin", "PUT", "/v1/admin/calendar", bad)
+        assert (refused.status, refused.body["error"]["param"]) == (400, param)
+    assert (await own.get("finance", "/v1/usage", {**RANGE, "time_zone": "Berlin"})).status == 400
 
 
 async def test_csv_json_and_ndjson_are_the_same_books(own: Finance) -> None:

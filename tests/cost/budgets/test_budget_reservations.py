@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,17 +13,25 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget_errors import BadBudget, BudgetConflict
 from cost.budgets.budget_rounds import BudgetWatch
-from cost.budgets.grants import Grants, GrantStore
+from cost.budgets.grants import GrantNeed, Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
+from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore
+from cost.budgets.topups import Topup
+from cost.calendars import set_calendar
 from cost.errors import BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.ledger.entries import Entry, orphan_settlement, void_of
+from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
+from cost.ledger.verify import Difference
 from cost.tables import Boot
 from cost.times import DAY_US
+from settings.key_ids import successor_id
 from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget, ends_of
-from tests.cost.entries import reserve, until
+from tests.cost.entries import reserve, settle, until
+from tests.cost.ledger.verified import verify
 
 HOUR_US = 3_600_000_000
 
@@ -31,6 +40,7 @@ class Real:
     """Processes on one database."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
         self.budgets = BudgetStore(engine)
         self.grants = GrantStore(engine)
         self.store = LedgerStore(engine)
@@ -105,6 +115,137 @@ async def test_a_crowd_gets_exactly_what_there_is(real: Real, limit: int) -> Non
     assert not await process.reserve("late", 1)
     await process.holds.tidy()
     assert (await real.standing()).held_nanousd == 0
+
+
+async def test_a_rotated_key_goes_on_with_its_budget(real: Real) -> None:
+    """What the first key spent and holds is missing for its successors, at once, and the roll-ups are sound."""
+    first = "key_0123456789ab"
+    second, third = successor_id(first, "key_aaaaaaaaaaaa"), successor_id("key_0123456789ab.x", "key_bbbbbbbbbbbb")
+    await real.set(10, scope="key", scope_id=second)
+    process, other = real.process(), real.process("boot2")
+    assert await process.reserve("r1", 4, key_id=first)
+    process.settle("r1", 4, key_id=first)
+    await process.drain()
+    assert (await real.standing()).spent_nanousd == 4
+    assert await process.reserve("r2", 3, key_id=first)
+    await process.holds.tidy()
+    await process.holds.tidy()
+    assert not await other.reserve("r3", 4, key_id=second)
+    assert await other.reserve("r4", 3, key_id=third)
+    other.settle("r4", 3, key_id=third)
+    await other.drain()
+    assert (await real.standing()).spent_nanousd == 7
+    assert await _wrong_sums(real) == []
+    await rebuild(real.engine, 0, NOON_US + DAY_US)
+    assert (await real.standing()).spent_nanousd == 7
+    assert await _wrong_sums(real) == []
+
+
+async def test_a_raise_ends_by_itself(real: Real) -> None:
+    """More fits until then and not a nano more after it, whatever was granted ahead meanwhile."""
+    await real.set(10)
+    with pytest.raises(BadBudget):
+        await real.budgets.raise_limit("b1", 100, 1)
+    await BudgetStore(real.engine, real.clock).raise_limit("b1", 100, NOON_US + HOUR_US)
+    process = real.process()
+    assert await process.reserve("r1", 8)
+    assert await process.reserve("r2", 8)
+    # Setting the budget again leaves the raise alone.
+    await real.set(12)
+    assert (await real.standing()).limit_nanousd == 100
+    real.clock.at_us = NOON_US + HOUR_US - 1
+    assert await process.reserve("r3", 1)
+    real.clock.at_us += 1
+    assert (await real.standing()).limit_nanousd == 12
+    assert not await process.reserve("r4", 1)
+    assert "$0.000000012" in str(process.refusals[-1])
+    process.settle("r1", 8)
+    process.settle("r2", 0)
+    process.settle("r3", 0)
+    await process.drain()
+    assert await process.reserve("r5", 4)
+    assert not await process.reserve("r6", 1)
+
+
+async def test_a_prepaid_balance_is_spent_to_the_end_and_topped_up(real: Real) -> None:
+    """What was booked before it was made does not count; top-ups count at once and once each, and no month renews it."""
+    process = real.process()
+    assert await process.reserve("before", 40)
+    process.settle("before", 40)
+    await process.drain()
+    await real.set(10, period="prepaid")
+    await process.holds.poll()
+    assert len(await process.crowd(20, 1)) == 10
+    real.clock.at_us += 40 * DAY_US
+    assert not await process.reserve("late", 1)
+    assert process.refusals[-1].resets_at is None
+    assert "does not renew" in str(process.refusals[-1])
+    topups = [Topup(f"t{number}", 5) for number in range(4)]
+    paid = await asyncio.gather(*(real.budgets.top_up("b1", each) for each in (*topups, *topups)))
+    assert sorted(new for _, new in paid) == [False] * 4 + [True] * 4
+    assert (await real.standing()).limit_nanousd == 30
+    assert [each.amount_nanousd for each in await real.budgets.topups("b1")] == [10, 5, 5, 5, 5]
+    await process.holds.poll()
+    assert len(await process.crowd(40, 1, "more")) == 20
+    with pytest.raises(BudgetConflict, match="another amount"):
+        await real.budgets.top_up("b1", Topup("t0", 6))
+    with pytest.raises(BadBudget, match="taken back"):
+        await real.budgets.top_up("b1", Topup("back", -31))
+    # What sets it again with its first amount changes nothing; another amount is refused.
+    await real.set(10, period="prepaid")
+    with pytest.raises(BadBudget, match="top it up"):
+        await real.set(20, period="prepaid")
+    assert (await real.standing()).limit_nanousd == 30
+
+
+@pytest.mark.parametrize("period", ["hour", "year", "lifetime"])
+async def test_other_periods_are_as_exact(real: Real, period: Period) -> None:
+    """A crowd gets what there is, once for each hour, year or life, and the quarters of an hour are what was booked."""
+    await real.set(7, period=period)
+    process = real.process()
+    for at_us, room in ((NOON_US, 7), (NOON_US + HOUR_US - 1, 0), (NOON_US + HOUR_US, 7 if period == "hour" else 0)):
+        real.clock.at_us = at_us
+        await process.holds.poll()
+        admitted = await process.crowd(20, 1, f"at{at_us}")
+        assert len(admitted) == room
+        for each in admitted:
+            process.settle(each, 1)
+        await process.drain()
+    assert await _wrong_sums(real) == []
+    await rebuild(real.engine, 0, NOON_US + DAY_US)
+    assert (await real.standing()).spent_nanousd == 7
+    assert await _wrong_sums(real) == []
+
+
+async def test_organisations_cut_their_budgets_by_their_own_calendar(real: Real) -> None:
+    """The day of each begins at its own midnight, from the moment that its calendar holds; UTC is everybody's before."""
+    start = NOON_US - 12 * HOUR_US
+    for number, hours in enumerate((-6.0, -5.5, -5.25, 18.25, 18.5)):
+        at_us = start + int(hours * HOUR_US)
+        for owner in ("default", "acme"):
+            booked = settle(f"{owner}{number}", at_us=at_us, cost_nanousd=10**number, organisation_id=owner)
+            await real.store.insert([msgspec.structs.replace(booked, team_id=f"team_{owner}")])
+    for owner in ("default", "acme"):
+        place = {"organisation_id": owner, "scope_id": f"team_{owner}", "budget_id": f"b_{owner}"}
+        await real.set(10**9, period="day", **place)
+    await set_calendar(real.engine, "acme", "Asia/Kolkata", "sunday", NOON_US, NOON_US)
+    real.clock.at_us = NOON_US - 1
+    assert await _spent(real) == {"b_default": 11_000, "b_acme": 11_000}
+    real.clock.at_us = NOON_US
+    assert await _spent(real) == {"b_default": 11_000, "b_acme": 1_110}
+    found = {each.budget.budget_id: each for each in await real.grants.standings(NOON_US)}
+    assert found["b_acme"].resets_us == start + int(18.5 * HOUR_US)
+    room = await real.grants.renew_grants("boot1", {"b_acme": GrantNeed(floor_nanousd=0)}, [], NOON_US)
+    assert room["b_acme"].room.spent_nanousd == 10_000
+
+
+async def _spent(real: Real) -> dict[str, int]:
+    return {each.budget.budget_id: each.spent_nanousd for each in await real.grants.standings(real.clock())}
+
+
+async def _wrong_sums(real: Real) -> list[Difference]:
+    found = await verify(real.engine, 0, NOON_US + DAY_US)
+    return [each for each in found if each.table.startswith("spend")]
 
 
 async def test_a_crowd_on_several_budgets_gets_exactly_what_the_tightest_has(real: Real) -> None:
@@ -210,7 +351,7 @@ async def test_what_a_request_did_not_use_is_free_again() -> None:
     assert await process.reserve("fits", 70)
     process.settle("fits", 70)
     await process.drain()
-    assert kept(process).spend["team", TEAM, NOON_US - NOON_US % DAY_US] == 100
+    assert kept(process).spend["team", TEAM, NOON_US] == 100
     assert not await process.reserve("spent", 1)
 
 
@@ -417,7 +558,7 @@ async def test_a_new_period_begins_with_the_whole_limit(real: Real) -> None:
     process.settle("r1", 100)
     await process.drain()
     assert not await process.reserve("r2", 1)
-    assert process.refusals[-1].resets_at.isoformat() == "2026-04-06T00:00:00+00:00"
+    assert process.refusals[-1].resets_at == datetime(2026, 4, 6, tzinfo=UTC)
     assert process.refusals[-1].retry_after_s == 12 * 3600
     real.clock.at_us += DAY_US // 2
     assert await process.reserve("r3", 100)

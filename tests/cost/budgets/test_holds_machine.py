@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Coroutine
 from functools import cache
 from pathlib import Path
@@ -115,7 +116,10 @@ class World:
     async def spent(self) -> dict[int, int]:
         """By day."""
         if isinstance(self.grants, MemoryGrants):
-            return {day: amount for (_, _, day), amount in self.grants.spend.items() if amount}
+            by_day: Counter[int] = Counter()
+            for (_, _, quarter), amount in self.grants.spend.items():
+                by_day[quarter - quarter % DAY_US] += amount
+            return {day: amount for day, amount in by_day.items() if amount}
         days = range(NOON_US - NOON_US % DAY_US, self.clock() + 1, DAY_US)
         found = {day: (await self.grants.standings(day))[0].spent_nanousd for day in days}
         return {day: amount for day, amount in found.items() if amount}

@@ -25,7 +25,7 @@ from tests.sqlite import newest_sqlite
 
 NEVER_S = 3600.0
 NOW_US = reserve().at_us + 5_000_000
-_TABLES = ("ledger_entry", "rollup_hour", "rollup_day", "spend_day", "spend_total", "journal_place", "boot")
+_TABLES = ("ledger_entry", "rollup_hour", "rollup_day", "spend_day", "spend_quarter", "journal_place", "boot")
 
 
 def _drain(folder: Path, engine: AsyncEngine) -> Drain:

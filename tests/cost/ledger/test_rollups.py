@@ -104,7 +104,9 @@ def test_rows_are_written_in_one_order(places: list[tuple[str, str, int]]) -> No
     ]
     found = upserts(roll_up(entries))
     assert found == upserts(roll_up(reversed(entries)))
-    assert [table for table, _ in found] == (["rollup_hour", "rollup_day", "spend_day"] if places else [])
+    assert [table for table, _ in found] == (
+        ["rollup_hour", "rollup_day", "spend_day", "spend_quarter"] if places else []
+    )
     for _, rows in found:
         assert rows == sorted(rows)
     assert by_key({}) == []

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,7 +98,7 @@ async def test_a_budget_is_set_changed_and_removed(running: Running, ada: Browse
         ({"budget_of": "key:key_nothing"}, "There is no key"),
         ({"limit_usd": ""}, "This is needed"),
         ({"limit_usd": "-1"}, "A number from"),
-        ({"period": "year"}, "Choose one of"),
+        ({"period": "decade"}, "Choose one of"),
         ({"webhook": "nowhere"}, "Choose one of"),
     ],
 )
@@ -109,6 +110,53 @@ async def test_what_is_wrong_stands_at_its_field(
     assert page.status == 400
     assert said in page.text
     assert await kept(running) == []
+
+
+async def test_a_budget_is_raised_and_topped_up(running: Running, ada: Browser) -> None:
+    """By forms of its page; the raise ends with the day, and a payment sent twice is paid in once."""
+    await ada.post(BUDGETS, {**FORM, "budget_of": "team", "period": "prepaid"})
+    (made,) = await kept(running)
+    page = f"{BUDGETS}/{made.budget_id}"
+    assert (await ada.post(f"{page}/raise", {"raised_usd": "9", "raised_until": "2090-01-31"})).location == page
+    assert "Raised until" in (await ada.get(page)).text
+    assert (await kept(running))[0].raised_nanousd == 9 * 10**9
+    for bad in (
+        {"raised_usd": "9", "raised_until": ""},
+        {"raised_usd": "9", "raised_until": "soon"},
+        {"raised_usd": "9", "raised_until": "2020-01-01"},
+    ):
+        assert (await ada.post(f"{page}/raise", bad)).status == 400
+    assert (await ada.post(f"{page}/raise", {"raised_usd": "", "raised_until": ""})).location == page
+    for _ in range(2):
+        assert (await ada.post(f"{page}/topups", {"topup_usd": "3", "topup_id": "t1"})).location == page
+    assert (await ada.post(f"{page}/topups", {"topup_usd": "", "topup_id": "t2"})).status == 400
+    (after,) = await kept(running)
+    assert (after.limit_nanousd, after.raised_until_us) == (8 * 10**9, 0)
+
+
+async def test_amounts_stand_in_a_second_currency_too(tmp_path: Path) -> None:
+    """On pages and in files, with its rate and day; what is stored is dollars."""
+    scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]
+    eur = {"EUR": {"rate": "0.92", "as_of": "2026-11-27", "source": "ECB"}}
+    async with (
+        running_gateway(tmp_path, scripted, cost={"shown_currency": eur}) as running,
+        signed_in(running, "ada@example.com", role="admin") as ada,
+    ):
+        await ada.post(BUDGETS, {**FORM, "budget_of": "team"})
+        shown = (await ada.get(BUDGETS)).text
+        assert "4.60 EUR" in shown
+        assert "0.92 EUR to the US dollar of 2026-11-27 (ECB)" in shown
+        heading, row = (await ada.get(f"{BUDGETS}?format=csv&table=budgets")).text.splitlines()
+        cells = dict(zip(heading.split(","), row.split(","), strict=True))
+        limits = {name: Decimal(value) for name, value in cells.items() if name.startswith("limit")}
+        assert limits == {"limit_usd": 5, "limit_eur_at_0.92_of_2026-11-27": Decimal("4.6")}
+        headers = {"authorization": f"Bearer {running.key}", "accept": "text/csv"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"{running.url}/v1/usage?group_by=day") as reply,
+        ):
+            assert (await reply.text()).splitlines()[0].endswith(",savings_usd,cost_eur_at_0.92_of_2026-11-27")
+        assert [each.limit_nanousd for each in await kept(running)] == [5 * 10**9]
 
 
 async def test_the_same_budget_twice_is_told(running: Running, ada: Browser) -> None:

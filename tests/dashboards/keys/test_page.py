@@ -128,7 +128,7 @@ async def test_a_key_is_replaced_with_an_overlap(running: Running, tess: Browser
     assert page.status == 201
     new = await key_id(running, "tests")
     assert new != old
-    assert shown_key(page).split("-")[1] == new.removeprefix("key_")
+    assert new == f"{old}.{shown_key(page).split('-')[1]}"
     assert "works until" in page.text
     twice = await tess.post(f"{KEYS}/{old}/rotate", {"overlap_s": "86400"})
     assert twice.status == 400
@@ -148,12 +148,19 @@ async def test_limits_expiry_and_revocation(running: Running, tess: Browser) -> 
     assert (await tess.post(f"{page}/expiry", {"expires_on": "2090-01-31"})).location == page
     assert (await running.accounts.list_keys())[0].expires_at == datetime(2090, 2, 1, tzinfo=UTC)
     assert (await tess.post(f"{page}/expiry", {"expires_on": "2020-01-31"})).status == 400
+    assert (await tess.post(f"{page}/block")).location == page
+    assert "Unblock the key" in (await tess.get(page)).text
+    assert (await running.accounts.list_keys())[0].blocked_at is not None
+    assert (await tess.post(f"{page}/unblock")).location == page
+    assert (await running.accounts.list_keys())[0].blocked_at is None
+    assert (await tess.post("/dashboard/teams/team_a/block")).status == 403
     assert (await tess.post(f"{page}/revoke")).location == KEYS
     shown = await tess.get(page)
     assert "revoked" in shown.text
     assert "<form" not in shown.text.partition("<main")[2]
     actions = [each.action for each in await AuditLog(running.engine).page(Scope(organisation_id="default"))]
-    assert actions == ["key.revoked", "key.changed", "limit.removed", "limit.set"]
+    assert actions[:3] == ["key.revoked", "key.unblocked", "key.blocked"]
+    assert actions[3:] == ["key.changed", "limit.removed", "limit.set"]
 
 
 async def test_who_may_not_sees_and_does_less(running: Running) -> None:

@@ -30,6 +30,33 @@ def ok(*arguments: str) -> str:
     return result.stdout
 
 
+def test_a_budget_is_raised_and_topped_up() -> None:
+    """A raise has an amount and an end, or ends; a prepaid budget is paid into, once for each id, and lists it."""
+    ok("teams", "create", "team_payments")
+    ok("budgets", "set", "team", "team_payments", "--limit", "500", "--period", "year", "--hard")
+    (found,) = json.loads(ok("budgets", "list", "--json"))
+    name = found["id"]
+    assert "$800.00 until 2090-01-31" in ok("budgets", "raise", name, "--to", "800", "--until", "2090-01-31")
+    found = json.loads(ok("budgets", "show", name, "--json"))
+    assert (found["limit_usd"], found["raised_limit_usd"], found["left_usd"]) == ("500", "800", "800")
+    for wrong in (["--to", "1"], ["--until", "2090-01-31"], [], ["--end", "--to", "1"]):
+        assert run("budgets", "raise", name, *wrong).exit_code == 2
+    assert "in the future" in run("budgets", "raise", name, "--to", "1", "--until", "2020-01-01").output
+    assert "has ended" in ok("budgets", "raise", name, "--end")
+    assert json.loads(ok("budgets", "show", name, "--json"))["raised_until"] is None
+    assert "only a prepaid one" in run("budgets", "topup", name, "5").output
+    made = ok("budgets", "set", "team", "team_payments", "--limit", "20", "--period", "prepaid", "--hard")
+    assert "hard, $20.00 paid in for team" in made
+    name = made.partition(":")[0]
+    assert "paid in as invoice-7; $25.00 left" in ok("budgets", "topup", name, "5", "--id", "invoice-7", "--note", "Q4")
+    assert "was paid in before" in ok("budgets", "topup", name, "5", "--id", "invoice-7")
+    assert "$24.00 left" in ok("budgets", "topup", name, "--", "-1")
+    assert [each["amount_usd"] for each in json.loads(ok("budgets", "topups", name, "--json"))] == ["20", "5", "-1"]
+    assert "never" in ok("budgets", "list")
+    log = ok("audit", "list", "--action", "budget")
+    assert all(action in log for action in ("budget.raised", "budget.topped_up"))
+
+
 def test_from_first_to_last() -> None:
     """A budget is set, listed, shown, changed under the same id, and removed."""
     ok("teams", "create", "team_payments")

@@ -5,13 +5,17 @@ from collections.abc import AsyncIterator, Sequence
 
 import aiohttp
 import anthropic
+import msgspec
 import openai
 import pytest
 
 from cost.times import wall_us
 from providers.batch_apis.anthropic import AnthropicBatches
+from providers.batch_apis.anthropic import _headers as anthropic_headers
+from providers.batch_apis.anthropic import _url as anthropic_url
 from providers.batch_apis.batch_api import BatchApi, BatchCall, BatchHttp, CallOutcome, HandedBatch
 from providers.batch_apis.openai import OpenAiBatches
+from providers.batch_apis.openai import _headers as openai_headers
 from providers.errors import UpstreamError
 from providers.target import Deployment
 from tests.providers.calls import deployment
@@ -137,3 +141,22 @@ async def test_the_scripted_server_speaks_to_the_providers_own_clients(upstream:
     assert [(each.custom_id, each.result.type) for each in results] == [("m1", "succeeded")]
     await theirs.close()
     await claude.close()
+
+
+def test_headers_of_a_deployment_go_with_its_batches() -> None:
+    """Beside the key, which they cannot replace; of both providers."""
+    headed = msgspec.structs.replace(deployment(), headers={"X-Title": "My app"}, api_key="k")
+    assert openai_headers(headed) == {"X-Title": "My app", "authorization": "Bearer k"}
+    told = anthropic_headers(headed)
+    assert (told["X-Title"], told["x-api-key"]) == ("My app", "k")
+
+
+def test_anthropics_batches_are_where_its_messages_are() -> None:
+    """With and without an address of one's own."""
+    claude = deployment("litellm", upstream_model="anthropic/m", base_url="")
+    for base, url in (
+        ("", "https://api.anthropic.com/v1/x"),
+        ("http://h", "http://h/v1/x"),
+        ("http://h/v1", "http://h/v1/x"),
+    ):
+        assert anthropic_url(msgspec.structs.replace(claude, base_url=base), "x") == url

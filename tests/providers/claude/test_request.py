@@ -24,6 +24,22 @@ NEW, BUDGETED, OLD = "claude-opus-4-8", "claude-sonnet-4-5", "claude-3-5-haiku-2
 _Params: Final = pydantic.TypeAdapter(list[anthropic.types.MessageParam])
 
 
+def test_a_shortened_answer_shortens_the_thinking() -> None:
+    """A caller's thinking budget above the longest answer that the gateway sets is cut, or left out: Anthropic refuses it."""
+    fields = {"max_tokens": 9_000, "thinking": {"type": "enabled", "budget_tokens": 4_096}}
+    raw = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
+    request = msgspec.structs.replace(
+        chat_request(), in_messages=lambda: AsWritten(dialect="messages", fields=raw, tools={}, headers=())
+    )
+    for longest, kept, dropped in ((2_000, 1_999, []), (8_000, 4_096, []), (500, None, ["thinking"])):
+        told: list[str] = []
+        at = deployment("litellm", upstream_model=f"anthropic/{BUDGETED}", base_url="")
+        body = json.loads(
+            claude_body(upstream_call(at, request, drops=told.append, engine_fields={"max_tokens": longest})).body
+        )
+        assert (body.get("thinking", {}).get("budget_tokens"), told) == (kept, dropped)
+
+
 def sent(model: str = BUDGETED, dropped: list[str] | None = None, marks: bool = False, **fields: Any) -> dict[str, Any]:
     """The decoded body, whose messages are of Anthropic's own types."""
     at = deployment("litellm", upstream_model=f"anthropic/{model}", base_url="")
