@@ -46,6 +46,7 @@ from providers.metered_replies import decode_metered
 from providers.passed_stream import PassedStream
 from providers.provider_tools import address_of_dialect
 from providers.refusals import load as load_refusals
+from providers.regular_replies import RegularStream, regular_answer
 from providers.replies_as_written import ReplyReader, reader_of
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
@@ -411,6 +412,7 @@ class _Body(msgspec.Struct, eq=False):
         event = _decoded(call, body)
         if event.choices == 0:
             raise _malformed("The upstream's answer has no content.", call)
+        event = regular_answer(event, call.request, call.request_id, call.deployment.deployment_id)
         if self.as_chunk:
             chunk = completion_as_chunk(event.payload, call.deployment.deployment_id)
             event = msgspec.structs.replace(event, payload=chunk)
@@ -451,6 +453,7 @@ class _Stream:
         "_parser",
         "_pool",
         "_reader",
+        "_regular",
         "_runs",
         "_secret",
         "_share",
@@ -477,6 +480,8 @@ class _Stream:
         self._parser = SseParser(limits.max_event_bytes)
         self._max_event_bytes = limits.max_event_bytes
         self._runs = DeltaCoalescer() if reader is None and not self._is_text else None
+        self._regular: RegularStream | None = None
+        """Reads all events from the first odd one on."""
         self._left = limits.max_reply_bytes
         self._failure: UpstreamError | None = None
         self._finished = 0
@@ -574,7 +579,7 @@ class _Stream:
         events = self._events(data[: found.start]) if found.start else []
         if self.ended or self._failure is not None:
             return events
-        if not self._parser.is_between_events:
+        if self._regular is not None or not self._parser.is_between_events:
             return events + self._events(data[found.start :])
         events.append(found.event)
         if self._over_at < math.inf:
@@ -588,7 +593,7 @@ class _Stream:
             if payload[:1] != b"{":
                 payload = payload.strip()  # noqa: PLW2901  # Blanks around the end marker do not hide it.
                 if payload == DONE:
-                    self.ended = True
+                    self._end()
                     break
                 if not payload:
                     continue
@@ -606,10 +611,10 @@ class _Stream:
                 break
             if event.finished or self._finished:
                 self._expect_end(event)
-            if event.payload != EMPTY_OBJECT or event.native:
-                events.append(event)
+            if not self._add(event, events):
+                break
             if reader is not None and reader.ended:
-                self.ended = True
+                self._end()
                 break
         return events
 
@@ -634,13 +639,47 @@ class _Stream:
         self._over_at = math.inf
         self._connection.limit_silence(self._call.idle_timeout_s)
 
+    def _add(self, event: Event, events: list[Event]) -> bool:
+        """Add an event that came. Return False where it broke the stream."""
+        if event.odd or self._regular is not None:
+            return self._add_regular(event, events)
+        if event.payload != EMPTY_OBJECT or event.native:
+            events.append(event)
+        return True
+
+    def _add_regular(self, event: Event, events: list[Event]) -> bool:
+        """Add the event in OpenAI's form, and what was held back before it."""
+        if self._regular is None:
+            call = self._call
+            self._regular, self._runs = RegularStream(call.request, call.request_id, self._deployment_id), None
+        try:
+            found = self._regular.events(event)
+        except UpstreamError as error:
+            self._failure = error
+            return False
+        if not found:
+            # It waits for the rest of a call, so it is not silence.
+            self._idle_bytes -= len(event.payload)
+        events += found
+        return True
+
+    def _end(self) -> None:
+        """End the stream at its end marker, which counts for nothing where no finish reason came: it was cut off."""
+        if self._finished:
+            self.ended = True
+        else:
+            self._failure = self._cut()
+
+    def _cut(self) -> StreamCut:
+        return StreamCut("The upstream ended the stream before it was finished.", deployment_id=self._deployment_id)
+
     def _end_at_eof(self) -> None:
         """End the stream. Raises StreamCut unless a finish reason came: some upstreams never send [DONE] after it."""
         if self.ended:
             return
         if not self._finished:
             # A half event at the end is no malformed one: it was cut off.
-            raise StreamCut("The upstream ended the stream before it was finished.", deployment_id=self._deployment_id)
+            raise self._cut()
         self.ended = True
 
     async def aclose(self) -> None:

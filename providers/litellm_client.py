@@ -30,7 +30,9 @@ from providers.errors import (
 from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, NOTES, is_said
 from providers.refusals import SERVER_FAULT
+from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
+from providers.thoughts import with_thoughts
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import Event, decode_event, field_of, speaks_anthropic
@@ -231,8 +233,7 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
             raise _cannot_carry(
                 deployment, f"The parameter {name[:64]!r} is not supported by this model's provider.", name
             )
-    if speaks_anthropic(deployment):
-        _suit_anthropic(arguments, call)
+    _suit(arguments, call)
     # Linked media is fetched by litellm itself for some providers: a caller could make it read our network.
     refuse_links_in(arguments.get("messages"), deployment)
     # The operator's options come last but for ours, so no caller's field can stand in their place.
@@ -255,6 +256,13 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
     if deployment.api_key is not None:
         arguments["api_key"] = deployment.api_key
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
+    if speaks_anthropic(call.deployment):
+        _suit_anthropic(arguments, call)
+    elif call.request.thoughts and isinstance(arguments.get("messages"), list):
+        with_thoughts(arguments["messages"], call.request.thoughts, call.deployment)
 
 
 def _suit_anthropic(arguments: dict[str, Any], call: UpstreamCall) -> None:
@@ -431,7 +439,9 @@ class _LitellmBody:
         if self.ended:
             return None
         self.ended = True
-        return [_event(self._reply, self._call)]
+        call = self._call
+        event = _event(self._reply, call)
+        return [regular_answer(event, call.request, call.request_id, call.deployment.deployment_id)]
 
     def unread(self) -> list[Event]:
         return []
@@ -450,8 +460,15 @@ class _LitellmStream:
         self._litellm = litellm
         self._finished = False
         self._closed = False
+        self._regular: RegularStream | None = None
 
     async def read(self) -> list[Event] | None:
+        while (events := await self._next()) == []:
+            # What came waits for the rest of a call.
+            pass
+        return events
+
+    async def _next(self) -> list[Event] | None:
         try:
             chunk = await _await_within(
                 anext(self._chunks), self._call.idle_timeout_s, self._call, self._litellm, begun=True
@@ -466,7 +483,11 @@ class _LitellmStream:
             return None
         event = _event(chunk, self._call)
         self._finished = self._finished or event.finished
-        return [event]
+        if not event.odd and self._regular is None:
+            return [event]
+        call = self._call
+        self._regular = self._regular or RegularStream(call.request, call.request_id, call.deployment.deployment_id)
+        return self._regular.events(event)
 
     def unread(self) -> list[Event]:
         """Return nothing, always: litellm's own buffer cannot be read without waiting."""

@@ -14,11 +14,13 @@ import msgspec
 
 from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
-from providers.errors import CannotCarry, MalformedReply
+from providers.errors import CannotCarry, MalformedReply, StreamCut
+from providers.finish_reasons import USUAL, meaning_of
 from providers.message_roles import suited
 from providers.provider_tools import AsWritten, model_of_dialect
 from providers.quirks import Quirks
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
+from providers.thoughts import Thought, needs_thoughts, with_thoughts
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
 
@@ -146,6 +148,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's service tier that the caller asked for; None for the usual one."""
     upload: Upload | None = None
     """The file that goes on with the fields, as a form."""
+    thoughts: Mapping[int, Thought] = MappingProxyType({})
+    """The thoughts behind the assistant's messages, by their number among its own, for targets that take them."""
 
 
 WireUsage = dict[str, Any]
@@ -208,6 +212,8 @@ class Event(msgspec.Struct, frozen=True):
     """The media type of a payload that passes as it is; empty for JSON."""
     run: Run | None = None
     """The upstream's events that this one stands for, where it says what several said."""
+    odd: bool = False
+    """True for what `providers.regular_replies` has to look at: calls of tools, and what has another form than OpenAI's."""
 
 
 class _Function(msgspec.Struct):
@@ -226,11 +232,11 @@ class _Delta(msgspec.Struct):
     refusal: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_details: Any = None
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     audio: Any = None
     thinking_blocks: Any = None
-    reasoning_details: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -298,10 +304,6 @@ def path_of(request: ChatRequest, deployment: Deployment) -> str:
     return _TEXT_PATH if completes_text(request, deployment) else PATHS[request.operation]
 
 
-_ENDED: Final[Mapping[Any, str | None]] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
-"""TGI's words for how a text ended: an empty one while it goes on."""
-
-
 def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
     """Return a completed text as a chat completion, so that whatever follows knows one shape; anything else as it is."""
     try:
@@ -312,9 +314,6 @@ def text_as_chat(payload: bytes, *, stream: bool) -> bytes:
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and "text" in choice:
             choice["delta" if stream else "message"] = {"content": choice.pop("text")}
-            ended = choice.get("finish_reason")
-            if isinstance(ended, str):
-                choice["finish_reason"] = _ENDED.get(ended, ended)
     return json.dumps(reply).encode()
 
 
@@ -328,7 +327,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
         has_more = True
         payload = _as_text(payload.removeprefix(_BOM))
         _refuse_bare_error(payload, deployment_id, secret)
-        reply = _decode_leniently(_without_lone_surrogates(payload), deployment_id)
+        payload, reply = _decode_leniently(payload, deployment_id)
     payload = on_one_line(payload)
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
@@ -337,20 +336,21 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     served = reply.service_tier
     tier = served if type(served) is str else None
     if not choices:
-        if reply.usage is None:
-            _refuse_bare_error(payload, deployment_id, secret)
+        _refuse_bare_error(payload, deployment_id, secret)
         return Event(payload, False, 0, 0, usage, False, tier)
-    token = finished = False
+    token = finished = odd = False
     chars = 0
     for choice in choices:
-        if choice.finish_reason is not None:
-            finished = True
+        if choice.finish_reason is not None or choice.message is not None:
+            ended, unusual = _end_of(choice, deployment_id)
+            finished, odd = finished or ended, odd or unusual
         part = choice.delta or choice.message
         if part is None:
             continue
         content = part.content
         if content:
             token = True
+            odd = odd or type(content) is not str
             chars += len(content) if type(content) is str else _parts_chars(content)
         if (
             part.tool_calls
@@ -362,9 +362,23 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             or part.reasoning_details
         ):
             token = has_more = True
+            odd = odd or part.tool_calls is not None or part.function_call is not None
             chars += _non_content_chars(part)
     words = "" if finished or has_more or not chars else _words_of(choices)
-    return Event(payload, token, len(choices), chars, usage, finished, tier, words)
+    return Event(payload, token, len(choices), chars, usage, finished, tier, words, odd=odd)
+
+
+def _end_of(choice: _Choice, deployment_id: str) -> tuple[bool, bool]:
+    """Return whether a choice ended, and whether it says so in other words than OpenAI's. Raises StreamCut for one that broke off."""
+    reason = choice.finish_reason
+    if reason is None or (type(reason) is str and reason in USUAL):
+        return reason is not None, reason is None
+    meaning = meaning_of(reason)
+    if meaning == "cut":
+        raise StreamCut(
+            f"The upstream broke off its answer (`finish_reason` {str(reason)[:64]!r}).", deployment_id=deployment_id
+        )
+    return meaning != "on", True
 
 
 _ERROR: Final = b'"error"'
@@ -409,16 +423,53 @@ def _refuse_bare_error(payload: bytes, deployment_id: str, secret: str | None) -
         raise error_in_reply(first, deployment_id, secret)
 
 
-def _decode_leniently(payload: bytes, deployment_id: str) -> _Reply | _ReplyAnyUsage:
-    """Return a reply with a usage of any type: an odd usage must not cost a caller the answer. Raises MalformedReply."""
+def _decode_leniently(payload: bytes, deployment_id: str) -> tuple[bytes, _Reply | _ReplyAnyUsage]:
+    """Return a reply with a usage of any type, and its payload: neither an odd usage nor a null among choices or calls must
+    cost a caller the answer. Raises MalformedReply.
+    """
+    whole = _without_lone_surrogates(payload)
     try:
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return _decode(payload)
-        return _decode_any_usage(payload)
+        with contextlib.suppress(msgspec.ValidationError):
+            return payload, _decode_any(whole)
+        payload = _without_odd_values(whole)
+        return payload, _decode_any(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedReply(
             "The upstream sent an event that is not a chat completion.", deployment_id=deployment_id
         ) from error
+
+
+def _decode_any(payload: bytes) -> _Reply | _ReplyAnyUsage:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode(payload)
+    return _decode_any_usage(payload)
+
+
+def _without_odd_values(payload: bytes) -> bytes:
+    """Return a reply without what is no object where there must be one. Raises msgspec.DecodeError for what is no reply."""
+    reply = msgspec.json.decode(payload, type=dict[str, Any])
+    choices = reply.get("choices")
+    if not isinstance(choices, list):
+        return payload
+    kept = [choice for choice in choices if isinstance(choice, dict)]
+    for choice in kept:
+        for name in ("delta", "message"):
+            said = choice.get(name)
+            if not isinstance(said, dict):
+                choice.pop(name, None)
+                continue
+            calls = said.get("tool_calls")
+            calls = [calls] if isinstance(calls, dict) else calls
+            if isinstance(calls, list):
+                said["tool_calls"] = [call for call in calls if isinstance(call, dict)]
+                for call in said["tool_calls"]:
+                    if not isinstance(call.get("function"), dict):
+                        call.pop("function", None)
+            else:
+                said.pop("tool_calls", None)
+            if not isinstance(said.get("function_call"), dict):
+                said.pop("function_call", None)
+    return msgspec.json.encode({**reply, "choices": kept})
 
 
 def on_one_line(payload: bytes) -> bytes:
@@ -575,7 +626,7 @@ def upstream_body(
         _suit(fields, request, deployment)
     quirks = deployment.quirks
     if request.operation == "chat" and "messages" in fields:
-        _suit_model(fields, request, quirks)
+        _suit_model(fields, request, deployment)
     if quirks.leaves_out or quirks.renames:
         _suit_names(fields, quirks)
     if request.stream and request.operation == "chat":
@@ -586,6 +637,22 @@ def upstream_body(
             usage = _ASK_USAGE_ALWAYS if quirks.stream_usage == "always" else _ASK_USAGE
             fields["stream_options"] = {**options, **usage}
     return msgspec.json.encode(fields)
+
+
+_CALLS: Final = b'"tool_calls"'
+
+
+def _think_again(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
+    messages = fields.get("messages")
+    if not isinstance(messages, msgspec.Raw):
+        return
+    try:
+        decoded = msgspec.json.decode(messages, type=list[Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What is passed on raw is not looked at: the target will say what is wrong.
+        return
+    with_thoughts(decoded, request.thoughts, deployment)
+    fields["messages"] = decoded
 
 
 def _body_as_written(
@@ -634,12 +701,15 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
         fields[_MAX_COMPLETION_TOKENS] = fields.pop(_MAX_TOKENS)
 
 
-def _suit_model(fields: dict[str, Any], request: ChatRequest, quirks: Quirks) -> None:
-    """Write roles, an answer that is begun, and the effort as this model and its host take them."""
+def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
+    """Write roles, thoughts, an answer that is begun, and the effort as this model and its host take them."""
+    quirks = deployment.quirks
     if (quirks.developer or quirks.later_system or quirks.needs_user) and (
         messages := suited(fields["messages"], request.messages, quirks)
     ) is not None:
         fields["messages"] = messages
+    if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(fields["messages"])):
+        _think_again(fields, request, deployment)
     if quirks.prefill == "continue" and _is_prefilled(request):
         fields.update(CONTINUE_FIELDS)
     if request.effort == "none" and quirks.thinking_off:

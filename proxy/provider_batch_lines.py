@@ -17,6 +17,7 @@ from providers.breaker import Breakers
 from providers.claude.request import claude_params
 from providers.config import BreakerConfig
 from providers.errors import CannotCarry, MalformedReply
+from providers.regular_replies import regular_answer
 from providers.target import Deployment, Target
 from providers.upstream import UpstreamCall
 from providers.wire import Event, decode_embeddings, decode_event, path_of, upstream_body
@@ -220,8 +221,10 @@ def _as_reserved(routed: RoutedRequest, reserve: Entry) -> tuple[Candidate, Depl
 
 
 def _event(routed: RoutedRequest, deployment: Deployment, body: bytes) -> Event:
-    decode = decode_event if routed.request.operation == "chat" else decode_embeddings
-    return decode(body, deployment.deployment_id, deployment.api_key)
+    if routed.request.operation != "chat":
+        return decode_embeddings(body, deployment.deployment_id, deployment.api_key)
+    event = decode_event(body, deployment.deployment_id, deployment.api_key)
+    return regular_answer(event, routed.request, routed.request_id, deployment.deployment_id)
 
 
 def _marked(entry: Entry) -> Entry:

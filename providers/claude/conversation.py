@@ -15,6 +15,7 @@ import msgspec
 from providers.errors import CannotCarry
 from providers.quirks import media_type
 from providers.target import Deployment
+from providers.tool_names import fitting_name, with_checksum
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -26,7 +27,8 @@ _DATA_URL: Final = re.compile(
 _PDF: Final = "application/pdf"
 _BARE_PDF: Final = "JVBERi0"
 """The first characters of a PDF's base64, where it comes without its type."""
-_ODD_IN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MOST_ID_CHARS: Final = 128
+_MOST_NAME_CHARS: Final = 128
 _SYSTEM: Final = ("system", "developer")
 _UNPARSED: Final = "unparsed_arguments"
 
@@ -64,7 +66,12 @@ def claude_conversation(messages: Any, deployment: Deployment) -> Conversation:
 
 def call_id(given: Any) -> str:
     """Return a tool call's id in the letters that Anthropic takes: other hosts use more of them."""
-    return _ODD_IN_ID.sub("_", given if isinstance(given, str) and given else "call")
+    return fitting_name(given, _MOST_ID_CHARS) if isinstance(given, str) and given else "call"
+
+
+def tool_name(given: Any) -> str:
+    """Return a tool's name in the letters that Anthropic takes."""
+    return fitting_name(str(given), _MOST_NAME_CHARS)
 
 
 class _Turns:
@@ -78,6 +85,9 @@ class _Turns:
         self._said: list[Block] = []
         self._notes: list[str] = []
         """System messages within this turn."""
+        self._called: set[str] = set()
+        self._renamed: dict[str, str] = {}
+        """The ids of calls that had the id of an earlier one, which Anthropic refuses."""
 
     def add(self, message: Any, where: str) -> None:
         if not isinstance(message, dict):
@@ -87,13 +97,26 @@ class _Turns:
             self._said += _blocks(message, where, _USER)
         elif role == "assistant":
             self._end_turn()
-            self._answer(_of_assistant(message, where))
+            self._answer(self._with_own_ids(_of_assistant(message, where)))
         elif role in ("tool", "function"):
-            self._results.append(_result(message, where))
+            result = _result(message, where)
+            used = result["tool_use_id"]
+            self._results.append({**result, "tool_use_id": self._renamed.get(used, used)})
         elif role in _SYSTEM:
             self._instruct(_blocks(message, where, _TEXTS))
         else:
             raise NotAMessage(f"`{where}.role` is none that this model's provider knows.")
+
+    def _with_own_ids(self, blocks: list[Block]) -> list[Block]:
+        """Give each call an id that no earlier one has: some engines number theirs anew in every turn."""
+        for block in blocks:
+            if block["type"] != "tool_use":
+                continue
+            came = block["id"]
+            if came in self._called:
+                block["id"] = self._renamed[came] = with_checksum(came, f"{came}:{len(self._called)}", _MOST_ID_CHARS)
+            self._called.add(block["id"])
+        return blocks
 
     def ended(self) -> Conversation:
         self._end_turn()
@@ -286,7 +309,7 @@ def _use(function: Mapping[str, Any], use_id: str) -> Block:
     return {
         "type": "tool_use",
         "id": use_id,
-        "name": str(function.get("name")),
+        "name": tool_name(function.get("name")),
         "input": _input(function.get("arguments")),
     }
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from providers.cache_marks import mark_body
-from providers.claude.conversation import claude_conversation
+from providers.claude.conversation import claude_conversation, tool_name
 from providers.claude.schema import answer_schema
 from providers.errors import CannotCarry
 from providers.parameters import DECISIVE, MINOR, NOTES, is_said
@@ -41,8 +41,6 @@ _EFFORTS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """The names of an effort at models that have efforts, the closest first."""
 _SEARCHES: Final[Mapping[str, int]] = {"low": 1, "medium": 5, "high": 10}
-_ODD_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MOST_NAME_CHARS: Final = 128
 _SPEAKS_OF_A_PERSON: Final = re.compile(r"[\w.%+-]+@[\w.-]+|\+?[\d\s()-]{7,}", re.ASCII)
 """Mail addresses and telephone numbers, which Anthropic refuses as names of users."""
 _SAMPLING: Final = ("temperature", "top_p", "top_k")
@@ -234,7 +232,6 @@ def _translated(call: UpstreamCall, names: dict[str, str]) -> Fields:
     if isinstance(user, str) and not _SPEAKS_OF_A_PERSON.fullmatch(user):
         fields["metadata"] = {"user_id": user}
     _add_tools(fields, asked, call, names)
-    _rename_calls(talk.messages, names)
     _think(fields, asked.get("reasoning_effort"), quirks, call.drops)
     _shape(fields, asked.get("response_format"), call.drops)
     _suit(fields, quirks, call.drops)
@@ -324,23 +321,11 @@ def _tool(tool: Any, deployment: Deployment, names: dict[str, str]) -> Fields:
 
 
 def _name(given: Any, names: dict[str, str]) -> str:
-    """Return the tool's name in the letters that Anthropic takes."""
-    name = str(given)
-    taken = _ODD_IN_NAME.sub("_", name)[:_MOST_NAME_CHARS]
-    if taken != name:
-        names[taken] = name
+    """Return the tool's name as Anthropic takes it, and note the name that it had."""
+    taken = tool_name(given)
+    if taken != str(given):
+        names[taken] = str(given)
     return taken
-
-
-def _rename_calls(messages: list[Fields], names: Mapping[str, str]) -> None:
-    """Rename earlier calls to the names that the tools have now."""
-    if not names:
-        return
-    given = {name: taken for taken, name in names.items()}
-    for message in messages:
-        for block in message["content"] if isinstance(message["content"], list) else ():
-            if block["type"] == "tool_use":
-                block["name"] = given.get(block["name"], block["name"])
 
 
 def _search(options: Fields) -> Fields:

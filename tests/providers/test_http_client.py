@@ -152,7 +152,7 @@ async def test_connections_are_used_again(upstream: HttpUpstream) -> None:
         ports.add(request.transport.get_extra_info("peername")[1])  # type: ignore[union-attr]
         if not json.loads(await request.read()).get("stream"):
             return web.json_response(whole)
-        reply = await streaming(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', b"data: [DONE]\n\n")(request)
+        reply = await streaming(CHUNK, FINISH, b"data: [DONE]\n\n")(request)
         # The end of the HTTP body comes a moment after the end marker.
         await asyncio.sleep(0.005)
         return reply
@@ -217,12 +217,12 @@ async def test_what_is_sent(upstream: HttpUpstream, kind: DeploymentKind, header
 
     async def answer(request: web.Request) -> web.StreamResponse:
         sent.append((request.headers.copy(), json.loads(await request.read())))
-        return await streaming(b"data: [DONE]\n\n")(request)
+        return await streaming(FINISH, b"data: [DONE]\n\n")(request)
 
     async with answering(answer) as url:
         to = deployment(kind, base_url=url + "/", api_key=KEY, upstream_model="theirs")
         call = upstream_call(to, chat_request(stream=True, unknown={"a": [1]}), headers={"traceparent": "00-a-b-01"})
-        assert await talk(upstream, call) == []
+        assert text_of(await talk(upstream, call)) == ""
     headers, body = sent[0]
     assert headers[header] == value
     assert headers["x-request-id"] == "req-1"
@@ -290,6 +290,7 @@ FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
     ("pieces", "kind"),
     [
         ([CHUNK], StreamCut),
+        ([CHUNK, b"data: [DONE]\n\n"], StreamCut),
         ([CHUNK, b'data: {"choi'], StreamCut),
         ([CHUNK, b"data: {broken\n\n"], MalformedReply),
         ([CHUNK, b"data: [1,2]\n\n"], MalformedReply),

@@ -15,6 +15,7 @@ from tests.providers.calls import chat_request, deployment, read_all, talk, toke
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
 _EVENTS, _JSON = _HEAD % b"text/event-stream", _HEAD % b"application/json"
 _EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
+_FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 _WHOLE = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}]}'
 _PIECE = 64 * 1024
 _MOST = 64 * 1024 * 1024
@@ -136,7 +137,7 @@ async def test_what_usual_servers_put_beside_a_body_is_taken() -> None:
             yield b"%x;a=b\r\n" % len(_EVENT)
             yield _EVENT
             yield b"\r\n"
-        yield chunk(b"data: [DONE]\n\n") + b"0\r\nserver-timing: a\r\nx-sum: b\r\n\r\n"
+        yield chunk(_FINISH + b"data: [DONE]\n\n") + b"0\r\nserver-timing: a\r\nx-sum: b\r\n\r\n"
 
     async with talking(pieces) as talker, direct() as upstream:
         call = upstream_call(deployment(base_url=talker.url))

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.thoughts import text_of
+
 
 class Function(msgspec.Struct):
     name: Any = None
@@ -15,6 +17,8 @@ class Call(msgspec.Struct):
     index: Any = None
     id: Any = None
     function: Function | None = None
+    extra_content: Any = None
+    provider_specific_fields: Any = None
 
 
 class Said(msgspec.Struct):
@@ -24,20 +28,26 @@ class Said(msgspec.Struct):
     refusal: Any = None
     reasoning: Any = None
     reasoning_content: Any = None
+    reasoning_details: Any = None
     thinking_blocks: Any = None
     tool_calls: list[Call] | None = None
 
     @property
-    def only_text(self) -> str:
-        """The text where there is nothing else, as in most of a stream's events; else empty."""
-        if (
+    def is_only_text(self) -> bool:
+        """True where there is nothing but content."""
+        return (
             self.refusal is None
             and self.tool_calls is None
             and self.reasoning_content is None
             and self.reasoning is None
-        ):
-            return self.content if type(self.content) is str and self.thinking_blocks is None else ""
-        return ""
+            and self.reasoning_details is None
+            and self.thinking_blocks is None
+        )
+
+    @property
+    def only_text(self) -> str:
+        """The text where there is nothing else, as in most of a stream's events; else empty."""
+        return self.content if self.is_only_text and type(self.content) is str else ""
 
     @property
     def text(self) -> str:
@@ -51,6 +61,8 @@ class Said(msgspec.Struct):
     @property
     def thought(self) -> str:
         thought = self.reasoning_content or self.reasoning
+        if thought is None and self.reasoning_details is not None:
+            return text_of({"reasoning_details": self.reasoning_details})
         return thought if isinstance(thought, str) else ""
 
     @property

@@ -12,6 +12,7 @@ from providers.claude.request import claude_body
 from providers.errors import CannotCarry
 from providers.provider_tools import AsWritten
 from providers.quirks import quirks_of
+from providers.tool_names import fitting_name
 from tests.providers.calls import chat_request, deployment, upstream_call
 
 MARK: Final = {"type": "ephemeral"}
@@ -103,13 +104,31 @@ def test_what_anthropic_refuses_is_not_sent() -> None:
         tools=[{"type": "function", "function": {"name": "yard.weigh"}}],
     )
     first, used, result, begun = body["messages"]
+    call_id, name = fitting_name("functions.weigh:0"), fitting_name("yard.weigh")
     assert first["content"] == [{"type": "text", "text": "hi"}]
-    assert used["content"] == [
-        {"type": "tool_use", "id": "functions_weigh_0", "name": "yard_weigh", "input": {"unparsed_arguments": "{"}}
-    ]
-    assert result["content"] == [{"type": "tool_result", "tool_use_id": "functions_weigh_0"}]
+    assert used["content"] == [{"type": "tool_use", "id": call_id, "name": name, "input": {"unparsed_arguments": "{"}}]
+    assert result["content"] == [{"type": "tool_result", "tool_use_id": call_id}]
     assert begun["content"] == [{"type": "text", "text": "So:"}]
-    assert body["tools"] == [{"name": "yard_weigh", "input_schema": {"type": "object", "properties": {}}}]
+    assert body["tools"] == [{"name": name, "input_schema": {"type": "object", "properties": {}}}]
+
+
+def test_calls_of_several_turns_have_ids_of_their_own() -> None:
+    """Engines that number them anew in every turn leave histories with one id twice, which Anthropic refuses."""
+    call = {"id": "call_0", "type": "function", "function": {"name": "weigh", "arguments": "{}"}}
+    turn: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": "7 kg"},
+    ]
+    body = talk(USER, *turn, *turn, *turn)
+    used = [block["id"] for message in body["messages"] for block in message["content"] if block["type"] == "tool_use"]
+    told = [
+        block["tool_use_id"] for message in body["messages"] for block in message["content"] if "tool_use_id" in block
+    ]
+    assert used[0] == "call_0"
+    assert len(set(used)) == 3
+    assert told == used
+    # The same in the next turn, so that its beginning stays the same.
+    assert talk(USER, *turn, *turn, *turn, USER)["messages"][:-1] == body["messages"][:-1]
 
 
 def test_pictures_and_files() -> None:

@@ -2,6 +2,7 @@
 type.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -13,9 +14,11 @@ from proxy.errors import ErrorReply
 from proxy.parse.chat_request import OWN_FIELDS, steers
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.as_written import event_as_written, fields_as_written, with_fields
+from proxy.parse.wires.messages.conversation import is_foreign_thinking
 from proxy.parse.wires.messages.errors import error_event
 from proxy.parse.wires.own_fields import own_fields
 from proxy.parse.wires.reading import wrong
+from proxy.parse.wires.thoughts import MARK
 from proxy.parse.wires.wire import EventWriter, Served
 
 _OURS: Final = frozenset(OWN_FIELDS) - {"service_tier"} | {"model", "stream"}
@@ -24,6 +27,9 @@ _BESIDE: Final[Mapping[str, str]] = {"container": "code_execution", "mcp_servers
 _VERSION: Final = "2023-06-01"
 _MAX_HEADER: Final = 1_024
 _LAST: Final = frozenset({"message_delta", "message_stop"})
+_SEALED: Final = f'"{MARK}'.encode()
+_SIGNATURE: Final = b'"signature"'
+_UNSIGNED: Final = re.compile(_SIGNATURE + rb'\s*:\s*(?:""|null)')
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -63,7 +69,9 @@ def in_own_words(body: bytes, headers: RequestHeaders) -> AsWritten:
     told = [("anthropic-version", headers.anthropic_version or _VERSION)]
     if headers.anthropic_beta is not None:
         told.append(("anthropic-beta", headers.anthropic_beta))
-    fields = {name: value for name, value in _decode(body).items() if name not in _OURS and not steers(name)}
+    fields = _without_foreign_thinking(
+        {name: value for name, value in _decode(body).items() if name not in _OURS and not steers(name)}
+    )
     return AsWritten(
         dialect="messages", fields=fields, tools={}, headers=tuple(each for each in told if _is_printable(each[1]))
     )
@@ -81,7 +89,31 @@ def message_as_written(body: bytes, headers: RequestHeaders, tools: Mapping[str,
     for name, value in told:
         if not _is_printable(value):
             raise wrong(name, f"at most {_MAX_HEADER} printable characters")
-    return AsWritten(dialect="messages", fields=fields_as_written(body, _OURS), tools=tools, headers=tuple(told))
+    return AsWritten(
+        dialect="messages",
+        fields=_without_foreign_thinking(fields_as_written(body, _OURS)),
+        tools=tools,
+        headers=tuple(told),
+    )
+
+
+def _without_foreign_thinking(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """Return the body without thinking that Anthropic did not sign, as it would refuse that: other targets' in this conversation."""
+    raw = fields.get("messages")
+    written = b"" if raw is None else bytes(raw)
+    if _SEALED not in written and not (_SIGNATURE in written and _UNSIGNED.search(written)):
+        return fields
+    messages = []
+    for message in msgspec.json.decode(written):
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            kept = [block for block in content if not is_foreign_thinking(block)]
+            if content and not kept:
+                continue
+            messages.append({**message, "content": kept})
+        else:
+            messages.append(message)
+    return {**fields, "messages": msgspec.Raw(msgspec.json.encode(messages))}
 
 
 class MessagesAsWritten:

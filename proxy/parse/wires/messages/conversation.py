@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.thoughts import Thought
+from providers.tool_names import fitting_name
 from proxy.parse.wires.messages.provider_blocks import tool_of
 from proxy.parse.wires.reading import an_object, objects, text, unsupported, wrong
-from proxy.parse.wires.tool_names import short_name
+from proxy.parse.wires.thoughts import MARK, joined, unsealed
 
 _ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """The beginning of the system block that a client of Anthropic's makes anew for each request."""
@@ -29,21 +31,57 @@ Message = dict[str, Any]
 Part = dict[str, Any]
 
 
-def chat_messages(system: Any, messages: Any, *, marked: bool, foreign: dict[str, str] | None = None) -> list[Message]:
+def chat_messages(
+    system: Any,
+    messages: Any,
+    *,
+    marked: bool,
+    foreign: dict[str, str] | None = None,
+    thoughts: dict[int, Thought] | None = None,
+) -> list[Message]:
     """Return the whole conversation as chat messages. Blocks that a provider's own tools wrote are left out, and the
-    tools are noted in `foreign`, each with its place. Raises BadRequest.
+    tools are noted in `foreign`, each with its place; thoughts that we sealed are noted in `thoughts`, by the number of the
+    assistant's message. Raises BadRequest.
     """
     found: list[Message] = []
+    answers = -1
     if system is not None:
         found += _system(system, marked=marked)
     for index, message in enumerate(objects(messages, "messages")):
+        answers += message.get("role") == "assistant"
         # Most messages are a text, and are chat's as they are.
         if len(message) == _PLAIN and type(message.get("content")) is str and message.get("role") in _SPEAKERS:
             # Users of the marked form may write into it, so it is a copy.
             found.append({**message} if marked else message)
         else:
             found += _message(message, f"messages.{index}", marked=marked, foreign=foreign)
+            if thoughts is not None and (thought := _thought_of(message)) is not None:
+                thoughts[answers] = thought
     return found
+
+
+def _thought_of(message: Message) -> Thought | None:
+    """Return the thought of ours in an assistant's message, which was read before."""
+    thought: Thought | None = None
+    if message.get("role") == "assistant" and isinstance(message.get("content"), list):
+        for block in message["content"]:
+            words = block.get("thinking")
+            part = unsealed(seal_of(block), words if isinstance(words, str) else "")
+            thought = thought if part is None else joined(thought, part)
+    return thought
+
+
+def seal_of(block: Mapping[str, Any]) -> Any:
+    """Return what only its maker reads of a block of thinking; None of all others."""
+    return {"thinking": block.get("signature"), "redacted_thinking": block.get("data")}.get(str(block.get("type")))
+
+
+def is_foreign_thinking(block: Any) -> bool:
+    """Return True for thinking that Anthropic would refuse, as it did not sign it."""
+    if not isinstance(block, dict) or block.get("type") not in ("thinking", "redacted_thinking"):
+        return False
+    seal = seal_of(block)
+    return not seal or (isinstance(seal, str) and seal.startswith(MARK))
 
 
 def is_attribution(block: Mapping[str, Any]) -> bool:
@@ -182,7 +220,7 @@ def _of_assistant(blocks: list[Message], where: str, *, marked: bool) -> Message
                 calls.append(_marked(call, block) if marked else call)
             case "thinking" | "redacted_thinking":
                 # Without its maker's signature it would be refused.
-                if block.get("signature") or block.get("data"):
+                if not is_foreign_thinking(block):
                     thinking.append(block)
             case kind:
                 raise _unknown(kind, at)
@@ -202,7 +240,7 @@ def _call(block: Message, where: str, *, marked: bool) -> Message:
     arguments = msgspec.json.encode(an_object(block.get("input"), f"{where}.input")).decode()
     name = text(block.get("name"), f"{where}.name")
     # A Claude takes twice as many characters as others do.
-    function = {"name": name if marked else short_name(name), "arguments": arguments}
+    function = {"name": name if marked else fitting_name(name), "arguments": arguments}
     return {"id": text(block.get("id"), f"{where}.id"), "type": "function", "function": function}
 
 

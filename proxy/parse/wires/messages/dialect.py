@@ -13,6 +13,7 @@ from proxy.parse.wires.completions_of_chat import Call, Choice, Said, completion
 from proxy.parse.wires.messages.as_written import MessagesAsWritten
 from proxy.parse.wires.messages.errors import error_event
 from proxy.parse.wires.own_fields import Bill, bill, own_fields
+from proxy.parse.wires.thoughts import Heard
 from proxy.parse.wires.wire import EventWriter, Served
 
 _Kind = Literal["thinking", "text", "tool_use"]
@@ -86,14 +87,14 @@ class MessagesDialect:
         choice = completion.choices[0] if completion.choices else _NO_CHOICE
         said = choice.message or _NOTHING_SAID
         declined = said.declined
-        reason, sequence = _stop_of(choice, declined=bool(declined))
+        reason, sequence = _stop_of(choice, declined=bool(declined), called=bool(said.tool_calls))
         tally = served.tally()
         message = _Message(
             model_used=served.target_id,
             weighbridge=bill(tally),
             id=_id_of(served),
             model=_model_of(completion.model, served),
-            content=self._blocks(said, declined),
+            content=self._blocks(said, declined, served.target_id),
             stop_reason=reason,
             stop_sequence=sequence,
             usage=_usage_of(tally.usage),
@@ -108,13 +109,27 @@ class MessagesDialect:
     def to_keep(self, payload: bytes | None, served: Served) -> None:
         """Return None: this wire's callers send the whole conversation again."""
 
-    def _blocks(self, said: Said, declined: str) -> list[dict[str, Any]]:
-        blocks = _thinking_blocks(said) if self._thinks else []
+    def _blocks(self, said: Said, declined: str, target_id: str) -> list[dict[str, Any]]:
+        blocks = [] if said.is_only_text else self._thinking(said, target_id)
         if words := said.text + declined:
             blocks.append({"type": "text", "text": words})
         if said.tool_calls:
             blocks += [_tool_use(call, index, self._names) for index, call in enumerate(said.tool_calls)]
         return blocks
+
+    def _thinking(self, said: Said, target_id: str) -> list[dict[str, Any]]:
+        """Return the thinking, with its maker's signature where it has any, else with ours, by which it goes back. A caller that did
+        not ask for thinking gets what goes back beside calls alone, and unreadable.
+        """
+        if isinstance(said.thinking_blocks, list) and said.thinking_blocks:
+            return [block for block in said.thinking_blocks if isinstance(block, dict)] if self._thinks else []
+        heard = Heard(target_id)
+        heard.hear(said)
+        for index, call in enumerate(said.tool_calls or ()):
+            heard.hear_call(call, _call_id(call, index))
+        if self._thinks and said.thought:
+            return [{"type": "thinking", "thinking": said.thought, "signature": heard.sealed(words_beside=True)}]
+        return [_redacted(heard)] if heard and said.tool_calls else []
 
 
 def _id_of(served: Served) -> str:
@@ -136,21 +151,26 @@ def _usage_of(usage: Usage) -> _Usage:
     )
 
 
-def _stop_of(choice: Choice, *, declined: bool) -> tuple[str, str | None]:
-    """Return the stop reason, and the stop sequence where the engine tells it."""
+def _stop_of(choice: Choice, *, declined: bool, called: bool) -> tuple[str, str | None]:
+    """Return the stop reason, and the stop sequence where the engine tells it. A call is one, too, where chat says that the
+    answer just ended: agents go by it.
+    """
     if declined:
         return "refusal", None
     finish = choice.finish
+    if called and finish in (None, "stop"):
+        return "tool_use", None
     if finish == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
     return _STOP_REASONS.get(finish or "", "end_turn"), None
 
 
-def _thinking_blocks(said: Said) -> list[dict[str, Any]]:
-    """Return the thinking blocks, with their maker's signatures where they have any."""
-    if isinstance(said.thinking_blocks, list) and said.thinking_blocks:
-        return [block for block in said.thinking_blocks if isinstance(block, dict)]
-    return [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
+def _redacted(heard: Heard) -> dict[str, Any]:
+    return {"type": "redacted_thinking", "data": heard.sealed(words_beside=False)}
+
+
+def _call_id(call: Call, index: int) -> str:
+    return call.id if isinstance(call.id, str) else f"toolu_{index}"
 
 
 def _tool_use(call: Call, index: int, names: Mapping[str, str]) -> dict[str, Any]:
@@ -158,7 +178,7 @@ def _tool_use(call: Call, index: int, names: Mapping[str, str]) -> dict[str, Any
     arguments = function.arguments if function is not None else None
     return {
         "type": "tool_use",
-        "id": call.id if isinstance(call.id, str) else f"toolu_{index}",
+        "id": _call_id(call, index),
         "name": _name_of(call, names),
         "input": _input(arguments if isinstance(arguments, str) else ""),
     }
@@ -191,9 +211,13 @@ class _EventWriter:
         self._index = -1
         self._call = Call()
         """The beginning of the call whose block is open."""
-        self._declined = False
+        self._declined = self._called = False
         self._stop: Choice = Choice()
         self._silent = 0
+        self._heard = Heard(served.target_id)
+        """The thoughts that no block has a seal of yet."""
+        self._unsigned = False
+        """True while a block of thinking is open that nobody signed."""
 
     def render(self, events: Iterable[Event]) -> bytes:
         parts: list[bytes] = []
@@ -228,7 +252,7 @@ class _EventWriter:
         parts: list[bytes] = [] if self._begun else [self._start(None)]
         self._close(parts)
         tally = self._served.tally()
-        reason, sequence = _stop_of(self._stop, declined=self._declined)
+        reason, sequence = _stop_of(self._stop, declined=self._declined, called=self._called)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         usage = _usage_of(tally.usage)
         last = {"type": "message_delta", "delta": delta, "usage": usage, **own_fields(self._served, tally)}
@@ -255,7 +279,7 @@ class _EventWriter:
         return sse(b"message_start", {"type": "message_start", "message": message})
 
     def _say(self, said: Said, parts: list[bytes]) -> None:
-        if self._thinks:
+        if not said.is_only_text:
             self._think(said, parts)
         if words := said.text + said.declined:
             self._declined = self._declined or bool(said.declined)
@@ -269,10 +293,19 @@ class _EventWriter:
         parts += (_TEXT_DELTA % self._index, to_json(words), b"}}\n\n")
 
     def _think(self, said: Said, parts: list[bytes]) -> None:
-        if said.thought:
-            self._turn_to("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+        if said.thought and self._thinks:
+            if self._open != "thinking":
+                self._turn_to("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+                self._unsigned = True
             self._delta({"type": "thinking_delta", "thinking": said.thought}, parts)
-        for block in said.thinking_blocks if isinstance(said.thinking_blocks, list) else ():
+        if isinstance(said.thinking_blocks, list):
+            self._pass_thinking(said.thinking_blocks, parts)
+        else:
+            self._heard.hear(said)
+
+    def _pass_thinking(self, blocks: list[Any], parts: list[bytes]) -> None:
+        """Write the thinking that its maker signed. Its words came in pieces before."""
+        for block in blocks if self._thinks else ():
             if not isinstance(block, dict):
                 continue
             if block.get("type") == "redacted_thinking":
@@ -281,14 +314,19 @@ class _EventWriter:
                 self._close(parts)
             elif block.get("signature"):
                 self._turn_to("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+                self._unsigned, self._heard = False, Heard(self._served.target_id)
                 self._delta({"type": "signature_delta", "signature": block["signature"]}, parts)
 
     def _call_tool(self, call: Call, parts: list[bytes]) -> None:
         function = call.function
         if not self._continues(call):
+            self._call, self._called = call, True
+            call_id = _call_id(call, self._index + 1)
+            self._heard.hear_call(call, call_id)
             self._close(parts)
-            self._call = call
-            call_id = call.id if isinstance(call.id, str) else f"toolu_{self._index + 1}"
+            if self._heard:
+                self._begin("thinking", _redacted(self._heard), parts)
+                self._close(parts)
             named = _name_of(call, self._names)
             self._begin("tool_use", {"type": "tool_use", "id": call_id, "name": named, "input": {}}, parts)
         arguments = function.arguments if function is not None else None
@@ -314,6 +352,10 @@ class _EventWriter:
 
     def _close(self, parts: list[bytes]) -> None:
         if self._open is not None:
+            if self._unsigned:
+                self._unsigned = False
+                if self._heard:
+                    self._delta({"type": "signature_delta", "signature": self._heard.sealed(words_beside=True)}, parts)
             self._open = None
             parts.append(sse(b"content_block_stop", {"type": "content_block_stop", "index": self._index}))
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from providers.cache_marks import with_cache_marks
+from providers.thoughts import Thought
 from providers.wire import Message
 from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
 from proxy.parse.headers import RequestHeaders
@@ -142,7 +143,8 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
     if run:
         # Blocks that Anthropic alone can read are left out for the classifier.
         fields = without_tools(fields)
-    messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run)
+    thoughts: dict[int, Thought] = {}
+    messages = chat_messages(fields.get("system"), fields.get("messages"), marked=False, foreign=run, thoughts=thoughts)
     chat: dict[str, Any] = {
         "model": model_named(text(fields.get("model"), "model"), is_model),
         "messages": messages,
@@ -176,6 +178,7 @@ def _read(body: bytes, fields: dict[str, Any], headers: RequestHeaders, is_model
         for_engines=raw(engines),
         for_anthropic=lambda: _for_anthropic(fields),
         in_messages=None if run else lambda: in_own_words(body, headers),
+        thoughts=thoughts,
         **more,
     )
     dialect = MessagesDialect(thinks=thinks, names=given_names(fields.get("tools")))

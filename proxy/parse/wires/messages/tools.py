@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
+from providers.tool_names import fitting_name
 from proxy.parse.wires.reading import an_object, objects, text, wrong
-from proxy.parse.wires.tool_names import short_name
 
 _MARK: Final = "cache_control"
 
@@ -15,7 +15,7 @@ def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
         where = f"tools.{index}"
         name = text(tool.get("name"), f"{where}.name")
         function: dict[str, Any] = {
-            "name": name if marked else short_name(name),
+            "name": name if marked else fitting_name(name),
             "parameters": an_object(tool.get("input_schema"), f"{where}.input_schema"),
         }
         if tool.get("description") is not None:
@@ -32,7 +32,7 @@ def chat_tools(tools: Any, *, marked: bool) -> list[dict[str, Any]]:
 def given_names(tools: Any) -> dict[str, str]:
     """Return the given names of tools whose names were cut, by the names they were cut to. `tools` was read before."""
     names = [tool["name"] for tool in tools or ()]
-    return {short_name(name): name for name in names if short_name(name) != name}
+    return {fitting_name(name): name for name in names if fitting_name(name) != name}
 
 
 def chat_tool_choice(choice: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def chat_tool_choice(choice: Any) -> dict[str, Any]:
             fields["tool_choice"] = "required"
         case "tool":
             name = text(choice.get("name"), "tool_choice.name")
-            fields["tool_choice"] = {"type": "function", "function": {"name": short_name(name)}}
+            fields["tool_choice"] = {"type": "function", "function": {"name": fitting_name(name)}}
         case _:
             raise wrong("tool_choice.type", "`auto`, `any`, `tool` or `none`")
     if choice.get("disable_parallel_tool_use"):

@@ -17,6 +17,7 @@ from proxy.parse.wires.reading import object_of, own_fields_of, text, unread, wr
 from proxy.parse.wires.responses.dialect import usage_of
 from proxy.parse.wires.responses.items import COMPACTED, Item, chat_messages, in_full, items_of, with_ids
 from proxy.parse.wires.responses.parser import longest_answer
+from proxy.parse.wires.responses.tools import NO_TOOLS
 from proxy.parse.wires.wire import EventWriter, IsModel, Kept, Served, Understood
 
 _READ: Final = frozenset(
@@ -50,7 +51,7 @@ def read_compaction(body: bytes, headers: RequestHeaders, is_model: IsModel) -> 
     if not items:
         raise wrong("input", "there, or `previous_response_id`: nothing is to be compacted")
     # Only the provider can read its own tools' items; the messages have what was said about them.
-    talk = chat_messages(fields.get("instructions"), items, signed=False, foreign={})
+    talk = chat_messages(fields.get("instructions"), items, NO_TOOLS, signed=False, foreign={})
     asked = "\n".join([_ASKED, _LINE, *_told(talk), _LINE])
     chat = {
         **own_fields_of(fields),

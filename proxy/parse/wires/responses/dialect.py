@@ -20,6 +20,7 @@ from proxy.parse.wires.responses.continuing import conversation_of
 from proxy.parse.wires.responses.conversation import with_turn
 from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, with_ids
 from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox, choice_as_told, tool_as_told
+from proxy.parse.wires.thoughts import Heard
 from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
 
 _TOO_MANY: Final = 429
@@ -68,6 +69,7 @@ _BLANK: Final[Mapping[str, Any]] = {
     "usage": None,
 }
 """A response with none of its values yet. It has all names, so that a copy never grows."""
+_REASONING: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = ("token", "logprob", "bytes", "top_logprobs")
 _Part = Literal["output_text", "refusal", "reasoning_text"]
 
@@ -98,6 +100,9 @@ class ResponsesDialect:
         """The whole response, once it was made to be kept."""
         self._conversation = conversation_of(fields)
         self._stores = fields.get("store") is not False
+        include = fields.get("include")
+        self.seals_words = _REASONING in (include if isinstance(include, list) else ())
+        """The caller wants reasoning whole in its encrypted content."""
         self.keeps = self._stores or self._conversation is not None
         """False once it turned out that nothing can be kept, and the response has to say so."""
 
@@ -291,6 +296,8 @@ class _EventWriter:
         self._logprobs: list[Any] = []
         self._delta_head = b""
         self._signed: list[Any] = []
+        self._heard = Heard(served.target_id)
+        """The thoughts that no item has sealed yet."""
         self._call: Call | None = None
         self._tool = Tool("")
         self._finish = ""
@@ -359,6 +366,8 @@ class _EventWriter:
         if self._signed:
             item["encrypted_content"] = sealed_thinking(self._signed)
             self._signed = []
+        elif item["type"] == "reasoning" and self._heard:
+            item["encrypted_content"] = self._heard.sealed(words_beside=not self._dialect.seals_words)
         item["status"] = "incomplete" if self._finish in _INCOMPLETE else "completed"
         self._tell("response.output_item.done", parts, output_index=len(self._output) - 1, item=item)
 
@@ -376,9 +385,12 @@ class _EventWriter:
     def _speak(self, said: Said, choice: Choice, parts: list[bytes]) -> None:
         if said.thought:
             self._write("reasoning", "reasoning_text", said.thought, parts)
-        for block in said.thinking_blocks if isinstance(said.thinking_blocks, list) else ():
-            if isinstance(block, dict) and (block.get("signature") or block.get("data")):
-                self._sign(block, parts)
+        if isinstance(said.thinking_blocks, list):
+            for block in said.thinking_blocks:
+                if isinstance(block, dict) and (block.get("signature") or block.get("data")):
+                    self._sign(block, parts)
+        elif not said.is_only_text:
+            self._heard.hear(said)
         if said.text:
             self._write("message", "output_text", said.text, parts, _logprobs_of(choice.logprobs))
         if said.declined:
@@ -447,6 +459,10 @@ class _EventWriter:
             tool = self._box.called(named if isinstance(named, str) else "")
             kind = "custom_tool_call" if tool.custom else "function_call"
             call_id = call.id if isinstance(call.id, str) and call.id else f"call_{len(self._output)}"
+            self._heard.hear_call(call, call_id)
+            if self._heard and not (self._is_open and self._output[-1]["type"] == "reasoning"):
+                # Reasoning without words, which goes back by its seal.
+                self._open("reasoning", parts, summary=[], content=[])
             begun: Item = {"call_id": call_id, "name": tool.name, ("input" if tool.custom else "arguments"): ""}
             if tool.namespace is not None:
                 begun["namespace"] = tool.namespace

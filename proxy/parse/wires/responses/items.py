@@ -1,6 +1,7 @@
 """The items of a response's input as chat messages. Pure.
 
-A model's reasoning is sent back only to a Claude, whose own signature is in it: chat has no place for it.
+A model's reasoning goes back as what its own maker signed, to a Claude, or as a thought of an assistant's message, to whoever takes
+that.
 """
 
 import base64
@@ -12,8 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from providers.provider_tools import tool_name
+from providers.thoughts import Thought
 from proxy.parse.wires.reading import objects, text, unsupported, wrong
-from proxy.parse.wires.responses.tools import INPUT, chat_name
+from proxy.parse.wires.responses.tools import INPUT, Toolbox
+from proxy.parse.wires.thoughts import MARK, joined, unsealed
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -64,13 +67,19 @@ def in_full(item: Item) -> Item:
 
 
 def chat_messages(
-    instructions: Any, items: Sequence[Item], *, signed: bool, foreign: dict[str, str] | None = None
+    instructions: Any,
+    items: Sequence[Item],
+    box: Toolbox,
+    *,
+    signed: bool,
+    foreign: dict[str, str] | None = None,
+    thoughts: dict[int, Thought] | None = None,
 ) -> list[Message]:
-    """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Items
-    that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place. Raises
-    BadRequest.
+    """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Calls are of
+    the functions in `box`. Items that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place; thoughts
+    are noted in `thoughts`, by the number of the assistant's message. Raises BadRequest.
     """
-    talk = _Talk(signed=signed)
+    talk = _Talk(box, {} if thoughts is None else thoughts, signed=signed)
     if isinstance(instructions, str) and instructions:
         talk.messages.append({"role": "system", "content": instructions})
     elif instructions:
@@ -111,6 +120,11 @@ def _thinking_of(item: Item) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def _words_of(part: Any) -> str:
+    words = part.get("text") if isinstance(part, dict) else None
+    return words if isinstance(words, str) else ""
+
+
 def chat_kind(kind: str) -> bool:
     """Return True for the types of items that chat can express."""
     return kind in _ADDERS
@@ -118,7 +132,7 @@ def chat_kind(kind: str) -> bool:
 
 def is_ours(sealed: str) -> bool:
     """Return True for encrypted content that this gateway wrote."""
-    return sealed.startswith((_SIGNED, COMPACTED))
+    return sealed.startswith((_SIGNED, COMPACTED, MARK))
 
 
 def unsealed_summary(item: Item) -> str | None:
@@ -136,8 +150,13 @@ def unsealed_summary(item: Item) -> str | None:
 class _Talk:
     """The messages so far. Texts and calls of the assistant between two others' messages are one message."""
 
-    def __init__(self, *, signed: bool) -> None:
+    def __init__(self, box: Toolbox, thoughts: dict[int, Thought], *, signed: bool) -> None:
         self.messages: list[Message] = []
+        self._box = box
+        self._thoughts = thoughts
+        self._thought: Thought | None = None
+        """The thought that belongs to the assistant's next item."""
+        self._answers = 0
         self._signed = signed
         self._thinking: list[Any] = []
 
@@ -187,6 +206,13 @@ class _Talk:
 
     def reasoning(self, item: Item, _where: str) -> None:
         self._thinking += _thinking_of(item)
+        content = item.get("content")
+        words = "".join(map(_words_of, content if isinstance(content, list) else ()))
+        thought = unsealed(item.get("encrypted_content"), words)
+        if thought is None and words and not self._thinking:
+            thought = Thought(said={"reasoning_content": words})
+        if thought is not None:
+            self._thought = joined(self._thought, thought)
 
     def compaction(self, item: Item, where: str) -> None:
         """Add a compaction as a user's message: a system message would have to come first at many engines."""
@@ -200,7 +226,7 @@ class _Talk:
         self.messages.append({"role": "user", "content": summary})
 
     def _call(self, item: Item, where: str, arguments: str) -> None:
-        name = chat_name(text(item.get("name"), f"{where}.name"), item.get("namespace"))
+        name = self._box.function_of(text(item.get("name"), f"{where}.name"), item.get("namespace"))
         call_id = text(item.get("call_id"), f"{where}.call_id")
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._assistant().setdefault("tool_calls", []).append(call)
@@ -208,7 +234,12 @@ class _Talk:
     def _assistant(self) -> Message:
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": None})
+            self._answers += 1
         message = self.messages[-1]
+        if self._thought is not None:
+            number = self._answers - 1
+            self._thoughts[number] = joined(self._thoughts.get(number), self._thought)
+            self._thought = None
         if self._signed and self._thinking:
             message.setdefault("thinking_blocks", []).extend(self._thinking)
         self._thinking = []

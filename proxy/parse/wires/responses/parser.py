@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from providers.thoughts import Thought
 from providers.wire import Message
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import ChatFields, PlainMessage, chat_request, request_of
@@ -28,7 +29,7 @@ from proxy.parse.wires.reading import (
 from proxy.parse.wires.responses.as_written import ResponsesAsWritten, response_as_written
 from proxy.parse.wires.responses.dialect import ResponsesDialect
 from proxy.parse.wires.responses.items import Item, chat_messages, items_of
-from proxy.parse.wires.responses.tools import Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
+from proxy.parse.wires.responses.tools import NO_TOOLS, Toolbox, chat_tool_choice, toolbox_of, tools_run_by_providers
 from proxy.parse.wires.wire import IsModel, Kept, Later, Understood
 
 _SAME: Final = frozenset({"temperature", "top_p", "stream", "parallel_tool_calls", "user"})
@@ -53,7 +54,6 @@ _COMMON: Final = frozenset(
 )
 """Fields that each target has under some name, or that are the gateway's. Most requests have no others."""
 _PLAIN: Final = _COMMON - {"include", "parallel_tool_calls"}
-_NO_TOOLS: Final = Toolbox([], {})
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Efforts in the words that every engine knows."""
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -114,10 +114,10 @@ def _read_plain(fields: dict[str, Any], asked: _Plain, headers: RequestHeaders) 
         messages,
         headers,
         translated=True,
-        for_anthropic=lambda: _for_anthropic(asked.instructions, _items_in(given), None),
+        for_anthropic=lambda: _for_anthropic(asked.instructions, _items_in(given), NO_TOOLS, None),
     )
     fields["store"] = asked.store
-    return Understood(request, ResponsesDialect(fields, lambda: _items_in(given), _NO_TOOLS))
+    return Understood(request, ResponsesDialect(fields, lambda: _items_in(given), NO_TOOLS))
 
 
 def _items_in(given: msgspec.Raw) -> list[Item]:
@@ -144,10 +144,11 @@ def _understood(
         raise unsupported("prompt", "Prompts are not kept here: send `instructions` and `input`.")
     items = items_of(fields.get("input"))
     tools = fields.get("tools") or ()
-    box = toolbox_of(tools) if tools else _NO_TOOLS
+    box = toolbox_of(tools) if tools else NO_TOOLS
     run = tools_run_by_providers(tools) if tools else {}
     instructions = fields.get("instructions")
-    messages = chat_messages(instructions, items, signed=False, foreign=run)
+    thoughts: dict[int, Thought] = {}
+    messages = chat_messages(instructions, items, box, signed=False, foreign=run, thoughts=thoughts)
     # Items that a provider alone can read are left out for the classifier.
     choice, offered = ("auto", box) if run else chat_tool_choice(fields.get("tool_choice") or "auto", box)
     chat: dict[str, Any] = {
@@ -181,7 +182,8 @@ def _understood(
         chat,
         headers,
         for_engines=raw(engines),
-        for_anthropic=lambda: _for_anthropic(instructions, items, effort),
+        for_anthropic=lambda: _for_anthropic(instructions, items, box, effort),
+        thoughts=thoughts,
         **more,
     )
     # It tells conversations apart, and goes to OpenAI alone.
@@ -270,8 +272,8 @@ def _tools(offered: Toolbox, choice: Any) -> dict[str, Any]:
     return {"tools": offered.functions, **({} if choice == "auto" else {"tool_choice": choice})}
 
 
-def _for_anthropic(instructions: Any, items: list[Item], effort: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"messages": chat_messages(instructions, items, signed=True, foreign={})}
+def _for_anthropic(instructions: Any, items: list[Item], box: Toolbox, effort: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"messages": chat_messages(instructions, items, box, signed=True, foreign={})}
     known = _EFFORTS.get(effort or "")
     return found if known is None else {**found, "reasoning_effort": known}
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from providers.provider_tools import tool_name
+from providers.tool_names import fitting_name, with_checksum
 from proxy.parse.wires.reading import an_object, objects, text, unsupported, wrong
-from proxy.parse.wires.tool_names import short_name
 
 INPUT: Final = "input"
 """The one argument of the function that a custom tool becomes."""
@@ -46,10 +46,19 @@ class Toolbox(msgspec.Struct, frozen=True):
 
     functions: list[dict[str, Any]]
     tools: dict[str, Tool]
+    renamed: dict[tuple[str, str | None], str] = {}
+    """The functions' names of tools, by name and namespace, that would else have the name of another."""
+
+    def function_of(self, name: str, namespace: str | None) -> str:
+        """Return the name of the function that stands for a tool."""
+        return self.renamed.get((name, namespace)) or chat_name(name, namespace)
 
     def called(self, name: str) -> Tool:
         """Return the tool that a model called; an unknown one goes by the name that the model made up."""
         return self.tools.get(name) or Tool(name)
+
+
+NO_TOOLS: Final = Toolbox([], {})
 
 
 def tools_run_by_providers(tools: Any) -> dict[str, str]:
@@ -64,7 +73,7 @@ def tools_run_by_providers(tools: Any) -> dict[str, str]:
 
 def toolbox_of(tools: Any) -> Toolbox:
     """Return the tools that chat can express. Raises BadRequest."""
-    box = Toolbox([], {})
+    box = Toolbox([], {}, {})
     for index, tool in enumerate(objects(tools, "tools")):
         where = f"tools.{index}"
         if tool.get("type") not in _CHATS:
@@ -96,7 +105,7 @@ def choice_as_told(choice: Any) -> Any:
 
 def chat_name(name: str, namespace: str | None) -> str:
     """Return the name of the function."""
-    return short_name(name if namespace is None else f"{namespace}__{name}")
+    return fitting_name(name if namespace is None else f"{namespace}__{name}")
 
 
 def chat_tool_choice(choice: Any, box: Toolbox) -> tuple[Any, Toolbox]:
@@ -108,23 +117,23 @@ def chat_tool_choice(choice: Any, box: Toolbox) -> tuple[Any, Toolbox]:
     choice = an_object(choice, "tool_choice")
     match choice.get("type"):
         case "function" | "custom":
-            return _named(choice, "tool_choice"), box
+            return _named(choice, "tool_choice", box), box
         case "allowed_tools":
             mode = choice.get("mode", "auto")
             if mode not in _CHOICES:
                 raise wrong("tool_choice.mode", "`auto` or `required`")
             allowed = {
-                _named(each, f"tool_choice.tools.{index}")["function"]["name"]
+                _named(each, f"tool_choice.tools.{index}", box)["function"]["name"]
                 for index, each in enumerate(objects(choice.get("tools"), "tool_choice.tools"))
             }
             functions = [each for each in box.functions if each["function"]["name"] in allowed]
-            return mode, Toolbox(functions, box.tools)
+            return mode, Toolbox(functions, box.tools, box.renamed)
         case kind:
             raise unsupported("tool_choice.type", _elsewhere(kind))
 
 
-def _named(choice: Mapping[str, Any], where: str) -> dict[str, Any]:
-    name = chat_name(text(choice.get("name"), f"{where}.name"), choice.get("namespace"))
+def _named(choice: Mapping[str, Any], where: str, box: Toolbox) -> dict[str, Any]:
+    name = box.function_of(text(choice.get("name"), f"{where}.name"), choice.get("namespace"))
     return {"type": "function", "function": {"name": name}}
 
 
@@ -134,6 +143,9 @@ def _add(box: Toolbox, tool: Mapping[str, Any], where: str, namespace: str | Non
         raise unsupported(f"{where}.type", _elsewhere(kind))
     name = text(tool.get("name"), f"{where}.name")
     function: dict[str, Any] = {"name": chat_name(name, namespace)}
+    if function["name"] in box.tools:
+        function["name"] = with_checksum(function["name"], f"{namespace}\0{name}")
+        box.renamed[name, namespace] = function["name"]
     description = _description(tool, where)
     if description:
         function["description"] = description

@@ -10,6 +10,7 @@ from proxy.errors import BadRequest
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.responses.compaction import compacted, read_compaction
 from proxy.parse.wires.responses.items import chat_messages
+from proxy.parse.wires.responses.tools import NO_TOOLS
 from tests.proxy.parse.wires.writing import completion, served
 
 TALK: list[dict[str, Any]] = [
@@ -41,7 +42,7 @@ def test_a_summary_stands_for_what_others_than_callers_wrote() -> None:
     told = json.loads(read(input=TALK).dialect.whole(completion({"content": " It is 7 kg. "}), served()))
     kinds = [(item["type"], item.get("role")) for item in told["output"]]
     assert kinds == [("message", "developer"), ("message", "user"), ("compaction", None)]
-    *_, last = chat_messages(None, told["output"], signed=False)
+    *_, last = chat_messages(None, told["output"], NO_TOOLS, signed=False)
     assert last["role"] == "user"
     assert last["content"].endswith("It is 7 kg.")
 
@@ -63,7 +64,7 @@ def test_a_compaction_is_compacted_again() -> None:
 def test_what_others_have_written_is_refused(content: str | None) -> None:
     """By its place, so that nobody takes it for read."""
     with pytest.raises(BadRequest) as refused:
-        chat_messages(None, [{"type": "compaction", "encrypted_content": content}], signed=False)
+        chat_messages(None, [{"type": "compaction", "encrypted_content": content}], NO_TOOLS, signed=False)
     assert refused.value.param == "input.0.encrypted_content"
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from cost.usage import Usage
+from providers.thoughts import Thought
 from proxy.errors import Draining, error_reply
 from proxy.parse.wires.messages.dialect import MessagesDialect
 from proxy.parse.wires.messages.errors import error_event, error_reply_of
+from proxy.parse.wires.thoughts import unsealed
 from tests.proxy.parse.wires.writing import chunk, completion, decoded, served, streamed
 
 PLAIN = MessagesDialect(thinks=False)
@@ -28,10 +30,12 @@ def test_a_whole_answer() -> None:
     """Its blocks, its usage without what was cached, and what it cost."""
     calls = [{"id": "call_1", "type": "function", "function": {"name": "weigh", "arguments": '{"kg": 7}'}}]
     answer = whole(PLAIN, {"content": "See.", "reasoning_content": "hm", "tool_calls": calls}, "tool_calls")
-    assert answer["content"] == [
+    thought, *content = answer["content"]
+    assert content == [
         {"type": "text", "text": "See."},
         {"type": "tool_use", "id": "call_1", "name": "weigh", "input": {"kg": 7}},
     ]
+    assert unsealed(thought["data"], "") == Thought("t0", {"reasoning_content": "hm"})
     assert (answer["type"], answer["role"], answer["id"], answer["model"]) == ("message", "assistant", "msg_1", "m")
     assert (answer["stop_reason"], answer["model_used"]) == ("tool_use", "t0")
     assert answer["weighbridge"]["cost_usd"] == "0.000006000"
@@ -84,11 +88,12 @@ def test_arguments_that_are_no_object_are_told_as_they_are() -> None:
 
 
 def test_thinking_is_shown_to_who_asked() -> None:
-    """With its maker's signature where there is one, and else with none."""
+    """With its maker's signature where there is one, and else with ours."""
     signed = {"type": "thinking", "thinking": "hm", "signature": "sig"}
     message = {"content": "7", "reasoning_content": "hm", "thinking_blocks": [signed]}
     assert whole(THINKING, message)["content"][0] == signed
-    assert whole(THINKING, {"content": "7", "reasoning": "hm"})["content"][0]["signature"] == ""
+    signature = whole(THINKING, {"content": "7", "reasoning": "hm"})["content"][0]["signature"]
+    assert unsealed(signature, "hm") == Thought("t0", {"reasoning": "hm"})
     assert [block["type"] for block in whole(PLAIN, message)["content"]] == ["text"]
 
 

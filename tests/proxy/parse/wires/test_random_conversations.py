@@ -14,13 +14,13 @@ import pytest
 
 from providers.claude.reply import ClaudeReader
 from providers.claude.request import claude_body
+from providers.tool_names import fitting_name
 from providers.wire import EMPTY_OBJECT, Event
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.continuing import continued, names_in
 from proxy.parse.wires.responses.tools import chat_name
 from proxy.parse.wires.responses.wire import RESPONSES
-from proxy.parse.wires.tool_names import short_name
 from proxy.parse.wires.wire import Dialect, EventWriter
 from tests.providers.calls import chat_request, deployment, upstream_call
 from tests.proxy.parse.wires.reading import chat_fields, understood
@@ -170,7 +170,7 @@ def play_responses(seed: int) -> None:
 def play_messages(seed: int) -> None:
     """A caller that sends the whole conversation again with each turn."""
     chance = Chance(seed)
-    names = [_SHORT, short_name(_LONG)]
+    names = [_SHORT, fitting_name(_LONG)]
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in (_SHORT, _LONG)]
     said: list[_Message] = []
     history: list[dict[str, Any]] = []

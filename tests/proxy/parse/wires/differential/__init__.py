@@ -1,0 +1,1 @@
+"""Whatever an upstream does, every wire tells the same of it."""
