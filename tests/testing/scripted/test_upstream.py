@@ -87,7 +87,7 @@ async def test_odd_usage(model: str, usage: int | None) -> None:
     for stream in (True, False):
         events = await talk(scripted(model), upstream_call(deployment("scripted"), chat_request(stream=stream)))
         found = events[-1].usage
-        assert (found.prompt_tokens if found is not None else None) == usage
+        assert (found["prompt_tokens"] if found is not None else None) == usage
 
 
 async def test_a_script_for_each_call() -> None:

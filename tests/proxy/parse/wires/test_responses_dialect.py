@@ -14,7 +14,7 @@ from proxy.parse.wires.responses.tools import toolbox_of
 from tests.proxy.parse.wires.writing import chunk, completion, decoded, served, streamed
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "name": "weigh", "parameters": {"type": "object"}, "strict": True},
     {"type": "custom", "name": "patch"},
     {"type": "namespace", "name": "crm", "description": "", "tools": [{"type": "function", "name": "find"}]},
