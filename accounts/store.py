@@ -477,14 +477,23 @@ class AccountStore:
             raise UnknownKeyId(f"there is no key {key_id!r}")
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
+        """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid. A block is for
+        now only: see `is_blocked`.
+        """
         query = _STORED_KEYS.where(col(ApiKey.key_id) == key_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         key = None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
-        if key is None or key.revoked_at is not None or key.blocked:
+        if key is None or key.revoked_at is not None:
             return None
         return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
+
+    async def is_blocked(self, key_id: str) -> bool:
+        """Return True while a key or its team is blocked: work that was ordered with it waits."""
+        blocked = or_(col(ApiKey.blocked_at).is_not(None), col(Team.blocked_at).is_not(None))
+        query = select(col(ApiKey.key_id)).join(Team, col(Team.team_id) == col(ApiKey.team_id))
+        async with self._engine.connect() as connection:
+            return (await connection.scalar(query.where(col(ApiKey.key_id) == key_id, blocked))) is not None
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """Return the keys with these digests and their teams, in the same order and in one query; None for what is no key."""
