@@ -10,7 +10,7 @@ import msgspec
 
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
-from cost.prices import SERVICE_TIERS, Price, price_from_usd
+from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, Price, price_from_usd
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
 from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
@@ -382,6 +382,9 @@ def _with_facts(target: Target, model: ModelConfig, known: Known) -> Target:
         assumed=frozenset(fact for fact, value in given.items() if value is None),
         answer_beside=model.max_context_tokens is None,
         **msgspec.structs.asdict(lacking(target.deployments)),
+        searches=next(
+            (SIZED_SEARCHES[each.quirks.searches] for each in target.deployments if each.quirks.searches), ""
+        ),
         dialect=common_dialect(target.deployments),
         provider_tools=known_tools(target.deployments) if model.provider_tools is None else model.provider_tools,
         service_tiers=frozenset(tiers) | (facts.service_tiers if facts is not None else frozenset()),

@@ -66,6 +66,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     counts_tokens: bool = False
     fetches_links_in_text: bool = False
     takes_notes: bool = False
+    searches: str = ""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +108,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     counts_tokens: bool | None = None
     fetches_links_in_text: bool | None = None
     takes_notes: bool | None = None
+    searches: str | None = None
 
     source: str
     as_of: Day

@@ -159,6 +159,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     excludes: tuple[tuple[str, ...], ...] = ()
     """Groups of parameters of which it takes one alone."""
     limits: Limits = NO_LIMITS
+    searches: str = ""
+    """The search that it makes for each answer unasked, as prices of tool calls name it; empty for none."""
     hedged_tiers: frozenset[Tier] = frozenset()
     """The tiers in which a late first token is answered by a second attempt beside the first."""
     dialect: Dialect | None = None

@@ -24,7 +24,7 @@ from cost.usage import (
 from providers.target import Target
 from providers.wire import METERED, UsedUnits, WireUsage
 from proxy.dispatch.metered_usage import metered_usage
-from proxy.plan.route_plan import Facts, as_sound, asks_for_media, is_own, longest_answer, longest_prompt
+from proxy.plan.route_plan import Facts, as_sound, asks_for_media, is_own, longest_answer, longest_prompt, search_of
 from proxy.plan.routed_request import RoutedRequest
 
 # Characters a token in English text, the rule of thumb of OpenAI's tokenizer guide. It serves only where an
@@ -90,9 +90,10 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     price = usual if asked is None else usual.of_tier(_tier(asked, target, served_tier))
     if not price.covers(usage):
         return _money_as_told(usage)
-    if routed.facts.search and not usage.tool_calls and usage.output_tokens and not is_own(target, routed.pools):
+    search = search_of(target, routed.facts)
+    if search and not usage.tool_calls and usage.output_tokens and not is_own(target, routed.pools):
         # Who is asked to search on chat does so once for each answer, and nobody tells how often.
-        usage = msgspec.structs.replace(usage, tool_calls=((routed.facts.search, 1),))
+        usage = msgspec.structs.replace(usage, tool_calls=((search, 1),))
     costs = price.costs_nanousd(usage, batch=routed.at_batch_price)
     cost = sum(costs)
     saved = usual.cost_nanousd(usage) - cost if routed.facts.tier == "batch" else 0

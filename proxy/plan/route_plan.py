@@ -1180,8 +1180,8 @@ def likely_most_nanousd(target: Target, facts: Facts) -> int | None:
         return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
     written = facts.input_tokens if price.cache_write_nanousd > price.input_nanousd else 0
     bound = price.tokens_nanousd(facts.input_tokens, most, 0, written)
-    if facts.search:
-        bound += _search_nanousd(target, facts)
+    if search := search_of(target, facts):
+        bound += _search_nanousd(target, search)
     return bound + (price.units_nanousd(facts.unit, facts.units_milli) or 0) if facts.unit else bound
 
 
@@ -1198,14 +1198,19 @@ def most_nanousd(target: Target, facts: Facts) -> int | None:
     if price is None:
         return None
     most = price.most_nanousd(longest_prompt(target, facts), _most_output_tokens(target, facts), facts.media)
-    if facts.search:
-        most += _MOST_SEARCHES * _search_nanousd(target, facts)
+    if search := search_of(target, facts):
+        most += _MOST_SEARCHES * _search_nanousd(target, search)
     return most + (price.units_nanousd(facts.unit, facts.most_units_milli) or 0) if facts.unit else most
 
 
-def _search_nanousd(target: Target, facts: Facts) -> int:
+def search_of(target: Target, facts: Facts) -> str:
+    """Return the search that the target makes for a chat, as prices of tool calls name it; empty for none."""
+    return facts.search or (target.searches if facts.dialect is None else "")
+
+
+def _search_nanousd(target: Target, search: str) -> int:
     """Return the price of one search; searches cost the same in each service tier."""
-    return 0 if target.price is None else target.price.call_nanousd(facts.search) or 0
+    return 0 if target.price is None else target.price.call_nanousd(search) or 0
 
 
 _MOST_SEARCHES: Final = 10

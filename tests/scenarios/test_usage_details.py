@@ -47,6 +47,16 @@ async def test_a_search_on_chat_has_its_price(
     assert (row["cost_nanousd"], row["flags"]) == (TOKENS_NANOUSD + searches, flags)
 
 
+async def test_a_model_that_searches_unasked_has_its_search_booked(tmp_path: Path) -> None:
+    """OpenAI's models for searching bill one for each answer, whatever was asked for."""
+    async with provider(telling(TOLD)) as served:
+        entry = bare("gpt-4o-search-preview", served, prices=FLAT)
+        async with running_gateway(tmp_path, [entry]) as gateway, client(gateway) as ask:
+            await ask.chat.completions.create(model="gpt-4o-search-preview", messages=ASK)
+            row = await booked(gateway)
+    assert (row["cost_nanousd"], row["flags"]) == (TOKENS_NANOUSD + 25_000_000, "[]")
+
+
 async def test_an_unknown_count_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the row, and once in the log."""
     usage = {**TOLD, "completion_tokens_details": {"agent_tokens": 3}}

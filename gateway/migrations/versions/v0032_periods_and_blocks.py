@@ -87,9 +87,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in ("spend_quarter", "calendar", "budget_topup"):
         op.drop_table(table)
-    with op.batch_alter_table("budget") as batch:
-        for name in _OF_BUDGETS:
-            batch.drop_column(name)
+    for name in _OF_BUDGETS:
+        op.drop_column("budget", name)
     for table in _BLOCKED:
-        with op.batch_alter_table(table) as batch:
-            batch.drop_column("blocked_at")
+        op.drop_column(table, "blocked_at")

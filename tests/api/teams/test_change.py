@@ -44,7 +44,7 @@ async def test_a_team_is_made_and_changed(bench: Bench) -> None:
     assert await bench.accounts.get_team("green") == team
     assert [(before, after["weight"]) for _, _, before, after in await bench.entries()] == [
         (None, 1.0),
-        ({"name": "Green", "weight": 1.0}, 2.5),
+        ({"name": "Green", "weight": 1.0, "blocked_at": None}, 2.5),
     ]
 
 
