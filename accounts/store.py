@@ -27,6 +27,7 @@ from accounts.errors import (
 from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.secret_shapes import mask_text
 from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
+from settings.key_ids import SEPARATOR, first_id
 from settings.words import closest
 
 DEFAULT_ORGANISATION: Final = "default"
@@ -436,14 +437,23 @@ class AccountStore:
         return await self._change_key(organisation_id, team_id, key_id, models=listed)
 
     async def block_key(self, organisation_id: str, team_id: str, key_id: str, *, blocked: bool) -> KeyRecord:
-        """Refuse a key from now on, or let it work again; a second block keeps the first time. Raises UnknownKeyId, also for a revoked
-        key.
+        """Refuse a key from now on, or let it work again, with those that it replaced or was replaced by: during a rotation the same
+        people have both. A second block keeps the first time. Raises UnknownKeyId, also for a revoked key.
         """
         found = await self.key_of(organisation_id, team_id, key_id)
-        if (found.blocked_at is not None) == blocked:
-            return found
-        moment = self._clock() if blocked else None
-        return await self._change_key(organisation_id, team_id, key_id, blocked_at=moment)
+        if found.revoked_at is not None:
+            raise UnknownKeyId(f"there is no key {key_id[:80]!r} that is not revoked")
+        first, its_id = first_id(key_id), col(ApiKey.key_id)
+        change = update(ApiKey).where(
+            or_(its_id == first, its_id.startswith(f"{first}{SEPARATOR}", autoescape=True)),
+            col(ApiKey.team_id) == team_id,
+            col(ApiKey.revoked_at).is_(None),
+            col(ApiKey.blocked_at).is_(None) if blocked else col(ApiKey.blocked_at).is_not(None),
+            _in_organisation(organisation_id),
+        )
+        async with self._engine.begin() as connection:
+            await connection.execute(change.values(blocked_at=self._clock() if blocked else None))
+        return await self.key_of(organisation_id, team_id, key_id)
 
     async def _change_key(self, organisation_id: str, team_id: str, key_id: str, **values: object) -> KeyRecord:
         change = update(ApiKey).where(
@@ -467,14 +477,23 @@ class AccountStore:
             raise UnknownKeyId(f"there is no key {key_id!r}")
 
     async def caller_of(self, key_id: str) -> Caller | None:
-        """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid."""
+        """Return the caller that a key stands for, for work that was ordered with it; None when it is no longer valid. A block is for
+        now only: see `is_blocked`.
+        """
         query = _STORED_KEYS.where(col(ApiKey.key_id) == key_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
         key = None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
-        if key is None or key.revoked_at is not None or key.blocked:
+        if key is None or key.revoked_at is not None:
             return None
         return None if key.expires_at is not None and key.expires_at <= self._clock() else key.caller
+
+    async def is_blocked(self, key_id: str) -> bool:
+        """Return True while a key or its team is blocked: work that was ordered with it waits."""
+        blocked = or_(col(ApiKey.blocked_at).is_not(None), col(Team.blocked_at).is_not(None))
+        query = select(col(ApiKey.key_id)).join(Team, col(Team.team_id) == col(ApiKey.team_id))
+        async with self._engine.connect() as connection:
+            return (await connection.scalar(query.where(col(ApiKey.key_id) == key_id, blocked))) is not None
 
     async def find_keys(self, digests: Sequence[str]) -> list[StoredKey | None]:
         """Return the keys with these digests and their teams, in the same order and in one query; None for what is no key."""

@@ -172,7 +172,7 @@ def says_any(sent: Mapping[str, bytes], words: Iterable[str]) -> bool:
             continue
         if raw.count(_ESCAPED) > _MOST_ESCAPED:
             return True
-        heard = _letters(name.encode(errors="replace")) + b" " + _letters(_unescaped(raw))
+        heard = _letters(_unescaped(name.encode(errors="replace"))) + b" " + _letters(_unescaped(raw))
         if any(each in heard for each in wanted):
             return True
     return False
@@ -182,16 +182,24 @@ _ESCAPED: Final = b"\\u00"
 _ESCAPE: Final = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
 _MOST_ESCAPED: Final = 4_096
 """Nobody writes so many letters of ASCII as numbers; taking them apart would cost a loop's turn."""
+_SPACED: Final = re.compile(rb"(?i)\\u(?:0085|00a0|1680|20[0-2][0-9a-f]|205f|3000)")
+"""Escapes of spaces and quotes beyond ASCII, which `providers.refusals` reads as those of ASCII."""
+_KELVIN: Final = (b"\\u212a", b"\\u212A", "\u212a".encode())
+"""The one letter beyond ASCII that is a letter of ASCII in lower case."""
+_ANY_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _LOWER: Final = bytes(range(256)).lower()
 _NO_LETTERS: Final = bytes(each for each in range(256) if not bytes([each]).isalnum())
 
 
 def _unescaped(raw: bytes) -> bytes:
     """Return the letters of a JSON value, without those that are the second half of an escape."""
+    for kelvin in _KELVIN:
+        raw = raw.replace(kelvin, b"k")
     if b"\\" not in raw:
         return raw
     for escape in (b"\\\\", b"\\n", b"\\t", b"\\r", b"\\b", b"\\f"):
         raw = raw.replace(escape, b" ")
+    raw = _SPACED.sub(b" ", raw)
     return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw)
 
 
@@ -287,6 +295,9 @@ def without_echo(text: str, sent: Iterable[bytes]) -> str:
         return text
     raw = b"\n".join(part for each in sent for part in (each[:_MOST_ECHOED], each[_MOST_ECHOED:][-_MOST_ECHOED:]))
     heard = raw.decode(errors="replace")
+    if "\\u" in heard:
+        # Many clients write all letters beyond ASCII so.
+        heard = _ANY_ESCAPE.sub(lambda found: chr(int(found[1], 16)), heard)
     told, at = [], 0
     while at < len(text):
         piece = text[at : at + _ECHO_CHARS]

@@ -65,7 +65,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     def limit_at(self, at_us: int) -> int:
         """Return the limit in force at a moment: a raise ends by itself."""
-        return self.raised_nanousd if at_us < self.raised_until_us else self.limit_nanousd
+        if at_us >= self.raised_until_us:
+            return self.limit_nanousd
+        # The budget's own may have been set, or topped up, above it since.
+        return max(self.raised_nanousd, self.limit_nanousd)
 
     @property
     def shown_id(self) -> str:

@@ -97,13 +97,23 @@ class BudgetStore:
     async def raise_limit(self, budget_id: str, limit_nanousd: int, until_us: int) -> Budget:
         """Put another limit in force until a moment, after which the budget's own holds again; 0 ends a raise. Returns the budget.
 
-        Raises UnknownBudget, and BadBudget for a moment that has passed.
+        Raises UnknownBudget, and BadBudget for a moment that has passed and for a limit that raises nothing.
         """
         if until_us and until_us <= self._now_us():
             raise BadBudget("a raise ends in the future")
+        check_id(budget_id)
         check_limit(limit_nanousd)
         values = {"raised_nanousd": limit_nanousd if until_us else 0, "raised_until_us": until_us}
-        return await self._change(budget_id, values)
+        async with self._engine.begin() as connection:
+            await lock_budget(connection, budget_id)
+            found = await _read_budget(connection, col(BudgetRow.budget_id) == budget_id)
+            if found is None:
+                raise UnknownBudget(f"there is no budget {budget_id!r}")
+            if until_us and limit_nanousd <= found.limit_nanousd:
+                raise BadBudget("a raise is to more than the budget's own limit; set the budget itself to lower it")
+            change = update(BudgetRow).where(col(BudgetRow.budget_id) == budget_id)
+            await connection.execute(change.values(**values, updated_us=self._now_us()))
+        return msgspec.structs.replace(found, **values)
 
     async def top_up(self, budget_id: str, topup: Topup) -> tuple[Budget, bool]:
         """Pay into a prepaid budget, or take back with a negative amount; once for each top-up's id. Returns the budget and whether it
@@ -146,16 +156,6 @@ class BudgetStore:
         query = query.order_by(col(BudgetTopup.at_us), col(BudgetTopup.topup_id)).limit(MAX_TOPUPS)
         async with self._engine.connect() as connection:
             return [Topup(*row) for row in await connection.execute(query)]
-
-    async def _change(self, budget_id: str, values: dict[str, int]) -> Budget:
-        check_id(budget_id)
-        async with self._engine.begin() as connection:
-            where = col(BudgetRow.budget_id) == budget_id
-            await connection.execute(update(BudgetRow).where(where).values(**values, updated_us=self._now_us()))
-            found = await _read_budget(connection, where)
-        if found is None:
-            raise UnknownBudget(f"there is no budget {budget_id!r}")
-        return found
 
     async def remove(self, budget_id: str, organisation_id: str | None = None) -> Budget:
         """Delete a budget and its grants, and return it. None is any organisation. Raises UnknownBudget."""

@@ -47,6 +47,7 @@ def keep_making(
         background=made,
         responses=responses,
         caller_of=accounts.caller_of,
+        is_blocked=accounts.is_blocked,
         pipeline=pipeline,
         section=section,
         now_us=wall_us,

@@ -140,6 +140,7 @@ class ProviderBatchRunner:
         apis: Mapping[str, BatchApi],
         deployments: Callable[[], Mapping[str, Deployment]],
         caller_of: Callable[[str], Awaitable[Caller | None]],
+        is_blocked: Callable[[str], Awaitable[bool]],
         body_of: Callable[[Batch, ClaimedLine], Awaitable[bytes]],
         slacks: Callable[[], Mapping[str, Slack]],
         speed: Callable[[], float | None],
@@ -159,6 +160,7 @@ class ProviderBatchRunner:
         self._apis = apis
         self._deployments = deployments
         self._caller_of = caller_of
+        self._is_blocked = is_blocked
         self._body_of = body_of
         self._slacks = slacks
         self._speed = speed
@@ -240,6 +242,8 @@ class ProviderBatchRunner:
         looked = self._looked[batch.batch_id]
         caller = await self._caller_of(batch.key_id)
         late = left_s is not None and all(each.provider_s > left_s for each in by_name.values())
+        if await self._is_blocked(batch.key_id):
+            return
         if caller is None or late:
             looked.decided = _ALL
             return

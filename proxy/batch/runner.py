@@ -42,6 +42,7 @@ _log: Final = logging.getLogger("weighbridge.batch")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 _DUTY_S: Final = 1.0
 _CALLER_S: Final = 5.0
+_BLOCKED_WAIT_S: Final = 30.0
 _LEAST_PAUSE_S: Final = 0.02
 _LONGEST_REST_S: Final = 15.0
 """The longest pause, in seconds, between looks for batches of other processes, once there was none for long."""
@@ -118,6 +119,7 @@ class BatchRunner:
         files: FileStore,
         answering: Answering,
         caller_of: Callable[[str], Awaitable[Caller | None]],
+        is_blocked: Callable[[str], Awaitable[bool]],
         room: Room,
         money: Money,
         told: Told,
@@ -130,12 +132,13 @@ class BatchRunner:
         bound: LineBound = _everything,
         backlog: Backlog | None = None,
     ) -> None:
-        """`caller_of` returns the caller of a key that still works, None of one that does not."""
+        """`caller_of` returns the caller of a key that still works, None of one that does not; `is_blocked` whether it is refused for now."""
         self._section = section
         self._batches = batches
         self._files = files
         self._answering = answering
         self._caller_of = caller_of
+        self._is_blocked = is_blocked
         self._room = room
         self._money = money
         self._told = told
@@ -154,6 +157,7 @@ class BatchRunner:
         self._ahead = Prefetch(clock)
         self._returning: list[ClaimedLine] = []
         self._known: dict[str, tuple[float, Caller | None]] = {}
+        self._known_blocks: dict[str, tuple[float, bool]] = {}
         self._results: asyncio.Queue[LineResult] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._job: asyncio.Task[None] | None = None
@@ -345,6 +349,8 @@ class BatchRunner:
 
     async def _ask(self, batch: Batch, line: ClaimedLine, named: str, slack: Slack) -> LineReply:
         try:
+            if await self._blocked(batch.key_id):
+                return LineReply(status=503, body=b"", code="key_blocked", retry_after_s=_BLOCKED_WAIT_S)
             caller = await self._caller(batch.key_id)
             if caller is None:
                 raise NotAuthenticated("The key that made this batch was revoked or has expired.")
@@ -382,6 +388,15 @@ class BatchRunner:
             if len(self._known) > _AT_A_TIME:
                 self._known.clear()
             self._known[key_id] = (self._clock(), known)
+        return known
+
+    async def _blocked(self, key_id: str) -> bool:
+        at, known = self._known_blocks.get(key_id, (0.0, False))
+        if not at or self._clock() - at > _CALLER_S:
+            known = await self._is_blocked(key_id)
+            if len(self._known_blocks) > _AT_A_TIME:
+                self._known_blocks.clear()
+            self._known_blocks[key_id] = (self._clock(), known)
         return known
 
     async def _give_back(self, line: ClaimedLine, wait_us: int, *, failed: bool) -> None:
@@ -467,6 +482,9 @@ class BatchRunner:
             self._wake.set()
 
     async def _validate(self, batch: Batch) -> None:
+        if await self._blocked(batch.key_id):
+            # It is looked at again once its lease ends.
+            return
         caller = await self._caller(batch.key_id)
         if caller is None:
             await self._fail(

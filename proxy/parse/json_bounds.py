@@ -26,6 +26,9 @@ MOST_VALUES: Final = 500_000
 """The most commas, and so about the most values: OpenAI embeds 300,000 tokens at once."""
 MOST_FIELDS: Final = 256
 """The most fields of the body itself."""
+_SPARE: Final = 64
+_BYTES_OF_CONTAINER: Final = 32
+_BYTES_OF_VALUE: Final = 8
 _OTHERS: Final = bytes(set(range(256)) - set(b'{}[]:,"'))
 
 
@@ -55,6 +58,17 @@ def check_structure(body: bytes, times: int = 1) -> None:
             f"{times * MOST_NAMES} names and {times * MOST_VALUES} values are accepted. Send fewer or longer parts, or several requests.",
             code="too_many_values",
         )
+
+
+def is_dense(part: bytes) -> bool:
+    """Return True for JSON that has more values than texts. What stands encoded within a text of a body is none of the values that
+    `check_structure` counts, so it is read only where it costs little more than its bytes.
+    """
+    most_containers, most_values = _SPARE + len(part) // _BYTES_OF_CONTAINER, _SPARE + len(part) // _BYTES_OF_VALUE
+    if part.count(b"{") + part.count(b"[") <= most_containers and part.count(b",") <= most_values:
+        return False
+    marks = _outside(_without_escapes(part).translate(None, _OTHERS))
+    return marks.count(b"{") + marks.count(b"[") > most_containers or marks.count(b",") > most_values
 
 
 def _without_escapes(body: bytes) -> bytes:

@@ -14,7 +14,7 @@ _NO_ROOM: Final = frozenset(
     {
         "rate_limit_exceeded", "queue_full", "pool_full", "overloaded", "draining", "targets_unavailable",
         "ledger_unavailable", "budgets_unavailable", "accounts_unavailable", "upstream_rate_limited", "upstream_overloaded",
-        "storage_unavailable",
+        "storage_unavailable", "key_blocked",
     }
 )  # fmt: skip
 _FIRST_WAIT_S: Final = 1.0

@@ -278,3 +278,29 @@ async def test_a_rotated_key_overlaps(store: AccountStore) -> None:
     with pytest.raises(UnknownKeyId, match="revoked or expired"):
         await store.rotate_key("default", "red", new.key_id, PEPPER, overlap_s=0)
     assert (await store.key_of("default", "red", last.key_id)).works_at(NOON)
+
+
+async def test_a_block_is_of_all_keys_of_a_rotation(store: AccountStore) -> None:
+    """Whoever has the new key has the old one, too; other keys, and those that are revoked, stay as they are."""
+    await store.create_team("red")
+    first = await store.create_key("red", "ci", PEPPER)
+    other = await store.create_key("red", "other", PEPPER)
+    gone = await store.rotate_key("default", "red", first.key_id, PEPPER, overlap_s=60)
+    last = await store.rotate_key("default", "red", gone.key_id, PEPPER, overlap_s=0)
+    for blocked, by in ((True, last), (False, first), (True, first)):
+        await store.block_key("default", "red", by.key_id, blocked=blocked)
+        found = {key.key_id: key.blocked_at is not None for key in await store.keys_of("default", "red")}
+        assert found == {first.key_id: blocked, last.key_id: blocked, gone.key_id: False, other.key_id: False}
+        assert [await store.is_blocked(key.key_id) for key in (first, last, gone, other)] == [
+            blocked,
+            blocked,
+            False,
+            False,
+        ]
+    with pytest.raises(UnknownKeyId, match="not revoked"):
+        await store.block_key("default", "red", gone.key_id, blocked=True)
+    # Work that was ordered waits for the end of a block, also of the team's.
+    assert await store.caller_of(first.key_id) is not None
+    await store.block_team("default", "red", blocked=True)
+    assert await store.is_blocked(other.key_id)
+    assert not await store.is_blocked("key_nothing")

@@ -1,5 +1,7 @@
 """Upstreams' refusals are read in every dialect, and only what is safe of them is shown."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,7 +16,15 @@ from providers.errors import (
     UpstreamRefusedUs,
     UpstreamUnavailable,
 )
-from providers.upstream_faults import clean, error_in_reply, error_of_status, without_repeated_words
+from providers.refusals import refused_parameter
+from providers.upstream_faults import (
+    clean,
+    error_in_reply,
+    error_of_status,
+    says_any,
+    without_echo,
+    without_repeated_words,
+)
 
 _PAGE = (
     b"<html><head><title>400 Bad Request</title><style>p{a:b}</style></head><body><h1>400 Bad Request</h1>"
@@ -194,6 +204,8 @@ LED = "Your credit balance is too low"
         ({LED: b"1"}, "request"),
         ({"messages": b'[{"content":"your credit\\n balance is TOO low"}]'}, "request"),
         ({"messages": b'[{"content":"\\u0079our credit balance is too low"}]'}, "request"),
+        ({"messages": b'[{"content":"your\\u2003credit\\u00A0balance\\u3000is too low"}]'}, "request"),
+        ({"messages": '"your\u2003credit balance is too low"'.encode()}, "request"),
         ({"messages": b'"' + b"\\u0061" * 5_000 + b'"'}, "request"),
         ({"messages": b'[{"content":"how low is my balance?"}]'}, "operator"),
         ({"model": b'"' + LED.encode() + b'"'}, "operator"),
@@ -204,6 +216,32 @@ def test_what_a_request_says_itself_is_no_word_of_its_upstream(fields: dict[str,
     error = error_of_status(400, msgspec.json.encode({"error": {"message": f"{LED}: x"}}), {}, deployment_id="t/a")
     assert error.owner == "operator"
     assert without_repeated_words(error, fields).owner == owner
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "un\u212anown parameter: 'temperature'",
+        "Un\u212aNOWN\u2003parameter: \u2019temperature\u2019",
+        "Unsupported\u202fparameter: \u2019temperature\u2019 is not supported with this model",
+    ],
+)
+@pytest.mark.parametrize("ascii_alone", [True, False])
+def test_a_parameter_that_a_request_itself_calls_refused_is_found_in_it(said: str, *, ascii_alone: bool) -> None:
+    """Spaces, quotes and letters beyond ASCII that are read as those of ASCII hide nothing, escaped or not."""
+    refused = refused_parameter(said)
+    assert refused is not None
+    raw = json.dumps([{"content": said}], ensure_ascii=ascii_alone).encode()
+    assert says_any({"messages": raw}, (refused.words,))
+    assert not says_any({"messages": b'[{"content":"temperature"}]'}, (refused.words,))
+
+
+@pytest.mark.parametrize("ascii_alone", [True, False])
+def test_what_operators_read_has_nothing_of_a_prompt_in_other_letters(*, ascii_alone: bool) -> None:
+    """Many clients write letters beyond ASCII as escapes."""
+    prompt = "Пациент жалуется на боль в груди"
+    raw = json.dumps([{"content": prompt}], ensure_ascii=ascii_alone).encode()
+    assert without_echo(f"cannot answer: {prompt}", [raw]) == "cannot answer: …"
 
 
 def test_a_status_stands_whatever_is_repeated() -> None:

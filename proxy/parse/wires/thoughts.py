@@ -4,16 +4,17 @@ reads. They are encoded, not encrypted: a caller may read its own conversation, 
 
 import base64
 import binascii
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from providers.thoughts import EXTRAS, FIELDS, Thought
+from proxy.parse.json_bounds import is_dense
 from proxy.parse.wires.completions_of_chat import Call, Said, to_json
 
 MARK: Final = "wb2."
 """The beginning of what we sealed."""
-_decode: Final = msgspec.json.Decoder(Thought).decode
+_T = TypeVar("_T")
 
 
 def sealed(thought: Thought) -> str:
@@ -24,9 +25,8 @@ def unsealed(given: Any, words: str) -> Thought | None:
     """Return the thought, whose words may stand beside it rather than in it; None for what is none of ours."""
     if not isinstance(given, str) or not given.startswith(MARK):
         return None
-    try:
-        thought = _decode(base64.urlsafe_b64decode(given.removeprefix(MARK)))
-    except (binascii.Error, ValueError, msgspec.DecodeError):
+    thought = from_base64(given.removeprefix(MARK), Thought)
+    if thought is None:
         return None
     said = {name: words if value == "" else value for name, value in thought.said.items() if name in FIELDS}
     calls = {
@@ -34,6 +34,15 @@ def unsealed(given: Any, words: str) -> Thought | None:
         for call_id, extra in thought.calls.items()
     }
     return Thought(thought.target_id, said, calls)
+
+
+def from_base64(text: str, kind: type[_T]) -> _T | None:
+    """Return JSON of this type that stands in base64; None for anything else, and for what is too deep or has too much in it."""
+    try:
+        data = base64.urlsafe_b64decode(text)
+        return None if is_dense(data) else msgspec.json.decode(data, type=kind)
+    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
+        return None
 
 
 def joined(thought: Thought | None, more: Thought) -> Thought:

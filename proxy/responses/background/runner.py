@@ -39,6 +39,7 @@ _WRITE_S: Final = 0.25
 """The seconds between two writes of events, with which the lease is extended and a cancellation noticed."""
 _TRIES: Final = 3
 _OLDEST_US: Final = DAY_US
+_BLOCKED_WAIT_US: Final = 30_000_000
 """The age after which a response is given up: one that could not be made within a day never will."""
 _OK: Final = 200
 _ENDED: Final[frozenset[str]] = frozenset({"completed", "incomplete"})
@@ -87,16 +88,18 @@ class BackgroundRunner:
         background: BackgroundResponses,
         responses: StoredResponses,
         caller_of: Callable[[str], Awaitable[Caller | None]],
+        is_blocked: Callable[[str], Awaitable[bool]],
         pipeline: Pipeline,
         section: Callable[[], ResponsesSection],
         now_us: Callable[[], int],
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`caller_of` returns the caller of a key that still works, None of one that does not."""
+        """`caller_of` returns the caller of a key that still works, None of one that does not; `is_blocked` whether it is refused for now."""
         self._background = background
         self._store = background.store
         self._responses = responses
         self._caller_of = caller_of
+        self._is_blocked = is_blocked
         self._pipeline = pipeline
         self._section = section
         self._now_us = now_us
@@ -159,6 +162,9 @@ class BackgroundRunner:
             _log.exception("a response in the background could not be made; its lease ends by itself")
 
     async def _made(self, begun: Begun) -> None:
+        if self._now_us() - begun.created_us <= _OLDEST_US and await self._is_blocked(begun.key_id):
+            await self._give_back(begun, _BLOCKED_WAIT_US, failed=False)
+            return
         try:
             caller, (headers, body) = await self._asked(begun)
         except Refused as error:

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, BudgetStatus
-from cost.budgets.budget_errors import BadBudget, BudgetConflict
+from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_rounds import BudgetWatch
 from cost.budgets.grants import GrantNeed, Grants, GrantStore
 from cost.budgets.memory import MemoryGrants
@@ -169,6 +169,23 @@ async def test_a_raise_ends_by_itself(real: Real) -> None:
     await process.drain()
     assert await process.reserve("r5", 4)
     assert not await process.reserve("r6", 1)
+
+
+async def test_a_raise_lowers_nothing(real: Real) -> None:
+    """It is to more than the budget's own limit, which holds where it is set above the raise meanwhile."""
+    await real.set(10)
+    store = BudgetStore(real.engine, real.clock)
+    for lower in (0, 9, 10):
+        with pytest.raises(BadBudget, match="own limit"):
+            await store.raise_limit("b1", lower, NOON_US + HOUR_US)
+    with pytest.raises(UnknownBudget):
+        await store.raise_limit("nothing", 11, NOON_US + HOUR_US)
+    await store.raise_limit("b1", 11, NOON_US + HOUR_US)
+    await real.set(20)
+    assert (await real.standing()).limit_nanousd == 20
+    process = real.process()
+    assert await process.reserve("r1", 20)
+    assert (await store.raise_limit("b1", 0, 0)).limit_at(NOON_US) == 20
 
 
 async def test_a_prepaid_balance_is_spent_to_the_end_and_topped_up(real: Real) -> None:

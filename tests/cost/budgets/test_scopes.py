@@ -153,6 +153,24 @@ async def test_many_processes_spend_one_end_users_budget_exactly(engine: AsyncEn
     assert await processes[0].reserve("other", 60, end_user="bob")
 
 
+async def test_another_end_user_in_each_request_takes_no_more_memory(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many were used lately: those used longest ago are forgotten, and what they spent is read again."""
+    monkeypatch.setattr("cost.budgets.budget_reservations._MAX_EACH", 5)
+    store, clock = LedgerStore(engine), Clock()
+    await BudgetStore(engine).put(for_each(10))
+    process = Process(GrantStore(engine), store, "boot1", clock, patience_s=60.0)
+    for each in range(20):
+        assert await process.reserve(f"s{each}", 10, end_user=f"user-{each}")
+        process.settle(f"s{each}", 10, end_user=f"user-{each}")
+    await process.drain()
+    await process.holds.tidy()
+    await process.holds.tidy()
+    assert process.holds.remembered == 5
+    assert not await process.reserve("again", 1, end_user="user-0")
+
+
 async def test_a_hundred_thousand_end_users_make_nothing_before_they_call(engine: AsyncEngine) -> None:
     """One budget is read, whoever has spent; what a call made is forgotten when it was not used for long."""
     store, clock = LedgerStore(engine), Clock()

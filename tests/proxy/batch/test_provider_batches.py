@@ -121,6 +121,9 @@ class House:
     def process(self) -> ProviderBatchRunner:
         """Another one, on the same database."""
 
+        async def is_blocked(_key_id: str) -> bool:
+            return False
+
         async def caller_of(_key_id: str) -> Caller:
             return ALICE
 
@@ -135,6 +138,7 @@ class House:
             apis={"openai": self.api, "anthropic": self.api},
             deployments=lambda: {self.at.deployment_id: self.at},
             caller_of=caller_of,
+            is_blocked=is_blocked,
             body_of=body_of,
             slacks=lambda: dict.fromkeys(self.names, self.slack),
             speed=lambda: 1.0,

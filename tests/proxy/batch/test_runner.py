@@ -3,19 +3,23 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
+import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from accounts.caller import Caller
-from proxy.batch.batch import Batch, NewBatch
+from proxy.batch.batch import Batch, ClaimedLine, NewBatch
 from proxy.batch.batch_config import BatchSection
 from proxy.batch.files import FileStore
 from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.batch.observers import Event
 from proxy.batch.runner import BatchRunner
+from proxy.batch.scheduler import Slack
 from proxy.batch.store import BatchStore
 from proxy.batch.validation import LineSize, Problem, Validated
+from proxy.shared.retryable import meaning
 from selfhosted.replica import PoolReading
 from tests.processes import until
 from tests.proxy.batch.made_up import HOLDER, OWNER, Clock, stores
@@ -28,6 +32,9 @@ _LINE = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{
 class _House:
     """All that a runner asks: there is room and money, and each line is answered at once."""
 
+    blocked = False
+    looks = 0
+
     def idle(self, model: str | None) -> float:
         del model
         return 1.0
@@ -39,6 +46,11 @@ class _House:
     async def caller_of(self, key_id: str) -> Caller | None:
         del key_id
         return ALICE
+
+    async def is_blocked(self, key_id: str) -> bool:
+        del key_id
+        self.looks += 1
+        return self.blocked
 
     def bound_for(self, caller: Caller) -> "_House":
         del caller
@@ -61,14 +73,15 @@ async def _told(connection: AsyncConnection, batch: Batch, event_: Event) -> Non
     del connection, batch, event_
 
 
-def _runner(batches: BatchStore, files: FileStore, poll_s: float) -> BatchRunner:
-    house = _House()
+def _runner(batches: BatchStore, files: FileStore, poll_s: float, house: _House | None = None) -> BatchRunner:
+    house = house or _House()
     return BatchRunner(
         section=BatchSection().model_copy(update={"poll_s": poll_s}),
         batches=batches,
         files=files,
         answering=house,
         caller_of=house.caller_of,
+        is_blocked=house.is_blocked,
         room=house,
         money=house,
         told=_told,
@@ -110,6 +123,31 @@ async def test_a_batch_that_this_process_made_begins_at_once(engine: AsyncEngine
     finally:
         running.cancel()
         await asyncio.wait({running})
+
+
+async def test_whoever_is_blocked_waits(engine: AsyncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a batch nor a line fails for it, and none is begun: a block is for now."""
+    monkeypatch.setattr("proxy.batch.runner._CALLER_S", -1.0)
+    clock, house = Clock(), _House()
+    batches, files = stores(engine, tmp_path, clock)
+    house.blocked = True
+    runner = _runner(batches, files, _POLL_S, house)
+    running = asyncio.create_task(runner.run(lambda: False))
+    ending = asyncio.create_task(_completed(batches, files))
+    try:
+        await until(lambda: house.looks >= 1)
+        (batch,) = await batches.newest(OWNER.organisation_id, None, 1)
+        assert batch.status == "validating"
+        assert meaning(503, "key_blocked", 99, 1) == "not now"
+        told = await runner._ask(batch, cast(ClaimedLine, None), "req_1", cast(Slack, None))
+        assert (told.status, told.code) == (503, "key_blocked")
+        house.blocked = False
+        clock.passes(3_600)
+        await ending
+    finally:
+        running.cancel()
+        ending.cancel()
+        await asyncio.wait({running, ending})
 
 
 async def _completed(made_by: BatchStore, files: FileStore) -> None:

@@ -16,7 +16,7 @@ from providers.provider_tools import tool_name
 from providers.thoughts import Thought
 from proxy.parse.wires.reading import objects, text, unsupported, wrong
 from proxy.parse.wires.responses.tools import INPUT, Toolbox
-from proxy.parse.wires.thoughts import MARK, joined, unsealed
+from proxy.parse.wires.thoughts import MARK, from_base64, joined, unsealed
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -113,11 +113,7 @@ def _thinking_of(item: Item) -> list[Any]:
     content = item.get("encrypted_content")
     if not isinstance(content, str) or not content.startswith(_SIGNED):
         return []
-    try:
-        found = msgspec.json.decode(base64.urlsafe_b64decode(content.removeprefix(_SIGNED)))
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        return []
-    return found if isinstance(found, list) else []
+    return from_base64(content.removeprefix(_SIGNED), list[Any]) or []
 
 
 def _words_of(part: Any) -> str:

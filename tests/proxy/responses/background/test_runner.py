@@ -80,6 +80,11 @@ class _Callers:
         del key_id
         return ALICE
 
+    async def is_blocked(self, key_id: str) -> bool:
+        """Nobody is."""
+        del key_id
+        return False
+
 
 async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncEngine) -> None:
     """Its last events come behind those that were under way."""
@@ -93,6 +98,7 @@ async def test_an_answer_that_ends_within_a_write_is_written_once(engine: AsyncE
         background=made,
         responses=kept,
         caller_of=_Callers().caller_of,
+        is_blocked=_Callers().is_blocked,
         pipeline=_Pipeline(store),
         section=ResponsesSection,
         now_us=lambda: now_us,
@@ -146,6 +152,7 @@ def _idle_runner(engine: AsyncEngine) -> tuple[BackgroundRunner, _Counting]:
         background=made,
         responses=kept,
         caller_of=_Callers().caller_of,
+        is_blocked=_Callers().is_blocked,
         pipeline=_RefusingPipeline(),
         section=ResponsesSection,
         now_us=wall_us,
@@ -166,6 +173,33 @@ async def test_where_nothing_waits_it_looks_ever_more_seldom(
     await asyncio.wait({running})
     for number, (before, after) in enumerate(pairwise(store.looked_at[:4])):
         assert after - before > 0.95 * 0.02 * 2 ** (number + 1)
+
+
+async def test_whoever_is_blocked_waits(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no end: what was asked for is made once the key works again."""
+    monkeypatch.setattr("proxy.responses.background.runner._BLOCKED_WAIT_US", 0)
+    runner, _ = _idle_runner(engine)
+    blocked, looks = True, 0
+
+    async def is_blocked(_key_id: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return blocked
+
+    monkeypatch.setattr(runner, "_is_blocked", is_blocked)
+    made = runner._background
+    await made.enqueue(ALICE, Kept("resp_1", msgspec.json.encode(RECORD)), (), b"{}", streams=False)
+    running = asyncio.create_task(runner.run(lambda: False))
+    await until(lambda: looks >= 3)
+    assert (await made.response("team_a", "resp_1"))["status"] != "failed"
+    blocked = False
+
+    async def has_ended() -> bool:
+        return bool((await made.response("team_a", "resp_1"))["status"] == "failed")
+
+    await until(has_ended)
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def test_what_is_told_begins_at_once(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What a model thought before it called a tool goes back with the call's result: to whoever takes it, and to nobody else."""
 
 import json
+from base64 import b64encode
 from typing import Any, Final
 
 import pytest
@@ -13,7 +14,7 @@ from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.messages.wire import MESSAGES
 from proxy.parse.wires.responses.continuing import continued
 from proxy.parse.wires.responses.wire import RESPONSES
-from proxy.parse.wires.thoughts import joined, sealed, unsealed
+from proxy.parse.wires.thoughts import MARK, from_base64, joined, sealed, unsealed
 from proxy.parse.wires.wire import Wire
 from tests.providers.calls import chat_request, deployment, upstream_call
 from tests.proxy.parse.wires.reading import understood
@@ -277,6 +278,25 @@ def test_anthropic_is_sent_what_it_signed_alone() -> None:
 def test_odd_seals_are_none(odd: Any) -> None:
     """Whatever a caller writes there."""
     assert unsealed(odd, "x") is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["[" * 50_000 + "]" * 50_000, f"[{'[],' * 200_000}0]", f"[{'1,' * 900_000}0]", "[" + '{"a":1},' * 200_000 + "0]"],
+    ids=["deep", "lists", "numbers", "objects"],
+)
+def test_a_seal_is_bounded_as_a_body_is(said: str) -> None:
+    """What is encoded within a text is none of the values that a body is bounded by."""
+    forged = b64encode(f'{{"said":{{"reasoning_details":{said}}}}}'.encode()).decode()
+    assert unsealed(MARK + forged, "") is None
+    assert from_base64(b64encode(said.encode()).decode(), list[Any]) is None
+
+
+def test_a_long_thought_about_code_comes_back() -> None:
+    """Signs within its words are no structure, and one of many pieces has as many details."""
+    details = [{"type": "reasoning.text", "text": "Hm.", "index": each} for each in range(5_000)]
+    thought = Thought("t0", {"reasoning": '[{"a": [1,2]}, ' * 20_000, "reasoning_details": details})
+    assert unsealed(sealed(thought), "") == thought
 
 
 def test_a_seal_brings_in_no_other_fields() -> None:
