@@ -100,13 +100,14 @@ def money_of(routed: RoutedRequest, target: Target, usage: Usage, served_tier: s
     if usage.tool_calls:
         usage, costs = _with_tool_calls(usual, usage, costs)
         cost = sum(costs)
-    disputed = 0 if not usage.is_disputed else _disputed_nanousd(price, usage, batch=routed.at_batch_price)
     if usage.told_nanousd is not None:
-        told, beyond = possible_nanousd(usage.told_nanousd, cost)
-        if differs(usage.told_nanousd, cost):
-            usage = flagged(usage, (COST_DIFFERS, *((DISPUTED,) if beyond else ())))
         # The provider's own bill has its dispute in it.
-        costs, cost, disputed = divided(told, costs), told, beyond
+        told, disputed = possible_nanousd(usage.told_nanousd, cost)
+        if differs(usage.told_nanousd, cost):
+            usage = flagged(usage, (COST_DIFFERS, *((DISPUTED,) if disputed else ())))
+        costs, cost = divided(told, costs), told
+    else:
+        disputed = _disputed_nanousd(price, usage, batch=routed.at_batch_price) if usage.is_disputed else 0
     whole, spent = usage, cost
     if routed.before is not None:
         # The part of the answer before it broke off is compared here, once, with the cost of the whole answer.
