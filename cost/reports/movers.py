@@ -56,6 +56,11 @@ class Movers(msgspec.Struct, frozen=True, kw_only=True):
     movers: tuple[Mover, ...]
     compared: Compared
 
+    @property
+    def others(self) -> ComparedRow:
+        """What is in the whole change and in none of the movers."""
+        return self.compared.others
+
 
 async def read_movers(reader: ComparedReader, query: ComparedQuery) -> Movers:
     """Return the groups that changed most, with since when; those that did not change are left out."""

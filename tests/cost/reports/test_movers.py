@@ -14,6 +14,7 @@ from cost.dimensions import Dimension, UsageFilters
 from cost.ledger.entries import Entry
 from cost.reports.change_point import find_step
 from cost.reports.compared import ComparedQuery, ComparedReader, Measured, Window, longest_us, parts_of, window_of
+from cost.reports.minutes import MinuteRow, read_minutes
 from cost.reports.movers import read_movers, sentence, times
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
@@ -242,3 +243,21 @@ def test_factors_read_as_people_say_them() -> None:
     assert [times(Fraction(value)) for value in ("3.14", "1.07", "0.62", "0.031", "41.4", "1234")] == [
         "3.1 \u00d7", "1.07 \u00d7", "0.62 \u00d7", "0.031 \u00d7", "41 \u00d7", "1,234 \u00d7"
     ]  # fmt: skip
+
+
+async def test_minutes_come_from_the_ledger_and_are_bounded(engine: AsyncEngine) -> None:
+    """By model, of the scope and the filter alone."""
+    await keep(
+        engine,
+        [
+            call("m1", MONDAY + 61_000_000),
+            call("m2", MONDAY + 62_000_000, tag="red"),
+            call("m3", MONDAY, organisation_id="rival"),
+        ],
+    )
+    found = await read_minutes(engine, TEAM, UsageFilters(), MONDAY, MONDAY + HOUR_US)
+    assert found == [MinuteRow(MONDAY + 60_000_000, "gpt-4o", 2, 2_000_000_000)]
+    red = await read_minutes(engine, TEAM, UsageFilters(tag=("red",)), MONDAY, MONDAY + HOUR_US)
+    assert [each.requests for each in red] == [1]
+    with pytest.raises(BadQuery):
+        await read_minutes(engine, TEAM, UsageFilters(), MONDAY, MONDAY + 5 * HOUR_US)

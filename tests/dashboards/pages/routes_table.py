@@ -240,5 +240,6 @@ OTHER_ROUTES: Final[Mapping[str, Who]] = {
     "GET /v1/responses/{response_id}/input_items": "who may act",
     "GET /v1/savings": "every key",
     "GET /v1/usage": "every key",
+    "GET /v1/usage/movers": "every key",
 }
 """The other plain routes. What a key reads there is bounded by its own organisation and team."""
