@@ -39,6 +39,7 @@ from dashboards.requests import page as requests
 from dashboards.sign_in import openid_page as oidc
 from dashboards.sign_in import page as sign_in
 from dashboards.sign_in import welcome
+from dashboards.spend import page as spend
 from dashboards.teams import page as teams
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -76,6 +77,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     playground.router,
     policy.router,
     requests.router,
+    spend.router,
     teams.router,
     welcome.router,
 )

@@ -42,7 +42,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     start_us: int
     end_us: int
     shift_us: int
-    """How long before it the other one lies."""
+    """How long before it the other one lies; 0 for a time that is compared with nothing."""
 
     @property
     def previous_start_us(self) -> int:
@@ -291,7 +291,10 @@ async def _read(connection: AsyncConnection, source: Source, query: ComparedQuer
 
 def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
     window = query.window
-    periods = {"now": source.at >= window.start_us, "before": source.at < window.previous_end_us}
+    periods = {
+        "now": source.at >= window.start_us,
+        "before": source.at < window.previous_end_us if window.shift_us else false(),
+    }
     asked = source.columns["origin"].in_(ASKED)
     sums: dict[str, ColumnElement[Any]] = {}
     for period, within in periods.items():

@@ -123,6 +123,12 @@
     const rest = () => plot.setLegend({ idx: chart.x.length - 1 });
     requestAnimationFrame(rest);
     plot.over.addEventListener("mouseleave", rest);
+    if (chart.hrefs.length) {
+      plot.over.classList.add("leads");
+      plot.over.addEventListener("click", () => {
+        if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) location.href = chart.hrefs[plot.cursor.idx];
+      });
+    }
     new ResizeObserver(() => {
       if (Math.abs(plot.width - box.clientWidth) > 1) plot.setSize({ width: box.clientWidth, height });
     }).observe(box);
