@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
 
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
 from cost.ledger.rollups import counted, ledger_amounts
@@ -194,6 +195,10 @@ def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[
     return conditions
 
 
+HAS_END_USER: Final[ColumnElement[bool]] = col(LedgerEntry.end_user) != literal_column("''")
+"""The condition of the index of end users, to be said beside the one that is sought: only so is the index used everywhere."""
+
+
 def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -> list[ColumnElement[bool]]:
     """Return the conditions of filters on the columns of a roll-up or of the ledger."""
     conditions: list[ColumnElement[bool]] = []
@@ -201,6 +206,8 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
         if values:
             column = columns[COLUMNS[name.removeprefix("not_")]]
             conditions.append(column.not_in(values) if name.startswith("not_") else column.in_(values))
+            if name == "end_user" and "" not in values:
+                conditions.append(HAS_END_USER)
     return conditions
 
 

@@ -12,12 +12,13 @@
   const zone = (at) => named.formatToParts(at).find((part) => part.type === "timeZoneName").value;
   const day = (at) => at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate());
   const moment = { format: (at) => day(at) + " " + two(at.getHours()) + ":" + two(at.getMinutes()) + " " + zone(at) };
+  const second = { format: (at) => day(at) + " " + [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":") + " " + zone(at) };
   const clock = { format: (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":") + " " + zone(at) };
   const localTimes = (root) => {
     for (const each of root.querySelectorAll("time[data-local]")) {
       const at = new Date(each.dateTime);
       if (!isNaN(at)) {
-        each.textContent = (each.dataset.local === "clock" ? clock : moment).format(at);
+        each.textContent = ({ clock, second }[each.dataset.local] || moment).format(at);
         each.removeAttribute("data-local");
       }
     }

@@ -126,6 +126,8 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/teams/{team_id}/policy": "team.change",
     "GET /dashboard/teams/{team_id}/requests": "team.read",
     "GET /dashboard/teams/{team_id}/requests/{request_id:path}": "team.read",
+    "POST /dashboard/teams/{team_id}/requests/views": "team.read",
+    "POST /dashboard/teams/{team_id}/requests/views/remove": "team.read",
     "GET /dashboard/teams/{team_id}/savings": "team.read",
     "GET /dashboard/teams/{team_id}/spend": "team.read",
     "GET /v1/admin/audit": "audit.read",
