@@ -11,6 +11,7 @@ from dashboards.audit import page as audit
 from dashboards.batch import page as batches
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
+from dashboards.end_users import page as end_users
 from dashboards.finance import exports_page as exports
 from dashboards.finance import month_page as month
 from dashboards.finance import reconciliation_page as reconciliation
@@ -78,6 +79,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policy.router,
     requests.router,
     spend.router,
+    end_users.router,
     teams.router,
     welcome.router,
 )

@@ -30,6 +30,7 @@ _TEAM: Final = (
     ("Overview", ""),
     ("Spend", "/spend"),
     ("Requests", "/requests"),
+    ("End users", "/end-users"),
     ("Models", "/models"),
     ("Playground", "/playground"),
     ("Policy", "/policy"),

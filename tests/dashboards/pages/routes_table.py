@@ -101,6 +101,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/raise": "team.change",
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/remove": "team.change",
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/topups": "team.change",
+    "GET /dashboard/teams/{team_id}/end-users": "team.read",
     "GET /dashboard/teams/{team_id}/keys": "team.read",
     "POST /dashboard/teams/{team_id}/keys": "team.change",
     "GET /dashboard/teams/{team_id}/keys/new": "team.change",
