@@ -86,11 +86,11 @@ def _beyond_noise(values: Sequence[float], seasons: Sequence[Hashable], place: i
         hours = range(start, min(start + a_day, len(values)))
         if len(hours) < min(_LEAST_HOURS, a_day):
             continue
-        same = [
-            sum(values[hour - back] for hour in hours)
-            for back in range(hours[-1] - place + a_day - (hours[-1] - place) % a_day, hours[0] + 1, a_day)
-            if all(seasons[hour - back] == seasons[hour] for hour in hours)
-        ]
+        backs = range((hours[-1] - place) // a_day * a_day + a_day, hours[0] + 1, a_day)
+        alike = [back for back in backs if all(seasons[hour - back] == seasons[hour] for hour in hours)]
+        # Where too few days are of the same kind all are taken: then their differences are a part of the noise.
+        found = alike if len(alike) >= LEAST_DAYS else backs
+        same = [sum(values[hour - back] for hour in hours) for back in found]
         if len(same) < LEAST_DAYS or not any(same):
             continue
         least = fmean(same) * _NOTHING

@@ -238,6 +238,17 @@ def test_a_step_is_found_within_hours_and_noise_is_no_step() -> None:
     assert there[len(there) // 2] <= 2
 
 
+def test_a_step_at_a_weekend_is_seen_beside_all_days_and_a_weekend_is_no_step() -> None:
+    """Where two weekend days are all that is known, the days between them are part of the noise."""
+    steady = [1.0 if hour < 12 * 24 + 14 else 3.0 for hour in range(14 * 24)]
+    found = find_step(steady, SEASONS, a_day=24, rises=True)
+    assert found is not None
+    assert found.place == 12 * 24 + 14
+    quiet = [0.2 if weekend else 1.0 for _, weekend in SEASONS]
+    assert find_step(quiet, SEASONS, a_day=24, rises=False) is None
+    assert find_step([1 - each for each in quiet], SEASONS, a_day=24, rises=True) is None
+
+
 def test_factors_read_as_people_say_them() -> None:
     """Large ones without decimals, small ones with two digits."""
     assert [times(Fraction(value)) for value in ("3.14", "1.07", "0.62", "0.031", "41.4", "1234")] == [
