@@ -133,7 +133,7 @@ async def movers(request: Request, caller: AuthenticatedCaller) -> Response:
     against: Against = parameters.one_of("against", AGAINST[0], AGAINST)
     longest = longest_us(filters, group_by, start_us, end_us)
     window = window_of(start_us, end_us, now_us, against, longest_us=longest)
-    if window is None:
+    if not window.shift_us:
         told = f"both times together have at most {longest // DAY_US} days, and the later one has begun at least an hour ago"
         raise BadRequest(f"This time cannot be compared: {told}.", param="start")
     with sound_query():

@@ -55,19 +55,17 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_us - self.shift_us
 
 
-def window_of(
-    start_us: int, end_us: int, now_us: int, against: Against = "previous", *, longest_us: int
-) -> Window | None:
+def window_of(start_us: int, end_us: int, now_us: int, against: Against = "previous", *, longest_us: int) -> Window:
     """Return what a time is compared with. One that is not over is compared as far as its last full hour, or day where it is longer than
-    a week. None where nothing of it is over, or both together are longer than `longest_us`.
+    a week. Where nothing of it is over, or both together are longer than `longest_us`, it is compared with nothing.
     """
-    length_us = end_us - start_us
+    length_us, last_us = end_us - start_us, end_us
     if end_us > now_us:
-        end_us = now_us - now_us % (HOUR_US if length_us <= _BY_HOUR_US else DAY_US)
+        last_us = now_us - now_us % (HOUR_US if length_us <= _BY_HOUR_US else DAY_US)
     shift_us = length_us if against == "previous" else -(-length_us // _WEEK_US) * _WEEK_US
-    if end_us <= start_us or start_us < shift_us or end_us - start_us + shift_us > longest_us:
-        return None
-    return Window(start_us=start_us, end_us=end_us, shift_us=shift_us)
+    if last_us <= start_us or start_us < shift_us or last_us - start_us + shift_us > longest_us:
+        return Window(start_us=start_us, end_us=end_us, shift_us=0)
+    return Window(start_us=start_us, end_us=last_us, shift_us=shift_us)
 
 
 def longest_us(filters: UsageFilters, group_by: Sequence[Dimension], start_us: int, end_us: int) -> int:

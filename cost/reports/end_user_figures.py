@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Select, case, func, literal, select, union_all
+from sqlalchemy import Select, String, bindparam, case, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
@@ -45,30 +45,23 @@ async def read_end_user_figures(
     """Return the figures of those end users who called. Raises BadQuery for too many."""
     if len(end_users) > MOST_END_USERS:
         raise BadQuery(f"at most {MOST_END_USERS} can be asked for at once", param="end_user")
-    if not end_users:
-        return {}
-    statement = union_all(*(_newest(scope, each, start_us, end_us) for each in end_users))
+    found: dict[str, EndUserFigures] = {}
+    statement = _newest(scope, start_us, end_us)
     async with engine.connect() as connection:
-        rows = (await connection.execute(statement)).all()
-    return {
-        str(end_user): EndUserFigures(
-            attempts=int(attempts),
-            requests=int(requests),
-            served=int(served),
-            failed=int(failed),
-            tokens=int(tokens),
-            last_us=int(last_us),
-        )
-        for end_user, attempts, requests, served, failed, tokens, last_us in rows
-        if attempts
-    }
+        # One statement for each is quicker than one of all: that is as long to write as these are to run.
+        for end_user in end_users:
+            row = (await connection.execute(statement, {"sought": end_user})).one()
+            if row[0]:
+                figures = dict(zip(EndUserFigures.__struct_fields__, map(int, row), strict=True))
+                found[end_user] = EndUserFigures(**figures)
+    return found
 
 
-def _newest(scope: ReadScope, end_user: str, start_us: int, end_us: int) -> Select[Any]:
+def _newest(scope: ReadScope, start_us: int, end_us: int) -> Select[Any]:
     at_us = col(LedgerEntry.at_us)
     where = [
         col(LedgerEntry.organisation_id) == scope.organisation_id,
-        col(LedgerEntry.end_user) == end_user,
+        col(LedgerEntry.end_user) == bindparam("sought", type_=String()),
         HAS_END_USER,
         at_us >= start_us,
         at_us < end_us,
@@ -88,7 +81,6 @@ def _newest(scope: ReadScope, end_user: str, start_us: int, end_us: int) -> Sele
     )
     each = newest.c
     return select(
-        literal(end_user),
         func.count(),
         func.coalesce(func.sum(case((each.attempt == 1, 1), else_=0)), 0),
         func.coalesce(func.sum(case((each.served, 1), else_=0)), 0),

@@ -28,7 +28,7 @@ CAUSES: Final[Mapping[str, tuple[str, tuple[Dimension, ...]]]] = {
     "end_user": ("End user", ("end_user", "model")),
 }
 """What changes are told of, by the address's `of`."""
-END_USER_DAYS: Final = 7
+END_USER_DAYS: Final = 1
 """Most days that are divided by end user, of whom there may be a hundred thousand."""
 _HOUR: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}", re.ASCII)
 _BY_HOUR_DAYS: Final = 2
@@ -66,8 +66,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def window(self, now_us: int, group_by: tuple[Dimension, ...]) -> Window:
         """Return what the time is compared with; with nothing where that is not possible."""
         longest = longest_us(self.filters(()), group_by, self.start_us, self.end_us)
-        found = window_of(self.start_us, self.end_us, now_us, self.against, longest_us=longest)
-        return found or Window(start_us=self.start_us, end_us=self.end_us, shift_us=0)
+        return window_of(self.start_us, self.end_us, now_us, self.against, longest_us=longest)
 
     def href(self, **changes: str) -> str:
         """Return the address with changes; an empty value takes a parameter away."""

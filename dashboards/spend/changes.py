@@ -61,9 +61,9 @@ def _requests(query: ComparedQuery, values: Mapping[Dimension, str]) -> str:
     return requests_href(team_id, query.window.start_us, query.window.end_us, values) if team_id else ""
 
 
-def days_href(path: str, window: Window) -> Callable[[Mapping[Dimension, str]], str]:
-    """Return the addresses of a team's spend in the days of a window, narrowed further."""
-    days = {"from": iso(window.start_us)[:10], "to": iso(window.end_us - 1)[:10]}
+def days_href(path: str, start_us: int, end_us: int) -> Callable[[Mapping[Dimension, str]], str]:
+    """Return the addresses of a team's spend in these days, narrowed further."""
+    days = {"from": iso(start_us)[:10], "to": iso(end_us - 1)[:10]}
     return lambda values: f"{path}?{urlencode([*days.items(), *values.items()])}"
 
 

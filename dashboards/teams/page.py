@@ -14,14 +14,14 @@ from api.web.reading import reading
 from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore
 from cost.dimensions import UsageFilters
-from cost.reports.compared import ComparedQuery, ComparedReader, Window
+from cost.reports.compared import ComparedQuery, ComparedReader, window_of
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
 from cost.reports.movers import signed
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
 from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
@@ -104,9 +104,9 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         )
         names = await key_names(view)
         sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
-        asked = ComparedQuery(
-            scope=scope, window=_last_week(view.now_us), group_by=("key", "model"), limit=_CHANGES_SHOWN
-        )
+        week = _week(view.now_us)
+        window = window_of(*week, view.now_us, longest_us=2 * _WEEK_US)
+        asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
         changes = await read_changes(ComparedReader(gateway.database), asked)
         budgets = await read_budgets(gateway, scope, usage)
         end_users = await read_end_users(gateway, scope)
@@ -130,7 +130,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         kept=kept_fields(view.query),
         query=str(view.query),
         figures=_figures(usage),
-        changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, asked.window)),
+        changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, *week)),
         change=None if changes is None else changes.compared.whole,
         signed=signed,
         told=told_window(asked.window),
@@ -147,10 +147,10 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     )
 
 
-def _last_week(now_us: int) -> Window:
-    """Return the last seven days until the last full hour, beside the seven before."""
-    end_us = now_us - now_us % HOUR_US
-    return Window(start_us=end_us - _WEEK_US, end_us=end_us, shift_us=_WEEK_US)
+def _week(now_us: int) -> tuple[int, int]:
+    """Return the last seven days, today included: the page of spend has the same when it is opened."""
+    end_us = now_us - now_us % DAY_US + DAY_US
+    return end_us - _WEEK_US, end_us
 
 
 @router.get("/dashboard/teams/{team_id}/savings")
