@@ -22,7 +22,7 @@ from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
-_ROWS: Final = 50
+_ROWS: Final = 25
 _MOST_CHARS: Final = 200
 _PLACE: Final = re.compile(r"(-?[0-9]{1,18})\.(.{1,64})")
 _COLUMNS: Final = (
