@@ -11,7 +11,7 @@ from api.web.changing import looking
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
 from cost.scopes import ANY, ROWS
-from dashboards.budgets.page import STATES
+from dashboards.budgets.page import IDLE, state_of
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -43,9 +43,10 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
             owner, [each.budget.scope_id for each in standings if each.budget.scope == "key"]
         )
         teams = {team.team_id: team.name for team in await gateway.identity.accounts.teams_of(owner)}
+    rows = [_row(view, each, teams, keys) for each in standings]
     table = Table.of(
         _COLUMNS,
-        [_row(each, teams, keys) for each in standings],
+        rows,
         view.query,
         name="budgets",
         caption="Budgets",
@@ -57,13 +58,16 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         "budgets/organisation.html",
         title="Budgets",
         table=table,
+        idle=sum(row["state"] == IDLE for row in rows),
         total=len(standings),
         spent=sum(each.state == "spent" for each in standings),
         warned=sum(each.state == "warning" for each in standings),
     )
 
 
-def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def _row(
+    view: PageRequest, standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
     budget = standing.budget
     name, href = _whose(standing, teams, keys)
     return {
@@ -71,7 +75,7 @@ def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tu
         "of_href": href,
         "scope": ROWS[budget.scope].label,
         "period": budget.period,
-        "state": None if budget.for_each else STATES[standing.state],
+        "state": None if budget.for_each else state_of(view, standing),
         "share": None if budget.for_each else standing.share,
         "spent": None if budget.for_each else standing.spent_nanousd,
         "limit": standing.limit_nanousd,

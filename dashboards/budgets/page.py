@@ -71,6 +71,9 @@ _LIMITS: Final = (
 STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
 
 
+IDLE: Final = ("not configured", "warn")
+
+
 class _Found(NamedTuple):
     """Budgets, limits and keys of the page's team."""
 
@@ -107,7 +110,10 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _list(view, form.plain, {_BUDGET_FIELDS.get(error.param or "", "limit_usd"): error.message})
+        field = _BUDGET_FIELDS.get(error.param or "", "limit_usd")
+        if field == "budget_of" and form.text("budget_of").endswith(":"):
+            field = "budget_name"
+        return await _list(view, form.plain, {field: error.message})
     return view.redirect(_base(view), "The budget is set; every server follows within seconds.")
 
 
@@ -124,7 +130,7 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _list(view, form.plain, {FIELDS[0][0]: error.message})
+        return await _list(view, form.plain, {"model" if error.param == "model" else FIELDS[0][0]: error.message})
     return view.redirect(_base(view), "The limits are set; every server follows within seconds.")
 
 
@@ -361,6 +367,7 @@ async def _put(view: PageRequest, budget: Budget) -> None:
         view.actor,
         budget,
         webhooks=view.gateway.webhooks,
+        names=view.gateway.rules().names,
         only_keys_of=_only_keys_of(view),
     )
 
@@ -371,6 +378,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),
+        names=view.gateway.rules().names,
         only_keys_of=_only_keys_of(view),
     )
 
@@ -414,11 +422,6 @@ def _whose_in(view: PageRequest, form: Form, field: str, name_field: str) -> tup
     if part is None:
         raise FormError(field, "Choose the team, one of its keys, or a part of what it spends.")
     name = name or form.text(name_field, required=True, most=LONGEST_ID)
-    if part.of_target:
-        catalog = view.gateway.rules().catalog
-        providers = {target.provider for target in catalog.targets.values()}
-        if name not in providers if part.dimension == "provider" else catalog.named(name) is None:
-            raise FormError(name_field, f"The configuration has no such {part.label}.")
     return part.name, part.stored(f"{team.team_id}/{name}", team.organisation_id)
 
 
@@ -461,6 +464,11 @@ def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
     return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
 
 
+def state_of(view: PageRequest, standing: BudgetStatus) -> tuple[str, str]:
+    """Return a budget's state in words and its tone; one of a model or provider that is not configured any more bounds nobody."""
+    return IDLE if view.gateway.rules().names.budget_problem(standing.budget) else STATES[standing.state]
+
+
 def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
     budget = standing.budget
     # A tag's spend includes other teams' spend, and one for each end user has none of its own.
@@ -478,7 +486,7 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
         "spent": standing.spent_nanousd if told else None,
         "share": standing.share if told else None,
         "held": standing.held_nanousd if told else None,
-        "state": STATES[standing.state] if told else None,
+        "state": state_of(view, standing) if told else None,
         "resets": standing.renews_us,
         "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
     }
@@ -489,7 +497,8 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
     return {
         "of": _of(cast(Scope, place.scope), place.scope_id, names),
         "place": _place_value(place),
-        "model": place.model or "all",
+        "model": (place.model or "all")
+        + (" (not configured)" if view.gateway.rules().names.limit_problem(place) else ""),
         "model_name": place.model,
         **rule_in_words(rule),
         "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),

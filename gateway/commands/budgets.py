@@ -100,7 +100,7 @@ async def set_budget(
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
     from api.budgets.change import audit_record as state
-    from cost.budgets.budget import Budget, limit_from_usd
+    from cost.budgets.budget import Budget, checked, limit_from_usd
     from cost.budgets.store import BudgetStore, new_budget_id
     from cost.scopes import ROWS
     from gateway.commands.audit import audited
@@ -120,9 +120,12 @@ async def set_budget(
             on_exhausted=on_exhausted,
             webhook=webhook,
         )
+        checked(wanted)
         async with audited(engine, "budget.set", owner, team_id=team_id) as change:
             store = BudgetStore(change.within)
             before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
+            if not any((each.scope, each.scope_id) == (scope, wanted.scope_id) for each in before.values()):
+                _check_name(wanted)
             kept = await store.set(wanted)
             was = before.get(kept.budget_id)
             change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
@@ -243,6 +246,20 @@ def _check_webhook(name: str) -> None:
     names = read_config(None).webhooks.names()
     if name not in names:
         fail(f"there is no webhook {name[:64]!r}; the configuration has: {', '.join(names) or 'none'}", 2)
+
+
+def _check_name(budget: "Budget") -> None:
+    """Check a model's or provider's name against the configuration, where one is at hand: a misspelt one would bound nobody."""
+    from cost.scopes import ROWS
+    from gateway.configuration.environment import read_environment
+    from gateway.wiring.policy import names_of
+
+    if not ROWS[budget.scope].of_target:
+        return
+    if read_environment().config is None:
+        typer.echo(f"whether there is a {budget.in_words} is not known here: WEIGHBRIDGE_CONFIG is not set", err=True)
+    elif problem := names_of(read_config(None)).budget_problem(budget):
+        fail(problem, 2)
 
 
 async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:

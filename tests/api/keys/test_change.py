@@ -23,6 +23,7 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
+from proxy.plan.known_names import KnownNames
 from settings.key_ids import first_id
 from tests.api.changes.bench import ANN, PEPPER, Bench
 
@@ -135,7 +136,9 @@ async def test_limits_and_budgets_follow_a_rotation(bench: Bench) -> None:
     """A rotation lifts no bound: however often a key is replaced, its successors share its limits and its budget."""
     first, _ = await create_key(bench.log, ANN, bench.team, "ci", PEPPER, may_all=False)
     limits = Limits(requests_per_minute=7)
-    await put_limit(bench.log, ANN, "acme", Rule(place=Place("key", first.key_id), limits=limits))
+    await put_limit(
+        bench.log, ANN, "acme", Rule(place=Place("key", first.key_id), limits=limits), names=KnownNames.empty()
+    )
     budget = Budget(
         budget_id="b1",
         organisation_id="acme",
@@ -145,7 +148,7 @@ async def test_limits_and_budgets_follow_a_rotation(bench: Bench) -> None:
         kind="hard",
         limit_nanousd=5 * 10**9,
     )
-    await put_budget(bench.log, ANN, budget, webhooks=frozenset())
+    await put_budget(bench.log, ANN, budget, webhooks=frozenset(), names=KnownNames.empty())
     second, _ = await rotate_key(bench.log, ANN, bench.team, first.key_id, PEPPER, overlap_s=60, may_all=False)
     await revoke_key(bench.log, ANN, bench.team, first.key_id, may_all=False)
     third, _ = await rotate_key(bench.log, ANN, bench.team, second.key_id, PEPPER, overlap_s=60, may_all=False)

@@ -193,11 +193,11 @@ async def test_a_teams_administrator_bounds_its_keys(running: Running, tess: Bro
 
 async def test_limits_are_set_shown_for_change_and_removed(running: Running, ada: Browser) -> None:
     """On all models or one; the address fills the form; without any value it says what to do."""
-    fields = {"limit_of": "team", "model": "gpt-4o", "requests_per_minute": "60"}
+    fields = {"limit_of": "team", "model": "m", "requests_per_minute": "60"}
     assert (await ada.post(f"{BUDGETS}/limits", fields)).location == BUDGETS
     (rule,) = await LimitStore(running.engine).all()
-    assert rule.place == Place("team", "team_a", "gpt-4o")
-    page = await ada.get(f"{BUDGETS}?limit_of=team&model=gpt-4o")
+    assert rule.place == Place("team", "team_a", "m")
+    page = await ada.get(f"{BUDGETS}?limit_of=team&model=m")
     assert 'name="requests_per_minute" type="number" value="60"' in page.text
     assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team"})).status == 400
     assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team", "model": "m", "request_burst": "5"})).status == 400
@@ -348,12 +348,35 @@ async def test_parts_of_a_teams_spending_are_bounded(running: Running, ada: Brow
     assert "each end user (Team A)" in (await ada.get("/dashboard/budgets")).text
     for choice, name, said in (
         ("end_user:", "", "This is needed."),
-        ("team_model:", "nothing", "no such model"),
-        ("team_provider:", "m", "no such provider"),
+        ("team_model:", "nothing", "no model `nothing`"),
+        ("team_provider:", "m", "no provider `m`; there are `scripted`"),
         ("model:", "m", "a part of what it spends"),
     ):
         page = (await ada.post(BUDGETS, {**FORM, "budget_of": choice, "budget_name": name})).text
-        assert said in page
+        assert said in html.unescape(page)
+    page = (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team", "model": "n", "concurrency": "2"})).text
+    assert "no model `n`" in html.unescape(page)
+
+
+async def test_what_is_not_configured_any_more_is_told(running: Running, ada: Browser) -> None:
+    """A budget or limit of a model that left the configuration bounds nobody: the pages say so, and it can be removed."""
+    gone = Budget(
+        budget_id="gone",
+        organisation_id="default",
+        scope="team_model",
+        scope_id="team_a/gone",
+        period="month",
+        kind="hard",
+        limit_nanousd=1,
+    )
+    await BudgetStore(running.engine).put(gone)
+    await LimitStore(running.engine).put(Rule(place=Place("team", "team_a", "gone"), limits=Limits(concurrency=2)))
+    for page in (BUDGETS, "/dashboard/budgets"):
+        assert "not configured" in (await ada.get(page)).text.lower()
+    assert "gone (not configured)" in (await ada.get(BUDGETS)).text
+    assert (await ada.post(f"{BUDGETS}/limits/remove", {"limit_of": "team", "model": "gone"})).location == BUDGETS
+    assert (await ada.post(f"{BUDGETS}/gone/remove")).location == BUDGETS
+    assert "not configured" not in (await ada.get("/dashboard/budgets")).text.lower()
 
 
 async def test_end_users_are_limited_on_the_page(running: Running, ada: Browser) -> None:
