@@ -135,6 +135,43 @@ async def test_a_budget_is_raised_and_topped_up(running: Running, ada: Browser) 
     assert (after.limit_nanousd, after.raised_until_us) == (8 * 10**9, 0)
 
 
+async def test_budgets_of_no_team_have_a_page_too(running: Running, ada: Browser, tess: Browser) -> None:
+    """The organisation's, a tag's, a model's and that of each end user are raised, changed and removed as a team's are."""
+    await running.accounts.create_organisation("globex")
+    scopes: tuple[tuple[Scope, str, str], ...] = (
+        ("organisation", "default", "The whole organisation"),
+        ("tag", "default/search", "search"),
+        ("model", "default/m", "Budget of m"),
+        ("end_user", "*/default", "Each one of every team"),
+    )
+    for scope, scope_id, shown in scopes:
+        made = Budget(
+            budget_id=f"b_{scope}",
+            organisation_id="default",
+            scope=scope,
+            scope_id=scope_id,
+            period="month",
+            kind="hard",
+            limit_nanousd=10**9,
+        )
+        await BudgetStore(running.engine).put(made)
+        page = f"/dashboard/budgets/{made.budget_id}"
+        assert f'href="{page}"' in (await ada.get("/dashboard/budgets")).text
+        assert shown in (await ada.get(page)).text
+        assert (await ada.post(f"{page}/raise", {"raised_usd": "9", "raised_until": "2090-01-31"})).location == page
+        assert "Raised until" in (await ada.get(page)).text
+        assert (await ada.post(f"{page}/raise", {"raised_usd": "0.5", "raised_until": "2090-01-31"})).status == 400
+        assert (await BudgetStore(running.engine).get(made.budget_id)).limit_nanousd == 9 * 10**9
+        assert (await ada.post(page, {"limit_usd": "2", "on_exhausted": "refuse", "webhook": ""})).status == 303
+        assert (await tess.get(page)).status == 403
+        assert (await tess.post(f"{page}/raise", {"raised_usd": "99", "raised_until": "2090-01-31"})).status == 403
+        async with signed_in(running, "eve@example.com", role="admin", organisation_id="globex") as eve:
+            assert (await eve.get(page)).status == 404
+            assert (await eve.post(f"{page}/raise", {"raised_usd": "", "raised_until": ""})).status == 404
+        assert (await ada.post(f"{page}/remove")).location == "/dashboard/budgets"
+    assert await kept(running) == []
+
+
 async def test_amounts_stand_in_a_second_currency_too(tmp_path: Path) -> None:
     """On pages and in files, with its rate and day; what is stored is dollars."""
     scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]

@@ -62,7 +62,10 @@ def test_budgets_and_limits_of_what_went_are_told(tmp_path: Path, monkeypatch: p
     assert run(app, ["limits", "set", "model", "gpt-4o", "--concurrency", "1"]).exit_code == 0
     told = check(tmp_path, MODELS, "--strict")
     assert told.exit_code == 1
-    assert "bounds nobody: the configuration has no model `gpt-4o`; there are `gemini-2.5-flash`, `gpt-5-mini`" in told.stderr
+    assert (
+        "bounds nobody: the configuration has no model `gpt-4o`; there are `gemini-2.5-flash`, `gpt-5-mini`"
+        in told.stderr
+    )
     assert "hint: the limit of model gpt-4o bounds nobody" in told.stderr
     monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(tmp_path / "c.yaml"))
     for scope, name, said in (
