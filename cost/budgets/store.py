@@ -70,11 +70,16 @@ class BudgetStore:
                 return False
             await _check_room(connection, budget.organisation_id)
             now_us = self._now_us()
-            values["opening_nanousd"] = await _ever_spent(connection, budget) if budget.period == "prepaid" else 0
+            values["opening_nanousd"] = 0
             try:
                 await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
             except IntegrityError as error:
                 raise BudgetConflict(_conflict_message(budget)) from error
+            if budget.period == "prepaid":
+                # Only now is nothing of it deleted any more (`end_user_retention`).
+                opening = {"opening_nanousd": await _ever_spent(connection, budget)}
+                of_budget = col(BudgetRow.budget_id) == budget.budget_id
+                await connection.execute(update(BudgetRow).where(of_budget).values(**opening))
             if budget.period == "prepaid" and budget.limit_nanousd:
                 first = Topup(FIRST_TOPUP, budget.limit_nanousd, at_us=now_us)
                 await connection.execute(delete(BudgetTopup).where(col(BudgetTopup.budget_id) == budget.budget_id))
