@@ -214,7 +214,7 @@ class Router:
             downgraded=downgraded,
             overruns=self._overruns.current() if bounded else None,
             spent_targets=spent_targets,
-            refused=None if self._refused is None else self._refused.current(),
+            refused=None if self._refused is None else self._refused.current(request.effort),
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
