@@ -14,6 +14,7 @@ import msgspec
 
 from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
+from cost.usage_names import BESIDE
 from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
 from providers.message_roles import suited
@@ -337,6 +338,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     tier = served if type(served) is str else None
     if not choices:
         _refuse_bare_error(payload, deployment_id, secret)
+        usage, payload = _with_beside(usage, payload, deployment_id, secret)
         return Event(payload, False, 0, 0, usage, False, tier)
     token = finished = odd = False
     chars = 0
@@ -364,8 +366,33 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             token = has_more = True
             odd = odd or part.tool_calls is not None or part.function_call is not None
             chars += _non_content_chars(part)
+    if not token:
+        usage, payload = _with_beside(usage, payload, deployment_id, secret)
     words = "" if finished or has_more or not chars else _words_of(choices)
     return Event(payload, token, len(choices), chars, usage, finished, tier, words, odd=odd)
+
+
+def _with_beside(
+    usage: WireUsage | None, payload: bytes, deployment_id: str, secret: str | None
+) -> tuple[WireUsage | None, bytes]:
+    """Return the usage and payload of a chunk without text, with what a host tells in an object of its own put in its usual place.
+    Raises the UpstreamError for an error there.
+    """
+    for name, written in _BESIDE:
+        if written not in payload:
+            continue
+        try:
+            chunk = msgspec.json.decode(payload, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        found = chunk.get(name)
+        if isinstance(found, dict):
+            if found.get("error"):
+                raise error_in_reply(found["error"], deployment_id, secret)
+            told = found.get("usage")
+            if usage is None and isinstance(told, dict):
+                usage, payload = told, msgspec.json.encode(chunk | {"usage": told})
+    return usage, payload
 
 
 def _end_of(choice: _Choice, deployment_id: str) -> tuple[bool, bool]:
@@ -382,6 +409,7 @@ def _end_of(choice: _Choice, deployment_id: str) -> tuple[bool, bool]:
 
 
 _ERROR: Final = b'"error"'
+_BESIDE: Final = tuple((name, f'"{name}"'.encode()) for name in BESIDE)
 
 
 def _words_of(choices: list[_Choice]) -> str:
