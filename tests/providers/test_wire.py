@@ -291,7 +291,7 @@ def test_an_error_in_a_hosts_own_object_is_an_error() -> None:
     """Groq says in it why a stream ended early; its usage there is the chunk's, and its id alone is nothing."""
     chunk: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
     for told in ("The model is over capacity, try again.", {"message": "over capacity"}):
-        for each in (chunk, {"choices": []}):
+        for each in (chunk, {**chunk, "choices": []}):
             with pytest.raises(UpstreamError):
                 decode_event(json.dumps({**each, "x_groq": {"id": "r", "error": told}}).encode(), "t/a")
     usage = {"prompt_tokens": 3, "completion_tokens": 4}
