@@ -46,7 +46,18 @@ class Message(msgspec.Struct, frozen=True):
     audio: msgspec.Raw = msgspec.Raw()
 
 
-Operation = Literal["chat", "embeddings", "rerank", "moderations", "images", "speech", "transcriptions", "translations"]
+Operation = Literal[
+    "chat",
+    "embeddings",
+    "rerank",
+    "moderations",
+    "images",
+    "image_edits",
+    "image_variations",
+    "speech",
+    "transcriptions",
+    "translations",
+]
 """The API that a request uses; a target serves one of them."""
 PATHS: Final[Mapping[Operation, str]] = {
     "chat": "chat/completions",
@@ -54,6 +65,8 @@ PATHS: Final[Mapping[Operation, str]] = {
     "rerank": "rerank",
     "moderations": "moderations",
     "images": "images/generations",
+    "image_edits": "images/edits",
+    "image_variations": "images/variations",
     "speech": "audio/speech",
     "transcriptions": "audio/transcriptions",
     "translations": "audio/translations",
@@ -64,11 +77,15 @@ SERVED_BY: Final[Mapping[Operation, Capability]] = {
     "rerank": "rerank",
     "moderations": "moderation",
     "images": "images",
+    "image_edits": "images",
+    "image_variations": "images",
     "speech": "speech",
     "transcriptions": "transcription",
     "translations": "transcription",
 }
 """The capability that each operation but chat needs."""
+DRAWS: Final[frozenset[Operation]] = frozenset(name for name, able in SERVED_BY.items() if able == "images")
+"""The operations that answer with pictures."""
 METERED: Final[frozenset[Operation]] = frozenset(SERVED_BY) - {"embeddings"}
 """The operations whose body and answer pass as they are, booked by the provider's own units."""
 
