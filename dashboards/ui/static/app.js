@@ -62,7 +62,7 @@
     const bars = chart.shape === "bars" || chart.shape === "histogram" || isStacked;
     const series = order.map((place) => {
       const each = chart.series[place];
-      const stroke = colour(tones[each.tone] || "--chart-" + ((place % 6) + 1));
+      const stroke = colour(tones[each.tone] || "--chart-" + (each.colour || (place % 12) + 1));
       return {
         label: each.label,
         stroke,
@@ -98,7 +98,7 @@
     };
     const step = chart.x.length > 1 ? (chart.x[chart.x.length - 1] - chart.x[0]) / (chart.x.length - 1) : chart.isTime ? 86400 : 1;
     box.replaceChildren();
-    const height = box.classList.contains("tall") ? 280 : 190;
+    const height = box.classList.contains("tall") ? 280 : box.closest(".lines") ? 140 : 190;
     const plot = new uPlot(
       {
         width: box.clientWidth,
@@ -123,6 +123,22 @@
     const rest = () => plot.setLegend({ idx: chart.x.length - 1 });
     requestAnimationFrame(rest);
     plot.over.addEventListener("mouseleave", rest);
+    // Arrow keys move along the chart as a pointer does, and its legend tells the values there.
+    const point = (place) => {
+      plot.setCursor({ left: plot.valToPos(chart.x[place], "x"), top: 0 });
+      plot.setLegend({ idx: place });
+    };
+    box.onblur = () => (plot.setCursor({ left: -10, top: -10 }), rest());
+    box.onkeydown = (event) => {
+      const last = chart.x.length - 1;
+      const at = plot.cursor.idx ?? last;
+      const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      point(Math.max(0, Math.min(last, to)));
+    };
+    const legend = box.querySelector(".u-legend");
+    legend.setAttribute("aria-live", "polite");
     new ResizeObserver(() => {
       if (Math.abs(plot.width - box.clientWidth) > 1) plot.setSize({ width: box.clientWidth, height });
     }).observe(box);
