@@ -282,6 +282,33 @@
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
   });
 
+  // A field with too many choices to list asks for those that match. Its value is the chosen one's; its text stands beside.
+  let asking;
+  document.addEventListener("input", (event) => {
+    const field = event.target;
+    if (!field.matches("[data-search]")) return;
+    clearTimeout(asking);
+    asking = setTimeout(async () => {
+      const address = new URL(location.href);
+      address.searchParams.set("options", field.dataset.search);
+      address.searchParams.set("typed", field.value);
+      const reply = await fetch(address).catch(() => null);
+      if (!reply || !reply.ok || !(reply.headers.get("content-type") || "").startsWith("application/json")) return;
+      field.choices = new Map(await reply.json());
+      field.list.replaceChildren(...[...field.choices].map(([value, text]) => Object.assign(document.createElement("option"), { value, label: text })));
+      settle(field);
+    }, 150);
+  });
+  const settle = (field) => {
+    const choices = field.choices || new Map();
+    const named = [...choices].filter(([, text]) => text === field.value);
+    if (document.activeElement !== field && !choices.has(field.value) && named.length === 1) field.value = named[0][0];
+    field.parentElement.querySelector("output").textContent = choices.get(field.value) || "";
+  };
+  document.addEventListener("focusout", (event) => {
+    if (event.target.matches("[data-search]") && event.target.choices) settle(event.target);
+  });
+
   // Somebody whose session ended is led to signing in, and not shown a page inside of a page.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const status = event.detail.xhr.status;
