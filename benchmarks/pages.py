@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -270,8 +271,8 @@ def with_models(config: Path, models: int) -> None:
     """Add models to the configuration until there are as many as asked."""
     told = yaml.safe_load(config.read_text())
     known = told["providers"]["models"]
-    first = next(each for each in known if each["name"] == MINI)
-    known += [{**first, "name": f"model-{number}"} for number in range(len(known), models)]
+    first = next(each for each in known if each["model_id"] == MINI)
+    known += [{**deepcopy(first), "model_id": f"model-{number}"} for number in range(len(known), models)]
     config.write_text(yaml.safe_dump(told, sort_keys=False))
 
 
