@@ -376,7 +376,7 @@ class AccountStore:
         )
         query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
         async with self._engine.connect() as connection:
-            return {key_id: name for key_id, name in await connection.execute(query)}
+            return {str(key_id): str(name) for key_id, name in await connection.execute(query)}
 
     async def has_key(self, organisation_id: str) -> bool:
         """Return True if a team of the organisation has a key, also a revoked one."""
