@@ -74,6 +74,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/operations/queues": "operations.read",
     "GET /dashboard/operations/targets": "operations.read",
     "GET /dashboard/operations/targets/{target_id:path}": "operations.read",
+    "GET /dashboard/operations/hour": "operations.read",
     "GET /dashboard/operations/traffic": "operations.read",
     "GET /dashboard/people": "organisation.read",
     "POST /dashboard/people": "organisation.change",
