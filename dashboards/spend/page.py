@@ -1,6 +1,6 @@
 """/dashboard/teams/{team_id}/spend and /dashboard/finance/spend: what was spent, beside the time before, and each part a click away."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from dashboards.spend.asked import (
 )
 from dashboards.spend.changes import SHOWN, change_lines, named, read_changes, told_window
 from dashboards.ui.charts import Chart, Series
+from dashboards.ui.colours import model_colours
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import chosen_scope, kept_fields, presets, team_names
@@ -108,7 +109,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         change=None if found.changes is None else found.changes.compared.whole,
         signed=signed,
         told=told_window(window),
-        chart=_chart(asked, found.bars, now_us, scope.team_id),
+        chart=_chart(asked, found.bars, now_us, scope.team_id, view.gateway.rules().catalog.targets),
         lines=[] if query is None else change_lines(found.changes, query, name, now_us, asked.part_href),
         causes=[(words, asked.href(of=key), key == asked.of) for key, (words, _) in CAUSES.items()],
         against=[
@@ -197,7 +198,7 @@ def _presets(view: PageRequest, asked: Asked) -> list[tuple[str, str, bool]]:
     return [*reversed(short), *((label, href, here and not asked.is_short) for label, href, here in days)]
 
 
-def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None) -> Chart:
+def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configured: Iterable[str]) -> Chart:
     step_us = STEP_US[asked.step]
     x = list(range(asked.start_us, min(asked.end_us, now_us + step_us - now_us % step_us), step_us))
     totals = {model: sum(cost for cost, _ in found.values()) for model, found in bars.items()}
@@ -208,7 +209,8 @@ def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None) -> Chart:
         # A correction may take a bar below zero, which a stack cannot show; the table beside it has the figure.
         return [max(0, sum(bars[model].get(at, (0, 0))[0] for model in models)) for at in x]
 
-    series = [Series(model or "No model", costs(model)) for model in shown]
+    colours = model_colours(configured, shown)
+    series = [Series(model or "No model", costs(model), colour=colours[model]) for model in shown]
     if others:
         series.append(Series(f"{len(others)} others", costs(*others), "quiet"))
     if asked.step == "minute":
