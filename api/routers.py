@@ -25,6 +25,7 @@ from api.responses import conversations
 from api.responses import routes as responses
 from api.savings import routes as savings
 from api.spend import routes as litellm_shapes
+from api.usage import movers as usage_movers
 from api.usage import routes as usage
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -32,6 +33,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     responses.router,
     conversations.router,
     usage.router,
+    usage_movers.router,
     focus.router,
     savings.router,
     organization.router,

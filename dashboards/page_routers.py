@@ -11,6 +11,7 @@ from dashboards.audit import page as audit
 from dashboards.batch import page as batches
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
+from dashboards.end_users import page as end_users
 from dashboards.finance import exports_page as exports
 from dashboards.finance import month_page as month
 from dashboards.finance import reconciliation_page as reconciliation
@@ -39,6 +40,7 @@ from dashboards.requests import page as requests
 from dashboards.sign_in import openid_page as oidc
 from dashboards.sign_in import page as sign_in
 from dashboards.sign_in import welcome
+from dashboards.spend import page as spend
 from dashboards.teams import page as teams
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -76,6 +78,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     playground.router,
     policy.router,
     requests.router,
+    spend.router,
+    end_users.router,
     teams.router,
     welcome.router,
 )

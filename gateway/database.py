@@ -23,6 +23,7 @@ import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.alerts.tables
+import dashboards.requests.tables
 import proxy.admit.idempotency.tables
 import proxy.admit.limits.limit_tables
 import proxy.batch.tables
@@ -48,6 +49,7 @@ MODULES_WITH_TABLES: Final = (
     classifier.measuring.tables,
     cost.tables,
     dashboards.alerts.tables,
+    dashboards.requests.tables,
     proxy.admit.idempotency.tables,
     proxy.admit.limits.limit_tables,
     proxy.batch.tables,

@@ -16,6 +16,7 @@ from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
 from cost.budgets.periods import PERIODS
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
+from cost.end_users import booked
 from cost.scopes import ROWS, SCOPES, Scope, Spender
 from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, rollup_day
 from cost.times import month_of, wall_us
@@ -227,17 +228,37 @@ class BudgetStore:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))
 
-    async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
-        """Return the end users of a team that spent most in this UTC month, with the budgets that hold for each."""
+    async def largest_end_users(
+        self,
+        organisation_id: str,
+        team_id: str,
+        most: int = 10,
+        *,
+        month_us: int | None = None,
+        after: tuple[int, str] | None = None,
+        begins: str = "",
+    ) -> list[EndUserStanding]:
+        """Return the end users of a team that spent most in a UTC month, usually this one, with the budgets that hold for each now;
+        `after` the amount and name of another, or those whose name begins so.
+        """
         now_us = self._now_us()
+        amount, name = col(EndUserMonth.spent_nanousd), col(EndUserMonth.end_user)
+        where = [
+            col(EndUserMonth.team_id) == team_id,
+            col(EndUserMonth.month_us) == (month_of(now_us) if month_us is None else month_us),
+        ]
+        if after is not None:
+            where.append(or_(amount < after[0], and_(amount == after[0], name > after[1])))
+        if begins:
+            where.append(or_(func.substr(name, 1, len(begins)) == begins, name == booked(begins)))
         spent = (
             select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
-            .where(col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == month_of(now_us))
+            .where(*where)
             .order_by(col(EndUserMonth.spent_nanousd).desc(), col(EndUserMonth.end_user))
             .limit(most)
         )
         async with self._engine.connect() as connection:
-            largest = {name: int(amount) for name, amount in await connection.execute(spent)}
+            largest = {str(user): int(found) for user, found in await connection.execute(spent)}
             return await self._of_end_users(connection, organisation_id, team_id, largest, now_us)
 
     async def of_end_user(self, organisation_id: str, team_id: str, end_user: str) -> EndUserStanding:

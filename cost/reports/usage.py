@@ -18,9 +18,10 @@ from sqlalchemy import (
 )
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
 
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
-from cost.ledger.rollups import counted, ledger_sums
+from cost.ledger.rollups import counted, ledger_amounts
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
@@ -153,7 +154,7 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        source = _source(query)
+        source = source_of(query)
         async with self._engine.connect() as connection:
             found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
@@ -194,6 +195,10 @@ def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[
     return conditions
 
 
+HAS_END_USER: Final[ColumnElement[bool]] = col(LedgerEntry.end_user) != literal_column("''")
+"""The condition of the index of end users, to be said beside the one that is sought: only so is the index used everywhere."""
+
+
 def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -> list[ColumnElement[bool]]:
     """Return the conditions of filters on the columns of a roll-up or of the ledger."""
     conditions: list[ColumnElement[bool]] = []
@@ -201,6 +206,8 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
         if values:
             column = columns[COLUMNS[name.removeprefix("not_")]]
             conditions.append(column.not_in(values) if name.startswith("not_") else column.in_(values))
+            if name == "end_user" and "" not in values:
+                conditions.append(HAS_END_USER)
     return conditions
 
 
@@ -216,35 +223,44 @@ def _check_range(start_us: int, end_us: int, *, is_short: bool, step_us: int = H
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """Rows that answer a query: those of a roll-up, or the ledger's own."""
 
     columns: Mapping[str, ColumnElement[Any]]
     at: ColumnElement[Any]
     step_us: int
     """Length of time that one row stands for, in microseconds; all begin at a multiple of it."""
-    sums: Sequence[ColumnElement[Any]]
-    """`ROLLUP_SUMS` as sums over the rows."""
+    amounts: Mapping[str, ColumnElement[Any]]
+    """What one row adds to each of `ROLLUP_SUMS`."""
     conditions: list[ColumnElement[bool]]
 
+    @property
+    def sums(self) -> tuple[ColumnElement[Any], ...]:
+        """`ROLLUP_SUMS` as sums over the rows."""
+        return tuple(func.sum(amount).label(name) for name, amount in self.amounts.items())
 
-def _source(query: UsageQuery) -> _Source:
+
+def source_of(query: UsageQuery) -> Source:
+    """Return the rows that answer a query: the scope, the time and the filters are in their conditions."""
     if query.in_ledger:
         columns: Mapping[str, ColumnElement[Any]] = {
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
         }
         within = [counted(query.start_us, query.end_us)]
-        at, step_us, sums = columns["at_us"], 1, ledger_sums()
+        at, step_us, amounts = columns["at_us"], 1, ledger_amounts()
     else:
         table, step_us = (rollup_hour, HOUR_US) if query.by_hour else (rollup_day, DAY_US)
         columns, at = dict(table.c), table.c.start_us
         within = [at >= query.start_us, at < query.end_us]
-        sums = tuple(func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS)
+        amounts = {name: table.c[name] for name in ROLLUP_SUMS}
     conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
-    return _Source(columns, at, step_us, sums, conditions)
+    return Source(columns, at, step_us, amounts, conditions)
 
 
-def _expression(source: _Source, dimension: Dimension, offsets: tuple[tuple[int, int], ...] = ()) -> ColumnElement[Any]:
+def expression_of(
+    source: Source, dimension: Dimension, offsets: tuple[tuple[int, int], ...] = ()
+) -> ColumnElement[Any]:
+    """Return a dimension's value of a row, as SQL."""
     length_us = TIMES.get(dimension)
     if length_us is None:
         return source.columns[COLUMNS[dimension]]
@@ -269,8 +285,8 @@ def _local_day(at: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
     return day
 
 
-def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:
-    groups = {each: _expression(source, each, query.offsets) for each in query.order}
+def _page_statement(source: Source, query: UsageQuery) -> Select[Any]:
+    groups = {each: expression_of(source, each, query.offsets) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
     statement = select(*columns, *source.sums).where(*source.conditions)
     if groups:

@@ -28,7 +28,9 @@ class Group(msgspec.Struct, frozen=True):
 
 _TEAM: Final = (
     ("Overview", ""),
+    ("Spend", "/spend"),
     ("Requests", "/requests"),
+    ("End users", "/end-users"),
     ("Models", "/models"),
     ("Playground", "/playground"),
     ("Policy", "/policy"),
@@ -44,6 +46,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         (
             ("Savings", "/dashboard/finance"),
             ("Month close", "/dashboard/finance/month"),
+            ("Spend", "/dashboard/finance/spend"),
             ("Showback", "/dashboard/finance/showback"),
             ("Price book", "/dashboard/finance/prices"),
             ("Reconciliation", "/dashboard/finance/reconciliation"),

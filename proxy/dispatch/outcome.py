@@ -117,6 +117,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     operation: Operation = "chat"
     asked_model: str = ""
     """The model that the caller named, where the configuration knows it."""
+    end_user: str = ""
+    """The end user whom the caller named, as the books have it."""
     error_message: str | None = None
     """The message to the caller, where the gateway itself refused."""
     escalated_from: str | None = None

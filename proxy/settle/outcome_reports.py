@@ -86,6 +86,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     )
     if context.agreement is not None:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
+    if context.parsed is not None and context.parsed.request.end_user:
+        outcome = msgspec.structs.replace(outcome, end_user=context.parsed.request.end_user)
     if context.waits:
         outcome = msgspec.structs.replace(outcome, waits=tuple(context.waits))
     if context.routed is not None:

@@ -66,6 +66,7 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     message: str
     """The message that the caller was sent, without text that it may have typed itself."""
+    end_user: str = ""
 
 
 class RefusalsTold(msgspec.Struct, frozen=True):
@@ -125,6 +126,7 @@ class Refusals:
             team_id=outcome.team_id,
             key_id=outcome.key_id,
             model=outcome.asked_model,
+            end_user=outcome.end_user,
             reason=reason,
             status=outcome.status,
             message=told_message(outcome.error_message, says_names=ours) or "",

@@ -49,6 +49,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/finance/reports/made": "finance.read",
     "GET /dashboard/finance/reports/written": "finance.read",
     "GET /dashboard/finance/showback": "finance.read",
+    "GET /dashboard/finance/spend": "finance.read",
     "GET /dashboard/operations": "operations.read",
     "GET /dashboard/operations/classifier": "operations.read",
     "POST /dashboard/operations/classifier/rollback": "operations.change",
@@ -106,6 +107,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/raise": "team.change",
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/remove": "team.change",
     "POST /dashboard/teams/{team_id}/budgets/{budget_id}/topups": "team.change",
+    "GET /dashboard/teams/{team_id}/end-users": "team.read",
     "GET /dashboard/teams/{team_id}/keys": "team.read",
     "POST /dashboard/teams/{team_id}/keys": "team.change",
     "GET /dashboard/teams/{team_id}/keys/new": "team.change",
@@ -131,7 +133,10 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/teams/{team_id}/policy": "team.change",
     "GET /dashboard/teams/{team_id}/requests": "team.read",
     "GET /dashboard/teams/{team_id}/requests/{request_id:path}": "team.read",
+    "POST /dashboard/teams/{team_id}/requests/views": "team.read",
+    "POST /dashboard/teams/{team_id}/requests/views/remove": "team.read",
     "GET /dashboard/teams/{team_id}/savings": "team.read",
+    "GET /dashboard/teams/{team_id}/spend": "team.read",
     "GET /v1/admin/audit": "audit.read",
     "GET /v1/admin/budgets": "organisation.read",
     "DELETE /v1/admin/budgets/{budget_id}": "organisation.change",
@@ -248,5 +253,6 @@ OTHER_ROUTES: Final[Mapping[str, Who]] = {
     "GET /v1/responses/{response_id}/input_items": "who may act",
     "GET /v1/savings": "every key",
     "GET /v1/usage": "every key",
+    "GET /v1/usage/movers": "every key",
 }
 """The other plain routes. What a key reads there is bounded by its own organisation and team."""
