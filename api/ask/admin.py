@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.ask.asking import setting_of
-from api.ask.change import MOST_QUESTIONS, USUAL_BUDGET_USD, USUAL_QUESTIONS, USUAL_TEAM, switch_off, switch_on
+from api.ask.change import MOST_QUESTIONS, USUAL_BUDGET_USD, USUAL_QUESTIONS, switch_off, switch_on
 from api.ask.store import AskSetting
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Deleted, Reason, RequestBody
@@ -20,7 +20,7 @@ router = APIRouter(tags=["usage"])
 class PutAsk(RequestBody, frozen=True):
     """Switches Ask on. The team is made where there is none; a hard monthly budget of it bounds what answers cost, null sets none."""
 
-    team_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = USUAL_TEAM
+    team_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     questions_an_hour: Annotated[
         int, msgspec.Meta(ge=1, le=MOST_QUESTIONS, description="Of each person, and of each key.")
     ] = USUAL_QUESTIONS

@@ -10,7 +10,7 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.errors import UnknownTeam
 from accounts.keys import Pepper
-from accounts.store import AccountStore, TeamRecord
+from accounts.store import DEFAULT_ORGANISATION, AccountStore, TeamRecord
 from api.ask.store import AskSetting, read_setting, remove_setting, write_setting
 from api.budgets.change import put_budget
 from api.keys.change import put_key
@@ -20,12 +20,16 @@ from cost.budgets.budget import Budget, limit_from_usd
 from cost.times import wall_us
 from proxy.errors import BudgetTaken
 
-USUAL_TEAM: Final = "ask"
 USUAL_QUESTIONS: Final = 20
 MOST_QUESTIONS: Final = 1_000
 USUAL_BUDGET_USD: Final = Decimal(20)
 _KEY_NAME: Final = "Ask"
 _ID_CHARS: Final = 60
+
+
+def usual_team(organisation_id: str) -> str:
+    """Return the id of the team that Ask is booked to unless another is named: ids of teams are unique over all organisations."""
+    return "ask" if organisation_id == DEFAULT_ORGANISATION else f"ask-{organisation_id[:_ID_CHARS]}"
 
 
 async def switch_on(
@@ -35,7 +39,7 @@ async def switch_on(
     pepper: Pepper,
     organisation_id: str,
     *,
-    team_id: str = USUAL_TEAM,
+    team_id: str,
     questions_an_hour: int = USUAL_QUESTIONS,
     budget_usd: Decimal | None = USUAL_BUDGET_USD,
     reason: str = "",
