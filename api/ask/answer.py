@@ -199,11 +199,12 @@ def _figure_of(match: re.Match[str], line: str, figures: Sequence[Figure]) -> Fi
 def _fits(figure: Figure, shown: Decimal, half: Decimal, kind: Kind | None, unit: str, *, is_whole: bool) -> bool:
     if kind is not None and figure.kind != kind:
         return False
-    if unit in {"x", _TIMES} and figure.kind:
+    # A count is no rounded amount, and neither is a multiple.
+    if (is_whole or unit in {"x", _TIMES}) and figure.kind:
         return False
     value = abs(figure.value)
     if not shown or (is_whole and value == int(value)):
-        # Nothing is nothing, and a count is not rounded.
+        # Nothing is nothing, and a whole number is not rounded.
         return value == shown
     return abs(value - shown) <= half
 
