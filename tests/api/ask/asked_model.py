@@ -1,5 +1,6 @@
 """A model over HTTP that plays a script of turns: what it was sent is kept, and what it says is whatever a test wants it to."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -41,6 +42,8 @@ class AskedModel:
         self.url = ""
         self.turns: Sequence[Turn] = [says("Nothing.")]
         self.bodies: list[dict[str, Any]] = []
+        self.gate: asyncio.Event | None = None
+        """Answers wait for it."""
 
     def plays(self, *turns: Turn) -> None:
         """What it does from now on."""
@@ -60,6 +63,8 @@ class AskedModel:
         """Answer one request."""
         body = await request.json()
         self.bodies.append(body)
+        if self.gate is not None:
+            await self.gate.wait()
         said = self.turns[min(len(self.bodies), len(self.turns)) - 1](body)
         if isinstance(said, web.StreamResponse):
             return said
