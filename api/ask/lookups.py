@@ -535,13 +535,19 @@ async def _named(asker: Asker, rows: Sequence[dict[str, Value]]) -> list[dict[st
     """Return rows with the names of their teams and keys before their ids; a key's team is told with it."""
     key_ids = [str(row["key_id"]) for row in rows if row.get("key_id")]
     known = await asker.gateway.identity.accounts.named_keys(asker.organisation_id, key_ids) if key_ids else {}
-    named = []
+    named: list[dict[str, Value]] = []
     for row in rows:
         name, team_of_key = known.get(str(row.get("key_id")), (None, None))
         team_id = row.get("team_id") or team_of_key
-        team = None if team_id is None else asker.teams.get(str(team_id))
-        named.append({"team": team, "key": name, **row, "team_id": team_id})
-    return [{column: value for column, value in row.items() if value is not None} for row in named]
+        names = {"key_id": name, "team_id": None if team_id is None else asker.teams.get(str(team_id))}
+        told: dict[str, Value] = {}
+        for column, value in {**row, "team_id": team_id}.items():
+            if column in names:
+                told[column.removesuffix("_id")] = names[column]
+            told[column] = value
+        # An unknown cost is told as unknown; other columns may be missing.
+        named.append({column: value for column, value in told.items() if value is not None or column == "cost_usd"})
+    return named
 
 
 def _note(days: tuple[dt.date, dt.date], now_us: int, *, is_whole: bool) -> str:

@@ -29,6 +29,8 @@ _HERE: Final = "<!--what-is-done-stands-here-->"
 """Place of the page where look-ups and answer are sent, as they come. What people write is escaped and cannot contain it."""
 _NANO: Final = 1_000_000_000
 _HUNDRED: Final = 100
+_IN_TITLE: Final = frozenset({"by", "period", "first_day", "last_day", "rows"})
+"""Arguments of look-ups that their title and days tell."""
 _EXAMPLES: Final = (
     "What was spent this month, by model?",
     "Why did spend rise in the last 7 days?",
@@ -163,11 +165,13 @@ def _part(view: PageRequest, template: str, **context: Any) -> bytes:
 
 
 def _about(step: Step) -> str:
-    """Return the arguments of a look-up in a few words."""
-    words = []
+    """Return what a look-up was limited to, in a few words: its days, and its filters."""
+    days = None if step.found is None else step.found.days
+    words = [] if days is None else [days[0].isoformat() if days[0] == days[1] else f"{days[0]} to {days[1]}"]
     for name, value in step.asked.items():
-        told = ", ".join(map(str, value)) if isinstance(value, list) else str(value).replace("_", " ")
-        words.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {told}")
+        if name not in _IN_TITLE:
+            told = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words.append(name if value is True else f"{name.replace('_', ' ')} {told}")
     return "; ".join(words)
 
 
