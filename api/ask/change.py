@@ -15,7 +15,7 @@ from api.ask.store import AskSetting, read_setting, remove_setting, write_settin
 from api.budgets.change import put_budget
 from api.keys.change import put_key
 from api.teams.change import put_team
-from api.web.changing import changing, looking
+from api.web.changing import changing, looking, refusals
 from cost.budgets.budget import Budget, limit_from_usd
 from cost.times import wall_us
 from proxy.errors import BudgetTaken
@@ -46,11 +46,13 @@ async def switch_on(
 ) -> AskSetting:
     """Let the people of an organisation ask. What models cost is booked to the team, which is made where there is none, by a key that
     nobody is given; a hard monthly budget bounds it, and None leaves its budgets as they are. Raises TeamNotFound for another
-    organisation's team.
+    organisation's team, and BadRequest.
     """
+    with refusals():
+        limit_nanousd = None if budget_usd is None else limit_from_usd(budget_usd)
     team = await _team(engine, log, actor, organisation_id, team_id, reason)
     key, _ = await put_key(log, actor, team, _KEY_NAME, pepper, may_all=True)
-    if budget_usd is not None:
+    if limit_nanousd is not None:
         budget = Budget(
             budget_id=f"ask-{team_id[:_ID_CHARS]}",
             organisation_id=organisation_id,
@@ -58,7 +60,7 @@ async def switch_on(
             scope_id=team_id,
             period="month",
             kind="hard",
-            limit_nanousd=limit_from_usd(budget_usd),
+            limit_nanousd=limit_nanousd,
             on_exhausted="refuse",
             webhook="",
         )

@@ -394,6 +394,25 @@ async def test_a_question_that_is_none_is_refused(running: Running, mind: AskedM
     assert mind.bodies == []
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"team_id": ""},
+        {"team_id": "No Id!"},
+        {"team_id": "ask", "budget_usd": -1},
+        {"team_id": "ask", "questions_an_hour": 0},
+        {"team": "ask"},
+    ],
+)
+async def test_a_wrong_switch_changes_nothing(running: Running, body: Any) -> None:
+    """It is refused with 400 before a team, a key or a budget is made."""
+    theirs = await key_of(running, "admin", "fjord-lab")
+    assert (await call(running, "PUT", "/ask", theirs, body)).status == 400
+    assert [team.team_id for team in await running.accounts.teams_of("fjord")] == ["fjord-lab"]
+    assert (await call(running, "GET", "/ask", theirs)).body["on"] is False
+
+
 async def test_switching_on_stands_in_the_audit_log(running: Running) -> None:
     """With the team and the key; off too."""
     admin = await key_of(running, "admin")
