@@ -31,7 +31,8 @@ MOST_CALLS: Final = 12
 _MOST_AT_ONCE: Final = 4
 """and of one round."""
 PATIENCE_S: Final = 90.0
-_MOST_TOKENS: Final = 1_500
+_MOST_TOKENS: Final = 4_000
+"""Of one reply; some models think before they answer."""
 _MOST_REPLY: Final = 40_000
 _ENDPOINT: Final = "/v1/chat/completions"
 _OK: Final = 200
@@ -144,6 +145,11 @@ class Conversation:
             names = ", ".join(plain(name) for name in list(self._asker.teams.values())[:10])
             reads = f"somebody who reads these teams: {msgspec.json.encode(names).decode()}"
         return _SYSTEM.format(today=f"{day_of(self._now_us):%A, %Y-%m-%d}", who=reads)
+
+    @property
+    def team_id(self) -> str:
+        """The team that the answer is booked to."""
+        return self._caller.team_id
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield what happens; the last event is the answer. Raises nothing but a cancellation."""

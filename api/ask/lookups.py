@@ -27,6 +27,7 @@ from proxy.plan.route_plan import may_use
 _MOST_GROUPS: Final = 10_000
 _MOST_TEAMS: Final = 20
 _US: Final = 1_000_000
+_PRICES: Final = "/dashboard/finance/prices"
 _PLACES: Final = Decimal("0.0001")
 _PERCENT: Final = Decimal("0.01")
 _NANO: Final = Decimal("0.000000001")
@@ -256,6 +257,8 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
 async def refusals(look: LookUp, asked: Days) -> Found:
     """Return how many requests were refused before a model, by team, key, model and reason."""
     asker, days = look.asker, asked.range(look.now_us)
+    if days[1] < day_of(look.now_us):
+        raise BadLookUp("refusals are counted up to now; leave out last_day, or ask for today")
     whole = asker.reads_all and not asked.team
     store, since_us = asker.gateway.views.refusals, start_of(days[0])
     async with reading(asker.gateway, on=True):
@@ -266,8 +269,6 @@ async def refusals(look: LookUp, asked: Days) -> Found:
                 since_us, organisation_id=asker.organisation_id, team_id=team_id, most=MOST_ROWS
             )
         ]
-    if days[1] < day_of(look.now_us):
-        raise BadLookUp("refusals are counted up to now; leave out last_day, or ask for today")
     sums.sort(key=lambda each: -each.refusals)
     rows: list[dict[str, Value]] = [
         {
@@ -330,26 +331,19 @@ async def prices(look: LookUp, asked: PricesAsked) -> Found:
     asker, gateway = look.asker, look.asker.gateway
     catalog = gateway.rules().catalog.targets
     wanted = asked.model.casefold()
-    allowed = (
-        [None]
-        if asker.reads_all
-        else [
-            (await gateway.identity.accounts.team_of(asker.organisation_id, team_id)).allowed_models
-            for team_id in tuple(asker.teams)[:_MOST_TEAMS]
-        ]
-    )
-    names = [
-        name
-        for name, target in catalog.items()
-        if wanted in name.casefold() and any(may_use(each, target) for each in allowed)
-    ]
-    team_id = next(iter(asker.teams), "") if len(asker.teams) == 1 or not asker.reads_all else ""
-    base = "/dashboard/finance/prices" if asker.reads_all else f"/dashboard/teams/{team_id}/models"
+    pages: dict[str, str] = {}
+    if asker.reads_all:
+        pages = {name: f"{_PRICES}/{quote(name, safe='')}" for name in catalog}
+    for team_id in () if asker.reads_all else tuple(asker.teams)[:_MOST_TEAMS]:
+        allowed = (await gateway.identity.accounts.team_of(asker.organisation_id, team_id)).allowed_models
+        of_team = (name for name, target in catalog.items() if may_use(allowed, target))
+        pages = {name: f"/dashboard/teams/{team_id}/models/{quote(name, safe='')}" for name in of_team} | pages
+    names = [name for name in catalog if name in pages and wanted in name.casefold()]
     return Found(
         title="Prices",
         rows=[_price_row(prices_as_json(gateway.finance.prices.book, name, look.now_us)) for name in names[:MOST_ROWS]],
-        hrefs=[f"{base}/{quote(name, safe='')}" for name in names[:MOST_ROWS]],
-        href=base,
+        hrefs=[pages[name] for name in names[:MOST_ROWS]],
+        href=_PRICES if asker.reads_all else "/dashboard/teams",
         more=len(names) > MOST_ROWS,
     )
 

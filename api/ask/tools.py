@@ -3,17 +3,22 @@
 A new tool is a row here and a function in `lookups`.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.access import Right, rights
+from accounts.errors import AccountsError
 from api.ask import lookups
 from api.ask.asker import Asker, OutOfScope
 from api.ask.found import Found
 from proxy.errors import Refused
+
+_log: Final = logging.getLogger("weighbridge.ask")
 
 
 class Tool(NamedTuple):
@@ -136,3 +141,7 @@ async def looked_up(tool: Tool, look: lookups.LookUp, asked: msgspec.Struct) -> 
         raise ToolRefused(str(error)) from error
     except Refused as error:
         raise ToolRefused(error.message) from error
+    except (AccountsError, SQLAlchemyError, OSError, TimeoutError) as error:
+        # Only the type: a driver's message repeats the statement with its values.
+        _log.warning("the look-up %s failed: %s", tool.name, type(error).__name__)
+        raise ToolRefused("This could not be looked up now.") from error

@@ -146,8 +146,7 @@ async def _sent(view: PageRequest, conversation: Conversation, before: bytes, af
                 yield _part(view, "ask/step.html", step=event, table=_table(count, event.found), about=_about(event))
             case Answered():
                 answered = event
-    setting = await setting_of(view.gateway, view.principal.organisation_id)
-    team_id = "" if setting is None else setting.team_id
+    team_id = conversation.team_id
     reads_team = view.may("team.read") or team_id in view.principal.teams
     yield _part(
         view,
