@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -151,7 +151,7 @@ class Conversation:
         """The team that the answer is booked to."""
         return self._caller.team_id
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event]:
         """Yield what happens; the last event is the answer. Raises nothing but a cancellation."""
         try:
             async for event in self._rounds():

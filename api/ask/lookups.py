@@ -412,6 +412,8 @@ async def calculate(look: LookUp, asked: CalculateAsked) -> Found:
     missing = [ref for ref in asked.figures if ref not in look.figures]
     if missing:
         raise BadLookUp(f"there is no figure {missing[0]!r}; use references of results, such as r1.2.cost_usd")
+    if len(set(asked.figures)) < len(asked.figures):
+        raise BadLookUp("name each figure once")
     given = [look.figures[ref] for ref in asked.figures]
     if asked.operation not in {"sum", "mean"} and len(given) != 2:  # noqa: PLR2004
         raise BadLookUp(f"{asked.operation} takes two figures")

@@ -3,8 +3,10 @@
 A question is in a form's body and the page that answers it, and in no address, log or table.
 """
 
+import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
@@ -13,7 +15,7 @@ from starlette.responses import Response
 
 from api.ask.asking import begun, setting_of
 from api.ask.change import MOST_QUESTIONS, USUAL_BUDGET_USD, USUAL_QUESTIONS, switch_off, switch_on, usual_team
-from api.ask.conversation import MOST_QUESTION_CHARS, Answered, Conversation, Doing, Step
+from api.ask.conversation import MOST_QUESTION_CHARS, Answered, Conversation, Doing, Event, Step
 from api.ask.found import Found, kind_of
 from api.web.reading import Export
 from dashboards.ui.tables import Column, Kind, Row, Table
@@ -27,6 +29,7 @@ router: Final = APIRouter(include_in_schema=False)
 _PLACE: Final = "/dashboard/ask"
 _HERE: Final = "<!--what-is-done-stands-here-->"
 """Place of the page where look-ups and answer are sent, as they come. What people write is escaped and cannot contain it."""
+_SIGN_S: Final = 2.0
 _NANO: Final = 1_000_000_000
 _HUNDRED: Final = 100
 _IN_TITLE: Final = frozenset({"by", "period", "first_day", "last_day", "rows"})
@@ -137,8 +140,10 @@ async def _sent(view: PageRequest, conversation: Conversation, before: bytes, af
     started = time.monotonic()
     answered = Answered(problem="The model gave no answer.")
     count = 0
-    async for event in conversation.events():
+    async for event in _with_signs(conversation.events()):
         match event:
+            case None:
+                yield b"\n"
             case Doing():
                 yield _part(view, "ask/doing.html", text=event.text)
             case Step():
@@ -157,6 +162,28 @@ async def _sent(view: PageRequest, conversation: Conversation, before: bytes, af
         team_id=team_id if reads_team else "",
     )
     yield after
+
+
+async def _with_signs(events: AsyncGenerator[Event]) -> AsyncIterator[Event | None]:
+    """Yield events, and None while the next one takes long: a sign of life keeps proxies from giving up, and finds out who has left."""
+    ahead = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({ahead}, timeout=_SIGN_S)
+            if not done:
+                yield None
+                continue
+            try:
+                event = ahead.result()
+            except StopAsyncIteration:
+                return
+            yield event
+            ahead = asyncio.ensure_future(anext(events))
+    finally:
+        ahead.cancel()
+        with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+            await ahead
+        await events.aclose()
 
 
 def _part(view: PageRequest, template: str, **context: Any) -> bytes:

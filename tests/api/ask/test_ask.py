@@ -247,6 +247,17 @@ async def test_control_characters_and_length_of_names_are_bounded(running: Runni
         (calls(("drop_table", {})), "no such tool"),
         (calls(("calculate", {"operation": "sum", "figures": []})), "missing required field"),
         (calls(("calculate", {"operation": "sum", "figures": ["5"]})), "there is no figure"),
+        (
+            calls(("usage", {}), ("calculate", {"operation": "sum", "figures": ["r1.total.requests"] * 2})),
+            "each figure once",
+        ),
+        (
+            calls(
+                ("usage", {}),
+                ("calculate", {"operation": "sum", "figures": ["r1.total.requests", "r1.total.cost_usd"]}),
+            ),
+            "different units",
+        ),
     ],
 )
 async def test_a_call_that_is_wrong_is_told_to_the_model(
@@ -256,7 +267,7 @@ async def test_a_call_that_is_wrong_is_told_to_the_model(
     mind.plays(turn, says("It could not be told."))
     reply = await ask(running, await key_of(running, "finance"))
     assert reply.status == 200
-    assert told in mind.results[0]
+    assert told in mind.results[-1]
     (echoed,) = [each for each in mind.bodies[-1]["messages"] if each.get("tool_calls")]
     assert isinstance(json.loads(echoed["tool_calls"][0]["function"]["arguments"]), dict)
 

@@ -151,6 +151,33 @@ async def test_what_is_done_is_sent_as_it_is_done(running: Running, ada: Browser
     assert rest.decode().rstrip().endswith("</html>")
 
 
+async def test_who_leaves_ends_the_question(running: Running, ada: Browser, mind: AskedModel) -> None:
+    """Nothing more is asked for somebody who has closed the page; what was begun is booked."""
+    await ada.post(f"{HERE}/on", ON)
+    mind.plays(calls(("teams", {})))
+    mind.gate = asyncio.Event()
+    headers = {
+        "cookie": f"{COOKIE}={ada.cookie}",
+        "sec-fetch-site": "same-origin",
+        "content-type": "application/x-www-form-urlencoded",
+    }
+    async with aiohttp.ClientSession() as session:
+        reply = await session.post(
+            f"{running.url}{HERE}", data=f"csrf={quote(ada.csrf)}&question=What", headers=headers
+        )
+        begun = b""
+        while b"Reading the question" not in begun:
+            begun += await reply.content.readany()
+        reply.close()
+    for _ in range(1_000):
+        if await running.rows("team_id = 'ask' AND entry != 'reserve'"):
+            break
+        await asyncio.sleep(0.02)
+    mind.gate.set()
+    assert len(await running.rows("team_id = 'ask' AND entry != 'reserve'")) == 1
+    assert len(mind.bodies) == 1
+
+
 @pytest.mark.parametrize("question", ["", "x" * 501])
 async def test_a_question_that_is_none_is_told_at_its_field(ada: Browser, mind: AskedModel, question: str) -> None:
     """Before anything is spent."""
