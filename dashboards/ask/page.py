@@ -28,7 +28,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 _PLACE: Final = "/dashboard/ask"
 _HERE: Final = "<!--what-is-done-stands-here-->"
-"""Place of the page where look-ups and answer are sent, as they come. What people write is escaped and cannot contain it."""
+"""Place of the page, as its template has it, where look-ups and answer are sent, as they come. What people write is escaped and cannot contain it."""
 _SIGN_S: Final = 2.0
 _NANO: Final = 1_000_000_000
 _HUNDRED: Final = 100
@@ -130,7 +130,6 @@ async def _page(
         values=values or {},
         errors=errors or {},
         is_asked=is_asked,
-        here=_HERE,
     )
 
 
