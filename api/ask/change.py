@@ -19,6 +19,7 @@ from api.web.changing import changing, looking, refusals
 from cost.budgets.budget import Budget, limit_from_usd
 from cost.times import wall_us
 from proxy.errors import BudgetTaken
+from proxy.plan.known_names import KnownNames
 
 USUAL_QUESTIONS: Final = 20
 MOST_QUESTIONS: Final = 1_000
@@ -64,9 +65,10 @@ async def switch_on(
             on_exhausted="refuse",
             webhook="",
         )
-        # A team that has one of its own is bounded.
+        # A team that has one of its own is bounded. It names no model.
         with contextlib.suppress(BudgetTaken):
-            await put_budget(log, actor, budget, webhooks=frozenset(), reason=reason)
+            names = KnownNames.empty()
+            await put_budget(log, actor, budget, webhooks=frozenset(), names=names, reason=reason)
     setting = AskSetting(
         organisation_id=organisation_id,
         team_id=team_id,
