@@ -4,6 +4,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from api.ask import routes as ask
 from api.batches import message_batches, own_batches
 from api.batches import routes as batches
 from api.budgets import routes as budgets
@@ -34,6 +35,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     conversations.router,
     usage.router,
     usage_movers.router,
+    ask.router,
     focus.router,
     savings.router,
     organization.router,

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from dashboards.account import page as account
 from dashboards.alerts import page as alerts
 from dashboards.api_docs import page as api_docs
+from dashboards.ask import page as ask
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
 from dashboards.budgets import organisation_page as organisation_budgets
@@ -47,6 +48,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     account.router,
     alerts.router,
     api_docs.router,
+    ask.router,
     audit.router,
     batches.router,
     savings_page.router,

@@ -18,6 +18,7 @@ from sqlmodel import SQLModel
 import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
+import api.ask.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -44,6 +45,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.audit.tables,
     accounts.people.tables,
     accounts.tables,
+    api.ask.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,

@@ -137,6 +137,18 @@ class CrossSite(Refused, status=403, code="cross_site"):
     """A changing request that does not come from one of our own pages (CSRF)."""
 
 
+class AskOff(Refused, status=403, code="ask_off"):
+    """A question in words of an organisation that has not switched Ask on, or whose Ask cannot spend now."""
+
+
+class AskLimit(Refused, status=429, code="ask_limit"):
+    """A person or key has asked as many questions in this hour as it may."""
+
+
+class AskUnanswered(Refused, status=502, code="ask_unanswered"):
+    """No model gave an answer to a question that may be shown."""
+
+
 class NotAllowed(Refused, status=403, code="not_allowed"):
     """The person or the key lacks the right for this."""
 

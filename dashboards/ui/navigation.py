@@ -92,7 +92,8 @@ def menu(
     sees_all = may("organisation.read")
     everyone = [("All teams" if sees_all else "Your teams", "/dashboard/teams")] if sees_all or len(teams) != 1 else []
     groups["Teams"] = [
-        Entry(label, href, path == href) for label, href in [*everyone, ("Batches", "/dashboard/batches")]
+        Entry(label, href, path == href)
+        for label, href in [*everyone, ("Ask", "/dashboard/ask"), ("Batches", "/dashboard/batches")]
     ]
     for label, right, lines in _GROUPS:
         if may(right):
