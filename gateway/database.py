@@ -18,6 +18,7 @@ from sqlmodel import SQLModel
 import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
+import api.incidents.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -28,6 +29,7 @@ import proxy.admit.limits.limit_tables
 import proxy.batch.tables
 import proxy.responses.background.tables
 import proxy.responses.stored.tables
+import proxy.settle.hurt.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
@@ -43,6 +45,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.audit.tables,
     accounts.people.tables,
     accounts.tables,
+    api.incidents.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,
@@ -53,6 +56,7 @@ MODULES_WITH_TABLES: Final = (
     proxy.batch.tables,
     proxy.responses.background.tables,
     proxy.responses.stored.tables,
+    proxy.settle.hurt.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,
     proxy.shared.redis.process_tables,

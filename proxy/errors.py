@@ -63,6 +63,8 @@ class Refused(Exception):
     fault: Fault = _UNEXPECTED
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Extra reply headers for this error."""
+    targets: tuple[str, ...] = ()
+    """The targets that could not be called or had no room, of a refusal for that."""
 
     def __init_subclass__(
         cls, *, status: int | None = None, code: str | None = None, error_type: str | None = None

@@ -119,6 +119,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The model that the caller named, where the configuration knows it."""
     error_message: str | None = None
     """The message to the caller, where the gateway itself refused."""
+    out_of_use: tuple[str, ...] = ()
+    """Of a refused request: targets that it might have gone to, and that could not be called or had no room."""
     escalated_from: str | None = None
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None
