@@ -301,6 +301,10 @@ class RolloutRefused(Refused, status=409, code="rollout_conflict"):
     """The step does not fit the rollout's state."""
 
 
+class IncidentNotFound(Refused, status=404, code="incident_not_found"):
+    """There is no such incident, or it is kept no longer."""
+
+
 class PoolCrowded(Refused, status=429, code="pool_full", error_type=_INVALID):
     """The pool has reached its limit of replicas or pending orders."""
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.operations.snapshot import operations_snapshot
-from dashboards.operations.incident_words import KINDS, hit_words, sentence
 from dashboards.requests.refusals_table import refusals_table
+from dashboards.ui.incident_words import KINDS, hit_words, sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest

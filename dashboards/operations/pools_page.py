@@ -14,8 +14,8 @@ from api.web.patience import patience
 from api.web.reading import reading
 from cost.fleet.earnings import EarningsReader, PoolEarnings
 from cost.times import DAY_US, HOUR_US, wall_us
-from dashboards.operations.incident_words import sentence
 from dashboards.operations.overview_page import HOME, STATES, address_of, problem_lines
+from dashboards.ui.incident_words import sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest

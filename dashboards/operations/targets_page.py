@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from api.operations.snapshot import recent_snapshot, standing
 from cost.times import wall_us
-from dashboards.operations.incident_words import sentence
 from dashboards.operations.measurements_page import measured_targets
 from dashboards.operations.overview_page import (
     BREAKERS,
@@ -20,6 +19,7 @@ from dashboards.operations.overview_page import (
     problem_lines,
     target_rows,
 )
+from dashboards.ui.incident_words import sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest

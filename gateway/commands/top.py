@@ -137,7 +137,7 @@ def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableTy
 
 def _hit(incident: Mapping[str, Any]) -> str:
     """Format whom it hurt, and the number of further lines that it stands for."""
-    from dashboards.operations.incident_words import hit_words
+    from dashboards.ui.incident_words import hit_words
 
     more = f"{len(incident['also'])} more followed" if incident["also"] else ""
     return "".join(f", {each}" for each in (hit_words(incident), more) if each)

@@ -13,7 +13,7 @@ from api.operations.incidents import incidents as found_in
 from api.operations.state import judge, lasting
 from api.operations.targets import figures_snapshot
 from cost.times import MINUTE_US
-from dashboards.operations.incident_words import hit_words
+from dashboards.ui.incident_words import hit_words
 from proxy.settle.hurt.counting import Fate
 from proxy.settle.hurt.store import HurtSum
 
