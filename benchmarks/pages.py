@@ -99,6 +99,7 @@ PAGES: Final = (
     "/dashboard/finance/exports",
     "/dashboard/finance/reports",
     "/dashboard/operations",
+    "/dashboard/operations/incidents",
     "/dashboard/operations/traffic",
     "/dashboard/operations/traffic?span=day",
     "/dashboard/operations/measurements",

@@ -137,16 +137,17 @@ def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, flo
     """Return figures of all attempts, and by target, deployment and tier. `usual` is the median TTFT of a day ago, by
     target.
     """
+    of_targets = _by_target(attempts)
     return Recent(
         at_us=at_us,
         since_us=attempts[-1].at_us if len(attempts) >= MOST else at_us - WINDOW_US,
         whole=len(attempts) < MOST,
         all=figures(attempts),
-        by_target={name: figures(each, usual.get(name)) for name, each in _by(attempts, "target_id").items()},
+        by_target={name: figures(each, usual.get(name)) for name, each in of_targets.items()},
         by_deployment={name: figures(each) for name, each in _by(attempts, "deployment_id").items()},
         by_tier={name: figures(each) for name, each in _by(attempts, "tier").items()},
-        runs={name: run_of(each, at_us) for name, each in _by(attempts, "target_id").items()},
-        late={name: _late(each, usual[name]) for name, each in _by(attempts, "target_id").items() if name in usual},
+        runs={name: run_of(each, at_us) for name, each in of_targets.items()},
+        late={name: _late(each, usual[name]) for name, each in of_targets.items() if name in usual},
     )
 
 
@@ -178,6 +179,16 @@ def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAtte
     found: dict[str, list[EndedAttempt]] = defaultdict(list)
     for each in attempts:
         found[getattr(each, name)].append(each)
+    return found
+
+
+def _by_target(attempts: Iterable[EndedAttempt]) -> dict[str, list[EndedAttempt]]:
+    """Return the attempts of each target, and of each wildcard those of all names that it stands for."""
+    found = _by(attempts, "target_id")
+    for each in attempts:
+        entry = each.deployment_id.rpartition("/")[0]
+        if entry.endswith("*"):
+            found.setdefault(entry, []).append(each)
     return found
 
 
