@@ -113,6 +113,7 @@ PAGES: Final = (
     "/dashboard/finance/exports",
     "/dashboard/finance/reports",
     "/dashboard/operations",
+    "/dashboard/operations/incidents",
     "/dashboard/operations/hour",
     "/dashboard/operations/traffic",
     "/dashboard/operations/traffic?span=day",

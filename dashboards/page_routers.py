@@ -25,6 +25,7 @@ from dashboards.model_list import page as models
 from dashboards.operations import classifier_page as classifier
 from dashboards.operations import config_page as config
 from dashboards.operations import decisions_page as decisions
+from dashboards.operations import incidents_page as incidents
 from dashboards.operations import measurements_page as measurements
 from dashboards.operations import overview_page as overview
 from dashboards.operations import pools_page as pools
@@ -64,6 +65,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     classifier.router,
     config.router,
     decisions.router,
+    incidents.router,
     measurements.router,
     overview.router,
     pools.router,

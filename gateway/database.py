@@ -19,6 +19,7 @@ import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
 import api.ask.tables
+import api.incidents.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -30,6 +31,7 @@ import proxy.admit.limits.limit_tables
 import proxy.batch.tables
 import proxy.responses.background.tables
 import proxy.responses.stored.tables
+import proxy.settle.hurt.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
@@ -46,6 +48,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.people.tables,
     accounts.tables,
     api.ask.tables,
+    api.incidents.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,
@@ -57,6 +60,7 @@ MODULES_WITH_TABLES: Final = (
     proxy.batch.tables,
     proxy.responses.background.tables,
     proxy.responses.stored.tables,
+    proxy.settle.hurt.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,
     proxy.shared.redis.process_tables,

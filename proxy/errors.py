@@ -63,6 +63,8 @@ class Refused(Exception):
     fault: Fault = _UNEXPECTED
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Extra reply headers for this error."""
+    targets: tuple[str, ...] = ()
+    """The targets that could not be called or had no room, of a refusal for that."""
 
     def __init_subclass__(
         cls, *, status: int | None = None, code: str | None = None, error_type: str | None = None
@@ -309,6 +311,10 @@ class VersionNotFound(Refused, status=404, code="version_not_found"):
 
 class RolloutRefused(Refused, status=409, code="rollout_conflict"):
     """The step does not fit the rollout's state."""
+
+
+class IncidentNotFound(Refused, status=404, code="incident_not_found"):
+    """There is no such incident, or it is kept no longer."""
 
 
 class PoolCrowded(Refused, status=429, code="pool_full", error_type=_INVALID):

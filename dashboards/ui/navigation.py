@@ -36,6 +36,7 @@ _TEAM: Final = (
     ("Policy", "/policy"),
     ("Keys", "/keys"),
     ("Budgets and limits", "/budgets"),
+    ("Incidents", "/incidents"),
     ("Alerts", "/alerts"),
     ("Members", "/members"),
 )
@@ -59,6 +60,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         "operations.read",
         (
             ("Overview", "/dashboard/operations"),
+            ("Incidents", "/dashboard/operations/incidents"),
             ("Traffic", "/dashboard/operations/traffic"),
             ("Models", "/dashboard/operations/targets"),
             ("Pools", "/dashboard/operations/pools"),
