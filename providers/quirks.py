@@ -59,6 +59,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     developer: str = ""
     later_system: LaterSystem = ""
     needs_user: bool = False
+    alternates: bool = False
+    one_call: bool = False
     prefill: Prefill = ""
     forces_tools: bool = True
     stream_usage: Literal["", "always"] = ""
@@ -101,6 +103,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     developer: str | None = None
     later_system: LaterSystem | None = None
     needs_user: bool | None = None
+    alternates: bool | None = None
+    one_call: bool | None = None
     prefill: Prefill | None = None
     forces_tools: bool | None = None
     stream_usage: Literal["", "always"] | None = None
