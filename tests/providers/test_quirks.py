@@ -146,6 +146,9 @@ def test_an_engine_that_refuses_what_it_does_not_name_is_not_sent_it() -> None:
         ("https://api.perplexity.ai", "sonar-pro", {"seed", "logit_bias", "max_completion_tokens"}, None),
         ("https://integrate.api.nvidia.com/v1", "google/gemma-2-9b-it", {"prompt_cache_key", "presence_penalty"}, None),
         ("https://api.cohere.ai/compatibility/v1", "command-a-03-2025", {"store", "service_tier", "n"}, 5),
+        ("https://api.z.ai/api/paas/v4", "glm-5.1", {"n", "logprobs", "max_completion_tokens"}, 1),
+        ("https://api.x.ai/v1", "grok-3", {"audio", "logit_bias", "prediction"}, None),
+        ("https://api.mistral.ai/v1", "mistral-large-latest", {"audio", "modalities", "store"}, None),
     ],
 )
 def test_hosts_of_many_models_have_limits_of_their_own(
@@ -155,6 +158,23 @@ def test_hosts_of_many_models_have_limits_of_their_own(
     assert lacks <= found
     assert limits.stops == stops
     assert found.isdisjoint({"temperature", "stop", "max_tokens", "stream_options"})
+
+
+def test_mistral_tells_probabilities_and_takes_predictions() -> None:
+    """Its published types have had them since 2026."""
+    lacks, _ = _target_of("openai", "mistral-large-latest", "https://api.mistral.ai/v1")
+    assert lacks.isdisjoint({"logprobs", "top_logprobs", "n", "prediction", "prompt_cache_key", "service_tier"})
+
+
+def test_openais_models_on_bedrock_reason_as_everywhere() -> None:
+    assert {"temperature", "top_p"} <= quirks_of("litellm", "", "bedrock/us.openai.gpt-5.4").refuses
+    assert "temperature" not in quirks_of("litellm", "", "bedrock/openai.gpt-oss-120b-1:0").refuses
+
+
+def test_the_one_gpt_5_that_never_reasons_takes_no_effort() -> None:
+    for name, takes in (("gpt-5-chat-latest", False), ("gpt-5.2-chat-latest", True), ("gpt-5-mini", True)):
+        assert ("reasoning_effort" not in quirks_of("openai", OPENAI, name).refuses) is takes
+    assert quirks_of("openai", OPENAI, "gpt-5-chat-latest").most_output_tokens == 16_384
 
 
 def test_the_longest_answer_is_one_field_where_two_are_refused() -> None:
