@@ -70,6 +70,11 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     takes_notes: bool = False
     searches: str = ""
 
+    @property
+    def changes_turns(self) -> bool:
+        """True where a conversation may have to be told otherwise than it was written."""
+        return bool(self.developer or self.later_system or self.needs_user or self.one_call or self.alternates)
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the table: whom it is about, and the facts. None is what it does not speak of."""

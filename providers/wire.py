@@ -704,7 +704,7 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
 def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
     """Write roles, thoughts, an answer that is begun, and the effort as this model and its host take them."""
     quirks = deployment.quirks
-    if (messages := suited(fields["messages"], request.messages, quirks)) is not None:
+    if quirks.changes_turns and (messages := suited(fields["messages"], request.messages, quirks)) is not None:
         fields["messages"] = messages
     if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(fields["messages"])):
         _think_again(fields, request, deployment)
