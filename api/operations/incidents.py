@@ -196,7 +196,8 @@ def _of_recent(recent: Mapping[str, Any], base: Incident, patience_s: float, *, 
     if recent["attempts"] < ENOUGH:
         return
     replace = msgspec.structs.replace
-    share, p50, p95, usual = (recent[key] for key in ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s"))
+    names = ("failed_share", "model_ttft_p50_s", "model_ttft_p95_s", "usual_model_ttft_p50_s")
+    share, p50, p95, usual = (recent[name] for name in names)
     # Of a target that is down or failing one line is enough.
     if share >= FAILING and not is_told:
         text = f"{share:.0%} of its last {recent['attempts']} attempts failed"
@@ -212,10 +213,10 @@ def _of_recent(recent: Mapping[str, Any], base: Incident, patience_s: float, *, 
         "Compare with another model of the same capability; its weight (`routing_weight`) takes traffic away from it."
     )
     if p95 is not None and p95 >= PATIENCE_SHARE * patience_s:
-        text = f"the p95 of its time to the first token is {p95:.1f} s, of {patience_s:.0f} s that it may take"
+        text = f"the p95 of its own time to the first token is {p95:.1f} s, of {patience_s:.0f} s that it may take"
         yield replace(slow, text=text, advice=advice)
     elif p50 is not None and usual and p50 >= SLOWER * usual:
-        text = f"its median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
+        text = f"its own median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
         yield replace(slow, text=text, advice=advice)
 
 

@@ -382,7 +382,9 @@ def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
         Column("target", "Model", "code"),
         Column("count", "Answers", "number", note="Streamed ones"),
-        Column("ttft_p50", "First token p50", "seconds", note="Half of the answers began within this time"),
+        Column(
+            "ttft_p50", "First token p50", "seconds", note="The caller's: half of the streams began within this time"
+        ),
         Column("ttft_p95", "First token p95", "seconds", note="19 of 20 answers began within this time"),
         Column("ttft_p99", "First token p99", "seconds", note="99 of 100 answers began within this time"),
         Column("tpot_p50", "Per token p50", "seconds", note="Time for each token after the first"),

@@ -288,6 +288,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The expected answer tokens of all choices together."""
     waited_s: float = 0.0
     """Seconds for which it waited in the target's queue, once it did."""
+    queued_s: float = 0.0
+    """Seconds that its request waited in queues since the last attempt, also where it found no place."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
