@@ -1,11 +1,12 @@
 """Reconciliation report: table rows, JSON values, and the tolerance within which it agrees. Pure."""
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
+from cost.amounts import BadAmount, amount_in
 from cost.prices import usd
 from cost.reconcile.matching import ALL, Line, OurRow, Reconciliation, nanousd_of
 from cost.reconcile.statement import TOKEN_METERS, Tokens
@@ -43,12 +44,10 @@ def tolerance_of(text: str) -> Tolerance:
     """Parse a tolerance: `0.01` is a cent on each line, `0.5%` that share of their figure. Raises ValueError."""
     is_share = text.endswith("%")
     try:
-        number = Decimal(text.removesuffix("%").strip())
-    except InvalidOperation as error:
-        raise ValueError(
-            f"{text[:40]!r} is no tolerance; write dollars such as 0.01, or a share such as 0.5%"
-        ) from error
-    if not number.is_finite() or number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
+        number = amount_in(text.removesuffix("%"))
+    except BadAmount as error:
+        raise ValueError(f"{error} A tolerance is dollars such as 0.01, or a share such as 0.5%.") from error
+    if number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
         raise ValueError(f"{text[:40]!r} is no tolerance: it must be finite, not negative, and at most 100%")
     return Tolerance(share=number / 100) if is_share else Tolerance(nanousd=nanousd_of(number))
 

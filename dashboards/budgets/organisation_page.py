@@ -1,6 +1,6 @@
 """/dashboard/budgets: every budget of the organisation, the most used first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -8,10 +8,11 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.changing import looking
-from cost.budgets.budget import BudgetStatus
+from cost.budgets.budget import BudgetStatus, Kind
 from cost.budgets.store import BudgetStore
 from cost.scopes import ANY, ROWS
-from dashboards.budgets.page import STATES
+from dashboards.budgets.page import state_badge
+from dashboards.limits.limit_fields import KIND_NOTE
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -27,7 +28,7 @@ _COLUMNS: Final = (
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("limit", "Limit", "money"),
     Column("resets", "Resets", "time"),
-    Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %.", usual=False),
+    Column("kind", "Kind", note=KIND_NOTE, usual=False),
     Column("held", "Reserved", "money", "For requests that run now, or on its way into the books.", usual=False),
     Column("id", "Id", "code", usual=False),
 )
@@ -58,9 +59,14 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         title="Budgets",
         table=table,
         total=len(standings),
-        spent=sum(each.state == "spent" for each in standings),
+        spent=_spent(standings, "hard"),
+        over=_spent(standings, "soft"),
         warned=sum(each.state == "warning" for each in standings),
     )
+
+
+def _spent(standings: Sequence[BudgetStatus], kind: Kind) -> int:
+    return sum(each.state == "spent" and each.budget.kind == kind for each in standings)
 
 
 def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -71,7 +77,7 @@ def _row(standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tu
         "of_href": href,
         "scope": ROWS[budget.scope].label,
         "period": budget.period,
-        "state": None if budget.for_each else STATES[standing.state],
+        "state": None if budget.for_each else state_badge(standing),
         "share": None if budget.for_each else standing.share,
         "spent": None if budget.for_each else standing.spent_nanousd,
         "limit": standing.limit_nanousd,

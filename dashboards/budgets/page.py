@@ -4,7 +4,7 @@ Those who may change the team set budgets and limits of its keys; the team's own
 administrators.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Annotated, Any, Final, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from accounts.store import KeyRecord, TeamRecord, utc_now
 from api.budgets.change import put_budget, raise_budget, remove_budget, top_up
 from api.limits.change import put_limit, remove_limit
-from api.web.changing import looking
+from api.web.changing import looking, may_change_key
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import PERIODS, Period
 from cost.budgets.store import BudgetStore, new_budget_id
@@ -26,6 +26,7 @@ from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
     HEADINGS,
+    KIND_NOTE,
     KINDS,
     PERIOD_CHOICES,
     dollars_in,
@@ -42,7 +43,7 @@ from proxy.admit.limits.limit import Scope as LimitScope
 from proxy.admit.limits.limit_tables import MODEL_CHARS
 from proxy.admit.limits.rules import OWN_SCOPES, Place, Rule, says_nothing
 from proxy.admit.limits.store import LimitStore
-from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
+from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound, NotAllowed
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -51,11 +52,11 @@ _TEAM: Final = "team"
 _KEY: Final = "key:"
 _PARTS: Final = tuple(row for row in SCOPES if row.owner == "team")
 """Scopes of a part of the team's spending. A form has them as `scope:value`, and as `scope:` with the value in a field beside it."""
-_MENDABLE: Final = (BadRequest, BudgetTaken)
+_MENDABLE: Final = (BadRequest, BudgetTaken, NotAllowed)
 _BUDGETS: Final = (
     Column("of", "Of"),
     Column("period", "Period"),
-    Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %."),
+    Column("kind", "Kind", note=KIND_NOTE),
     Column("limit", "Limit", "money"),
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("share", "Share spent", "share"),
@@ -68,7 +69,14 @@ _LIMITS: Final = (
     Column("model", "On model"),
     *(Column(name, HEADINGS[name], note=f"{label}. {hint}") for name, label, hint in FIELDS),
 )
-STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
+_STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
+
+
+def state_badge(standing: BudgetStatus) -> tuple[str, str]:
+    """Return words and tone of a budget's state. A soft one that is spent stops nobody."""
+    if standing.state == "spent" and standing.budget.kind == "soft":
+        return "over, warns only" if standing.budget.on_exhausted == "refuse" else "over, cheaper model", "warn"
+    return _STATES[standing.state]
 
 
 class _Found(NamedTuple):
@@ -107,7 +115,8 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _list(view, form.plain, {_BUDGET_FIELDS.get(error.param or "", "limit_usd"): error.message})
+        field = "budget_of" if isinstance(error, NotAllowed) else _BUDGET_FIELDS.get(error.param or "", "limit_usd")
+        return await _list(view, form.plain, {field: error.message}, _status_of(error))
     return view.redirect(_base(view), "The budget is set; every server follows within seconds.")
 
 
@@ -124,7 +133,8 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _list(view, form.plain, {FIELDS[0][0]: error.message})
+        field = "limit_of" if isinstance(error, NotAllowed) else FIELDS[0][0]
+        return await _list(view, form.plain, {field: error.message}, _status_of(error))
     return view.redirect(_base(view), "The limits are set; every server follows within seconds.")
 
 
@@ -171,7 +181,7 @@ async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.chang
     except FormError as error:
         return await _show(view, budget_id, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {error.param or "limit_usd": error.message})
+        return await _show(view, budget_id, form.plain, {error.param or "limit_usd": error.message}, _status_of(error))
     return view.redirect(_base(view), "The budget is changed; every server follows within seconds.")
 
 
@@ -198,7 +208,7 @@ async def raise_for_a_while(view: Annotated[PageRequest, Depends(allowed("team.c
     except FormError as error:
         return await _show(view, budget_id, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {"raised_until": error.message})
+        return await _show(view, budget_id, form.plain, {"raised_until": error.message}, _status_of(error))
     told = (
         "The raise has ended." if last is None else "The limit is raised; afterwards the old one holds again by itself."
     )
@@ -223,7 +233,7 @@ async def pay_in(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
     except FormError as error:
         return await _show(view, budget_id, form.plain, {error.field: error.message})
     except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {"topup_usd": error.message})
+        return await _show(view, budget_id, form.plain, {"topup_usd": error.message}, _status_of(error))
     return view.redirect(f"{_base(view)}/{budget_id}", "It is paid in; every server follows within seconds.")
 
 
@@ -249,16 +259,20 @@ def _last_day(form: Form) -> date | None:
         raise FormError("raised_until", "A day such as 2027-01-31, or nothing.") from error
 
 
+def _status_of(error: Exception) -> int:
+    return 403 if isinstance(error, NotAllowed) else 400
+
+
 _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
 """Form field for each parameter that a refusal names."""
 
 
-async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str], status: int = 400) -> Response:
     found = await _read(view)
-    names = _names(found.keys)
+    names, mine = _names(found.keys), _mine(found.keys)
     budgets = Table.of(
         _BUDGETS,
-        [_budget_row(view, each, names) for each in found.budgets],
+        [_budget_row(view, each, names, mine) for each in found.budgets],
         view.query,
         name="budgets",
         caption="Budgets",
@@ -268,7 +282,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     )
     limits = Table.of(
         _LIMITS,
-        [_limit_row(view, each, names) for each in found.limits],
+        [_limit_row(view, each, names, mine) for each in found.limits],
         view.query,
         name="limits",
         caption="Limits",
@@ -280,7 +294,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     return view.csv_asked(f"budgets-{view.the_team.team_id}", budgets, limits) or view.page(
         "budgets/budgets.html",
         title="Budgets and limits",
-        status=400 if errors else 200,
+        status=status if errors else 200,
         base=_base(view),
         budgets=budgets,
         limits=limits,
@@ -298,17 +312,19 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     )
 
 
-async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _show(
+    view: PageRequest, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str], status: int = 400
+) -> Response:
     standing = await _one(view, budget_id)
     keys = await _keys(view)
     budget = standing.budget
-    row = _budget_row(view, standing, _names(keys))
+    row = _budget_row(view, standing, _names(keys), _mine(keys))
     async with looking():
         topups = await BudgetStore(view.gateway.database).topups(budget_id) if budget.period == "prepaid" else []
     return view.page(
         "budgets/budget.html",
         title=f"Budget of {row['of']}",
-        status=400 if errors else 200,
+        status=status if errors else 200,
         base=_base(view),
         budget=budget,
         row=row,
@@ -380,6 +396,11 @@ def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
+def _mine(keys: Sequence[KeyRecord]) -> frozenset[str]:
+    """Return the keys that the team's administrators may bound, as `key:ID`; revoked ones too."""
+    return frozenset(f"{_KEY}{key.key_id}" for key in keys if may_change_key(key, may_all=False))
+
+
 def _only_keys_of(view: PageRequest) -> TeamRecord | None:
     return None if view.may("organisation.change") else view.the_team
 
@@ -398,7 +419,9 @@ def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[s
             whole += [(f"{row.name}:{ANY}", f"Each {row.label}")] if row.each else []
             whole.append((f"{row.name}:", f"One {row.label}"))
     return whole + [
-        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})") for key in reversed(keys) if key.works_at(now)
+        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})")
+        for key in reversed(keys)
+        if key.works_at(now) and may_change_key(key, may_all=view.may("organisation.change"))
     ]
 
 
@@ -461,7 +484,7 @@ def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
     return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
 
 
-def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
+def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str], mine: Collection[str]) -> Row:
     budget = standing.budget
     # A tag's spend includes other teams' spend, and one for each end user has none of its own.
     told = not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
@@ -478,13 +501,13 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
         "spent": standing.spent_nanousd if told else None,
         "share": standing.share if told else None,
         "held": standing.held_nanousd if told else None,
-        "state": STATES[standing.state] if told else None,
+        "state": state_badge(standing) if told else None,
         "resets": standing.renews_us,
-        "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
+        "may_change": view.may("team.change") and (all_of_it or f"{budget.scope}:{budget.scope_id}" in mine),
     }
 
 
-def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
+def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str], mine: Collection[str]) -> Row:
     place = rule.place
     return {
         "of": _of(cast(Scope, place.scope), place.scope_id, names),
@@ -492,7 +515,8 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
         "model": place.model or "all",
         "model_name": place.model,
         **rule_in_words(rule),
-        "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
+        "may_change": view.may("team.change")
+        and (view.may("organisation.change") or f"{place.scope}:{place.scope_id}" in mine),
     }
 
 

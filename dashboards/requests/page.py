@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from classifier.prediction import Prompt
+from cost.amounts import ungrouped
 from cost.dimensions import REQUEST_FILTERS
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
@@ -52,7 +53,6 @@ from dashboards.requests.time_line import TIME_LINE, step_rows
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, WAY_LABELS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
-from dashboards.web.forms import ungrouped
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered
