@@ -4,7 +4,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-_GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?", re.ASCII)
+_GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?", re.ASCII)
 _COMMA: Final = re.compile(r"-?(?P<whole>[0-9]{1,3}(?:[. ]?[0-9]{3})*|[0-9]+),(?P<rest>[0-9]+)", re.ASCII)
 _MOST_CHARS: Final = 40
 EXAMPLE: Final = "write it like 20.50, with a point before the cents"

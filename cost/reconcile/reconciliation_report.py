@@ -89,8 +89,7 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def cells(self, places: int) -> list[str]:
         day = TOTAL if self.line.model == TOTAL else day_of(self.line.day_us).isoformat()
-        model = "" if self.line.model == TOTAL else self.line.model
-        names = [day, "(all models)" if model == ALL else model, _key(self.line), self.meter]
+        names = [day, "" if self.line.model == TOTAL else model_words(self.line), _key(self.line), self.meter]
         if self.theirs is None:
             return [*names, "-", self._format(self.ours, places), "-", ""]
         difference = self.theirs - self.ours
@@ -106,6 +105,14 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def _format(self, amount: int, places: int) -> str:
         return f"{usd(amount):,.{places}f}" if self.meter == COST else f"{amount:,}"
+
+
+def model_words(line: Line) -> str:
+    """Return the line's model by our name, and the provider's in brackets where it is another."""
+    if line.model == ALL:
+        return "(all models)"
+    ours = ", ".join(line.our_models)
+    return ours if ours == line.model else f"{ours} ({line.model})"
 
 
 def disputed_of(line: Line) -> int:

@@ -51,6 +51,8 @@ SEARCHED: Final = 5_000
 """Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
+LEAST_STEP_US: Final = 1_000
+"""What is shorter is no wait of a request's: it is the clock's reading."""
 _FAILED_FROM: Final = 400
 _NOT_AFTER_FAILURE: Final = ("escalated", "hedge", "agreement")
 """Reasons of further attempts that were not made because one had failed."""
@@ -266,7 +268,18 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def was_held(self) -> bool:
         """True if the answer was judged before it was given, so that the first token was given later than it was made."""
-        return any(each.reason in {"escalated", "agreement"} or "discarded" in each.flags for each in self.attempts)
+        return self.held_us is not None or any(
+            each.reason in {"escalated", "agreement"} or "discarded" in each.flags for each in self.attempts
+        )
+
+    @property
+    def held_us(self) -> int | None:
+        """Time for which the answer that was given was held back; None where it was not, or that is not known."""
+        given = next((each for each in self.attempts if each.given_us is not None), None)
+        if given is None or given.given_us is None or given.began_us is None or given.ttft_us is None:
+            return None
+        held_us = given.given_us - given.began_us - given.ttft_us
+        return held_us if held_us >= LEAST_STEP_US else None
 
     @property
     def estimated(self) -> bool:

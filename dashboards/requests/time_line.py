@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import RecentRequest, Way
+from cost.reports.recent import LEAST_STEP_US, RecentRequest, Way
 from dashboards.ui.tables import Column
 from dashboards.ui.words import NOT_GIVEN
 
@@ -14,9 +14,6 @@ TIME_LINE: Final = (
     Column("took", "Lasted", "seconds", sortable=False),
 )
 _US: Final = 1_000_000
-_SHORTEST_US: Final = 1_000
-"""What is shorter is no step of its own: it is the clock's reading, not a wait."""
-
 _ASKED: Final[dict[Way, str]] = {
     "first": "{target} asked",
     "retry": "{target} asked again: a retry",
@@ -65,10 +62,10 @@ def _of_attempt(request: RecentRequest, entry: Entry, way: Way) -> Iterator[Step
     before = [
         (each.began_us or 0) + (each.duration_us or 0) for each in request.attempts if each.attempt < entry.attempt
     ]
-    if queued_us >= _SHORTEST_US:
+    if queued_us >= LEAST_STEP_US:
         yield Step(began_us - queued_us, "Waited in a queue for a place", queued_us)
     paused_us = began_us - queued_us - max(before, default=began_us)
-    if paused_us >= _SHORTEST_US:
+    if paused_us >= LEAST_STEP_US:
         yield Step(began_us - queued_us - paused_us, "Waited before the next attempt", paused_us)
     yield Step(began_us, _ASKED[way].format(target=entry.target_id), entry.duration_us)
     if entry.flags[:1] in NOT_GIVEN and entry.ttft_us is not None and entry.duration_us is not None:
@@ -84,7 +81,7 @@ def _given(request: RecentRequest) -> Iterator[Step]:
     entry = next((each for each in request.attempts if each.given_us is not None), None)
     if entry is None or entry.given_us is None:
         return
-    own_us = None if entry.ttft_us is None else (entry.began_us or 0) + entry.ttft_us
-    if own_us is not None and entry.given_us - own_us >= _SHORTEST_US:
-        yield Step(own_us, "Held back to be judged", entry.given_us - own_us)
+    held_us = request.held_us
+    if held_us is not None:
+        yield Step(entry.given_us - held_us, "Held back to be judged", held_us)
     yield Step(entry.given_us, "First token to the caller" if entry.stream else "Answer to the caller", None)

@@ -140,14 +140,19 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        inputs = await gateway.finance.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        inputs_from = max(0, end_us - DAYS * DAY_US)
+        inputs = await gateway.finance.savings.inputs(scope, inputs_from, end_us)
         found = await gateway.finance.savings.report(scope, inputs)
+        booked = await gateway.finance.usage.page(
+            UsageQuery(scope=scope, start_us=inputs_from, end_us=end_us, group_by=(), limit=1)
+        )
     context: dict[str, Any] = {
         "team": team,
         "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
+        "booked_saving": saving(booked.totals) if booked.totals is not None else None,
     }
     if view.is_part:
         return view.part("teams/savings_part.html", **context)
