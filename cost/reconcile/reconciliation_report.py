@@ -46,7 +46,9 @@ def tolerance_of(text: str) -> Tolerance:
     try:
         number = amount_in(text.removesuffix("%"))
     except BadAmount as error:
-        raise ValueError(f"{error} A tolerance is dollars such as 0.01, or a share such as 0.5%.") from error
+        raise ValueError(
+            f"{text[:40]!r} is no tolerance, which is dollars such as 0.01 or a share such as 0.5%: {error}"
+        ) from error
     if number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
         raise ValueError(f"{text[:40]!r} is no tolerance: it must be finite, not negative, and at most 100%")
     return Tolerance(share=number / 100) if is_share else Tolerance(nanousd=nanousd_of(number))

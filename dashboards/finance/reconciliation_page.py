@@ -174,11 +174,11 @@ def _line_rows(line: Line, tolerance: Tolerance) -> list[dict[str, Any]]:
     is_forgiven = tolerance.forgives(line)
     only = (f"only {line.only}", "quiet" if is_forgiven else "warn") if line.only else None
     differs = ("within tolerance", "quiet") if is_forgiven else ("differs", "bad")
-    ours = ", ".join(line.our_models)
+    name = ", ".join(line.our_models)
     place = {
         "day": line.day_us,
-        "model": "all models" if line.model == ALL else ours,
-        "upstream": None if line.model in {ALL, ours} else line.model,
+        "model": "all models" if line.model == ALL else name,
+        "upstream": None if line.model in {ALL, name} else line.model,
     }
     rows = []
     if line.theirs_tokens is not None:
