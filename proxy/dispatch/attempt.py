@@ -634,6 +634,7 @@ class Attempt:
         """Return the entry that closes the reserve: the same, with the fields that are known only now."""
         usage, baselines, tracker, routed = money.usage, money.baselines, self.load_tracker, self.routed
         meters = money.costs_nanousd or ZERO_METERS
+        given_at = self.given_at if self.unused is None and "hedge_lost" not in usage.flags else None
         entry = replace(
             reserve,
             entry=kind,
@@ -642,9 +643,6 @@ class Attempt:
             served=served,
             ttft_us=None if self.first_token_at is None else _us(self.first_token_at - self.started_at),
             duration_us=_us(lasted_s),
-            began_us=self._since_arrival_us(self.started_at),
-            queued_us=_us(self.queued_s),
-            given_us=self._since_arrival_us(self.given_at) if self.unused is None else None,
             considered=written(routed.plan) if self.number == 1 and _was_chosen(routed) else "",
             baseline_nanousd=baselines.reference_nanousd,
             baseline_price=baselines.reference_price,
@@ -657,6 +655,9 @@ class Attempt:
             entry,
             usage_source=usage.source,
             flags=usage.flags,
+            began_us=self._since_arrival_us(self.started_at),
+            queued_us=_us(self.queued_s),
+            given_us=self._since_arrival_us(given_at),
             cost_nanousd=money.cost_nanousd,
             **dict(zip(_METERED, (*_counts(usage), *meters), strict=True)),
         )
