@@ -37,15 +37,11 @@ def steps(request: RecentRequest) -> list[Step]:
     """Return the steps in the order of time; none for a request that was booked before its arrival was."""
     if any(each.began_us is None or each.duration_us is None for each in request.attempts):
         return []
-    found = [
-        step
-        for each, way in zip(request.attempts, request.ways, strict=True)
-        for step in _of_attempt(request, each, way)
-    ]
-    first = min((each.began_us or 0) - (each.queued_us or 0) for each in request.attempts)
-    found.append(Step(0, "Arrived; limits, budgets and models looked at", max(0, first)))
-    found += _given(request)
-    found.append(Step(request.took_us or 0, "Ended", None))
+    first_us = min((each.began_us or 0) - (each.queued_us or 0) for each in request.attempts)
+    found = [Step(0, "Arrived; limits, budgets and models looked at", max(0, first_us))]
+    for each, way in zip(request.attempts, request.ways, strict=True):
+        found += _of_attempt(request, each, way)
+    found += [*_given(request), Step(request.took_us or 0, "Ended", None)]
     return sorted(found, key=lambda step: step.at_us)
 
 
