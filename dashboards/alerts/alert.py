@@ -12,7 +12,7 @@ MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
     "errors": "Share of attempts that failed",
-    "latency": "Time to the first token, 95 of 100 below it",
+    "latency": "First token, p95",
     "refusals": "Refused requests",
     "no-room": "Attempts that found no room (429)",
     "incidents": "Incidents, from so many requests hurt on",

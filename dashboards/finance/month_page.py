@@ -155,8 +155,19 @@ async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) ->
     comment, ticked = _comment(form), form.flag("ticked")
     key = form.text("step", required=True)
     scope, now_us = whole_organisation(view), view.now_us
-    await mark_step(view.gateway, view.actor, scope, month, key, ticked=ticked, comment=comment, now_us=now_us)
-    return view.redirect(f"{PATH}?month={month.text}", told="Kept." if not ticked else "Ticked.")
+    await mark_step(
+        view.gateway,
+        view.actor,
+        scope,
+        month,
+        key,
+        ticked=ticked,
+        comment=comment,
+        comment_only=form.flag("only"),
+        now_us=now_us,
+    )
+    told = "Ticked." if ticked else "The comment is kept; the step is not ticked."
+    return view.redirect(f"{PATH}?month={month.text}", told=told)
 
 
 @router.post(f"{PATH}/sign")

@@ -52,7 +52,7 @@ DEPLOYMENTS: Final = (
     Column("last_at", "At", "time"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share"),
-    Column("ttft_p50", "First token", "seconds", "The median"),
+    Column("own", "Model's own first token", "seconds", "The median, without queues, retries and holds"),
 )
 ERRORS: Final = (
     Column("at", "At", "time"),

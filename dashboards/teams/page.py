@@ -169,14 +169,19 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
     now_us = view.now_us
     end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        inputs = await gateway.finance.savings.inputs(scope, max(0, end_us - DAYS * DAY_US), end_us)
+        inputs_from = max(0, end_us - DAYS * DAY_US)
+        inputs = await gateway.finance.savings.inputs(scope, inputs_from, end_us)
         found = await gateway.finance.savings.report(scope, inputs)
+        booked = await gateway.finance.usage.page(
+            UsageQuery(scope=scope, start_us=inputs_from, end_us=end_us, group_by=(), limit=1)
+        )
     context: dict[str, Any] = {
         "team": team,
         "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
+        "booked_saving": saving(booked.totals) if booked.totals is not None else None,
     }
     if view.is_part:
         return view.part("teams/savings_part.html", **context)
@@ -412,7 +417,9 @@ def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
         Column("target", "Model", "code"),
         Column("count", "Answers", "number", note="Streamed ones"),
-        Column("ttft_p50", "First token p50", "seconds", note="Half of the answers began within this time"),
+        Column(
+            "ttft_p50", "First token p50", "seconds", note="The caller's: half of the streams began within this time"
+        ),
         Column("ttft_p95", "First token p95", "seconds", note="19 of 20 answers began within this time"),
         Column("ttft_p99", "First token p99", "seconds", note="99 of 100 answers began within this time"),
         Column("tpot_p50", "Per token p50", "seconds", note="Time for each token after the first"),

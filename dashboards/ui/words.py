@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import RecentRequest
+from cost.reports.recent import RecentRequest, Way
 from cost.reports.shown import nano_money, percent
 from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
@@ -145,7 +145,7 @@ _FLAGS: Final[Mapping[str, str]] = {
 }
 
 
-_NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("disputed",)})
+NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("disputed",)})
 """Flags of whole answers that were not given."""
 
 
@@ -158,8 +158,14 @@ def reason_label(reason: str) -> str:
     return _REASONS[reason][0] if reason in _REASONS else reason or "Unknown"
 
 
-def because(entry: Entry) -> str:
+WAY_LABELS: Final[Mapping[Way, str]] = {"retry": "Retry", "continued": "Went on"}
+"""Labels of attempts that no target was chosen anew for."""
+
+
+def because(entry: Entry, way: Way = "first") -> str:
     """Return one sentence with the reason for this target."""
+    if way == "retry":
+        return f"{entry.target_id} was asked again, as such a failure may pass."
     if CONTINUED in entry.flags:
         return f"An answer that breaks off is continued for this team, so another replica of {entry.target_id} was asked for the rest."
     prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
@@ -209,15 +215,23 @@ def _several(request: RecentRequest) -> str:
     """Return the reasons why an answer took several attempts."""
     if any("disputed" in each.flags for each in request.attempts):
         return "Two differed"
-    return "Hedged" if request.was_hedged else "Continued" if CONTINUED in request.told.flags else "Fell back"
+    return (
+        "Hedged"
+        if request.was_hedged
+        else "Continued"
+        if CONTINUED in request.told.flags
+        else "Fell back"
+        if request.fell_back
+        else "Retried"
+    )
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:
     """Return the request's story: two or three sentences for each attempt, and one on cost."""
     asked = _request_sentence(request.attempts[0])
     told = [
-        (because(entry), margin_words(entry), ended(entry, goes_on=goes_on))
-        for entry, goes_on in zip(request.attempts, going_on(request), strict=True)
+        (because(entry, way), margin_words(entry), ended(entry, goes_on=goes_on))
+        for entry, way, goes_on in zip(request.attempts, request.ways, going_on(request), strict=True)
     ]
     return (asked, *(sentence for each in told for sentence in each if sentence), money_words(request))
 
@@ -238,12 +252,12 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
         return f"It was given up{_cause_clause(entry, after)}; nothing can have been charged."
     if entry.served:
         first = (
-            f", its first token after {seconds(entry.ttft_us / _US)}"
+            f", its own first token after {seconds(entry.ttft_us / _US)}"
             if entry.stream and entry.ttft_us is not None
             else ""
         )
         return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
-    if entry.status == _OK and entry.flags[:1] in _NOT_GIVEN:
+    if entry.status == _OK and entry.flags[:1] in NOT_GIVEN:
         return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
     if goes_on:
         return f"It broke off{_cause_clause(entry, after)}, and another replica went on with the answer; what was used is booked."

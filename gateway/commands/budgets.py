@@ -121,7 +121,10 @@ async def set_budget(
             metavar="USD", help="Dollars in each period, such as 500 or 0.25; of a prepaid budget the first payment."
         ),
     ],
-    hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
+    hard: Annotated[
+        bool,
+        typer.Option("--hard/--soft", help="Hard refuses what would overrun it; soft only warns and refuses nothing."),
+    ] = False,
     on_exhausted: Annotated[
         OnExhausted,
         typer.Option(
@@ -336,10 +339,8 @@ def _described(budget: "Budget") -> str:
     from cost.budgets.periods import PERIODS
 
     ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
-    return (
-        f"{budget.kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} "
-        f"for {budget.in_words}{ends}"
-    )
+    kind = "soft (refuses nothing)" if budget.kind == "soft" and not ends else budget.kind
+    return f"{kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} for {budget.in_words}{ends}"
 
 
 def _print(found: "Sequence[BudgetStatus]") -> None:
@@ -358,7 +359,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             _dollars(each.held_nanousd),
             "never" if each.renews_us is None else iso(each.renews_us),
             each.state,
-            each.budget.on_exhausted,
+            "warn" if each.budget.kind == "soft" and each.budget.on_exhausted == "refuse" else each.budget.on_exhausted,
         ]
         for each in found
     ]

@@ -59,6 +59,7 @@ from proxy.plan.route_plan import Candidate, Facts, RoutePlan, held_out, plan
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Sticky
 from proxy.settle.observers.learning import kept_text
+from proxy.shared.deadline import NO_DEADLINE
 
 DAYS: Final = 30
 REQUESTS: Final = 40_000
@@ -235,6 +236,7 @@ class _HistoryWriter:
             alias=facts.alias,
             pools=self._pools,
             arm=arm,
+            deadline=msgspec.structs.replace(NO_DEADLINE, arrived_at=self.clock()),
         )
         served = await self._try_candidates(routed, asked, sticky)
         if served is not None and prediction is not None and caller.settings.learning != "off":
@@ -417,6 +419,8 @@ class _HistoryWriter:
         again.sent = True
         if not self._simulate_answer(again, asked, None):
             return None
+        # It was held back to be judged like the one before.
+        again.released_at = self.clock()
         again.close("ok", status=200)
         return again
 

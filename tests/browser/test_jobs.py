@@ -65,11 +65,25 @@ async def test_a_team_admin_reads_how_the_team_stands(browser: Browser, site: Si
         twins = await page.locator("figure details table, figure table").count()
         assert charts > 0
         assert twins >= charts
+        await _legends_say_what_tables_say(page)
         await visitor.open("/dashboard/teams/support/requests")
         await page.locator("td a[href*='/requests/']").first.click()
         await page.wait_for_url(re.compile(r"/requests/req_"))
         await visitor.is_fine()
         assert "$" in await visitor.text()
+        steps = await page.get_by_role("table", name="Time line").locator("tbody tr").all_inner_texts()
+        assert "Arrived" in steps[0]
+        assert any("First token to the caller" in each or "Answer to the caller" in each for each in steps)
+
+
+async def _legends_say_what_tables_say(page: Page) -> None:
+    """At rest a chart's legend has the last values, rounded as the last row of its table is."""
+    figure = page.locator("figure:has(.u-legend)").first
+    await expect(figure.locator(".u-legend .u-value").nth(1)).not_to_have_text("--")
+    shown = [text.strip() for text in await figure.locator(".u-legend .u-series .u-value").all_inner_texts()][1:]
+    cells = figure.locator("details.twin tbody tr").last.locator("td")
+    written = [(text or "").strip() for text in await cells.all_text_contents()]
+    assert sorted(shown) == sorted(written)
 
 
 async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: Browser, site: Site) -> None:
@@ -142,9 +156,10 @@ async def test_a_developer_tries_a_prompt_and_compares_two_models(browser: Brows
         await visitor.open("/dashboard/teams/support/playground")
         await page.get_by_label("Prompt", exact=True).fill("Where is my parcel?")
         await page.get_by_role("button", name="Show the decision").click()
-        await expect(page.locator("#decisions tbody tr")).to_have_count(6)
+        await expect(page.locator("#decisions tbody tr").first).to_be_visible()
+        assert 1 <= await page.locator("#decisions tbody tr").count() <= 6
         await visitor.is_fine()
-        assert "The team's now." in await visitor.text()
+        assert "The team's now is" in await visitor.text()
         assert await page.get_by_label("Prompt", exact=True).input_value() == "Where is my parcel?"
         await page.get_by_label("Ask", exact=True).select_option("llama-3-70b")
         await page.get_by_label("and compare with").select_option("gpt-4o")

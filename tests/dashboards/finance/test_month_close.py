@@ -63,6 +63,11 @@ async def test_a_month_is_ticked_signed_and_locked(finance: Finance, browser: Br
     assert "Sign off and lock" not in page
     assert (await browser.post(f"{PATH}/mark", {**tick, "step": "books"})).status == 400
     assert (await browser.post(f"{PATH}/mark", {**tick, "step": "nonsense"})).status == 400
+    without = {name: value for name, value in tick.items() if name != "ticked"}
+    assert (await browser.post(f"{PATH}/mark", without)).status == 400, "to keep it needs the tick"
+    assert (await browser.post(f"{PATH}/mark", {**without, "only": "comment"})).status == 303
+    page = (await browser.get(f"{PATH}?month=2026-03")).text
+    assert "Sign off and lock" not in page
     assert (await browser.post(f"{PATH}/mark", tick)).status == 303
     page = (await browser.get(f"{PATH}?month=2026-03")).text
     assert "Sign off and lock" in page

@@ -89,7 +89,7 @@ def test_a_plain_answer_is_told_whole() -> None:
     assert decision(request(answered())) == (
         "The caller asked for the gateway to choose (“auto”) in the interactive tier. Classified at complexity 0.25 of 1.",
         "llama was the cheapest model expected to answer a prompt of complexity 0.25 well enough.",
-        "It answered after 900 ms, its first token after 120 ms, and the caller got that answer.",
+        "It answered after 900 ms, its own first token after 120 ms, and the caller got that answer.",
         "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
     )
 
@@ -104,7 +104,15 @@ def test_each_attempt_has_its_part_of_the_story() -> None:
         "It was given up after 900 ms: no first token came in time, status 502; nothing can have been charged."
     )
     assert told[3] == "gpt-5 answered as the fallback of a model that could not."
-    assert outcome(request(failed, answered(attempt=2))) == ("Fell back", "info")
+    assert outcome(request(failed, answered(attempt=2, target_id="gpt-5"))) == ("Fell back", "info")
+
+
+def test_a_retry_at_the_same_model_is_told_as_such() -> None:
+    """Not as a fallback, whatever was the reason for the model."""
+    failed = answered(served=False, status=502, flags=("upstream_error",), baseline_nanousd=None)
+    again = request(failed, answered(attempt=2))
+    assert outcome(again) == ("Retried", "info")
+    assert "llama was asked again, as such a failure may pass." in decision(again)
 
 
 def test_a_stream_that_another_replica_went_on_with_is_told_so() -> None:
