@@ -11,6 +11,12 @@ from accounts.people.people import PeopleStore
 from accounts.store import AccountStore
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.process.first_words import first_missing, first_words
+from tests.running_gateway import model
+
+
+def _config(sections: dict[str, Any]) -> GatewayConfig:
+    deployment = {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}
+    return GatewayConfig.model_validate({"providers": {"models": [model("only", [deployment])]}, **sections})
 
 
 @pytest.mark.parametrize(
@@ -28,7 +34,7 @@ from gateway.process.first_words import first_missing, first_words
 )
 def test_the_addresses_can_be_opened(section: dict[str, Any], url: str, api: str, dashboard: str) -> None:
     """An address that only a server can listen on is never shown, and the configured public one is."""
-    config = GatewayConfig.model_validate({"sign_in": section, "providers": {"models": []}})
+    config = _config({"sign_in": section})
     lines = first_words(config, url, "nothing", None).splitlines()
     assert [line.split()[1] for line in lines[:2]] == [api, dashboard]
     assert len(lines) == 3
@@ -36,8 +42,7 @@ def test_the_addresses_can_be_opened(section: dict[str, Any], url: str, api: str
 
 def test_the_command_names_its_configuration() -> None:
     """It can be pasted as it is, also where the file's name has a space."""
-    config = GatewayConfig.model_validate({"providers": {"models": []}})
-    told = first_words(config, "http://127.0.0.1:1", "person", Path("/etc/my gateway.yaml"))
+    told = first_words(_config({}), "http://127.0.0.1:1", "person", Path("/etc/my gateway.yaml"))
     assert "--role admin --config '/etc/my gateway.yaml'   (" in told
 
 
