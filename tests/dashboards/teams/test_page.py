@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from accounts.keys import Pepper
+from accounts.store import AccountStore
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
@@ -56,10 +58,29 @@ async def test_a_team_without_anything_has_pages_that_say_so(member: Browser) ->
         assert answer.status == 200, path
         assert ">None" not in answer.text, path
         assert ">nan" not in answer.text, path
-    whole = (await member.get(TEAM)).text
-    assert "No request yet." in whole
-    assert "a forecast needs three whole days" in whole
-    assert "no answer has a price to compare with" in whole
+
+
+async def test_a_new_team_is_told_what_comes_next(running: Running, member: Browser, admin: Browser) -> None:
+    """One step: the key, by who may create one, and then the first request with a place for it; no empty figures."""
+    accounts = AccountStore(running.engine)
+    for key in await accounts.list_keys("team_a"):
+        await accounts.revoke_key(key.key_id)
+    asked_for = (await member.get(TEAM)).text
+    assert "Next: ask for a key" in asked_for
+    assert "/keys/new" not in asked_for
+    first = (await admin.get(TEAM)).text
+    assert "Next: create a key" in first
+    assert f'href="{TEAM}/keys/new"' in first
+    minted = await accounts.create_key("team_a", "first", Pepper(id="p", secret=b"a" * 32))
+    for browser in (member, admin):
+        following = (await browser.get(TEAM)).text
+        assert "Bearer YOUR_KEY" in following
+        assert f"{running.base_url}/chat/completions" in following
+        assert 'class="figure"' not in following
+    await accounts.revoke_key(minted.key_id)
+    assert "Next: create a key" in (await admin.get(TEAM)).text
+    await keep(running, month())
+    assert "Next:" not in (await admin.get(TEAM)).text
 
 
 async def test_the_overview_tells_what_the_books_say(running: Running, member: Browser) -> None:
