@@ -265,7 +265,7 @@ def _idle_step(facts: MonthFacts) -> Step:
     idle = facts.spent.part("idle")
     title = "Idle GPU hours have an owner"
     if idle <= 0:
-        return Step(kind="idle", title=title, state="done", said="Nothing of the GPUs' bill is nobody's.")
+        return Step(kind="idle", title=title, state="done", said="Every GPU hour was used by a team.")
     # "The bill" is everything, as on Showback; the GPUs' own is a part of it, and is named.
     of_all, of_gpus = _share_text(idle, facts.spent.cost_nanousd), _share_text(idle, facts.gpu_bill_nanousd)
     told = f"{of_all} of the bill and {of_gpus} of the GPUs' part of it"
@@ -290,7 +290,7 @@ def _books_step(facts: MonthFacts) -> Step:
             kind="books",
             title=title,
             state="open",
-            said="This month's figures were not held against the ledger yet.",
+            said="This month's figures have not been checked against the ledger yet.",
             todo="Ask for a check. In the week after a month it is checked by itself, from two hours after its end on.",
         )
     if known.differences:

@@ -12,9 +12,9 @@ MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
     "errors": "Share of attempts that failed",
-    "latency": "Time to the first token, 95 of 100 below it",
+    "latency": "Time to first token, p95",
     "refusals": "Refused requests",
-    "no-room": "Attempts that found no room (429)",
+    "no-room": "Attempts refused for lack of room (429)",
 }
 WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}
 """Times that are looked back, by their length."""

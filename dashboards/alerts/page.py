@@ -87,7 +87,7 @@ async def _add(view: PageRequest) -> Response:
         return await _list(view, form.plain, {error.field: error.message})
     except BadRequest as error:
         return await _list(view, form.plain, {"name": error.message})
-    return view.redirect(_base(view), "The alert is set; it is looked at once a minute.")
+    return view.redirect(_base(view), "The alert is set; it is checked once a minute.")
 
 
 async def _remove(view: PageRequest) -> Response:
@@ -105,7 +105,7 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     amount = form.decimal("threshold", most=most)
     threshold = 0 if amount is None else int(amount * unit)
     if threshold <= 0:
-        raise FormError("threshold", "A number above 0: dollars, percent, seconds, or how many.")
+        raise FormError("threshold", "A number above 0: dollars, percent, seconds or a count.")
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
         organisation_id=view.principal.organisation_id,
@@ -139,7 +139,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         name="alerts",
         caption="Alerts",
         sort="name",
-        empty="No alert yet. Budgets tell at 50, 80 and 100 % by themselves.",
+        empty="No alert yet. Budgets notify at 50, 80 and 100 % without one.",
     )
     return view.csv_asked("alerts", table) or view.page(
         "alerts/alerts.html",
@@ -167,11 +167,11 @@ async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure,
 
 def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
     if alert.destination not in view.gateway.webhooks:
-        state = ("Nobody is told: no such destination", "warn")
+        state = ("Not sent: unknown destination", "warn")
     elif value is None:
-        state = ("Too little to tell", "quiet")
+        state = ("Too few attempts", "quiet")
     else:
-        state = ("Passed", "bad") if value >= alert.threshold else ("Below", "good")
+        state = ("Above", "bad") if value >= alert.threshold else ("Below", "good")
     return {
         "id": alert.alert_id,
         "name": alert.name,

@@ -41,7 +41,7 @@ _PARTS: Final[Mapping[Part, str]] = {
     "corrections": "Corrections of prices",
     "reconciliations": "Reconciled with providers",
     "true-up": "Adjustment of our own GPUs",
-    "idle": "Idle GPU hours, nobody's",
+    "idle": "Idle GPU hours (no team)",
 }
 _PROVIDERS: Final = (
     Column("provider", "Provider"),

@@ -57,7 +57,7 @@ TARGETS: Final = (
     Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
     Column("ttft_p50", "First token, p50", "seconds", "The median of the streams"),
-    Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
+    Column("ttft_p95", "First token, p95", "seconds", "95 % of streams started sooner"),
     Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday", usual=False),
     Column("speed", "Tokens per second", "number", "The median of a stream, after its first token", usual=False),
 )

@@ -22,7 +22,7 @@ TIERS: Final = (
     Column("failed_share", "Failed", "share"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
     Column("ttft_p50", "First token", "seconds", "The median"),
-    Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
+    Column("ttft_p95", "First token, p95", "seconds", "95 % of streams started sooner"),
     Column(
         "queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token", usual=False
     ),

@@ -42,7 +42,7 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
         typer.Option("--to", formats=["%Y-%m-%d"], help="The last UTC day; otherwise today."),
     ] = None,
     team: Annotated[
-        str | None, typer.Option(help="This team's alone; without the idle GPUs, which are nobody's.")
+        str | None, typer.Option(help="This team's alone; without idle GPUs, which belong to no team.")
     ] = None,
     organisation: Annotated[
         str | None, typer.Option(help="Whose books; `default` if left out, and of a team it is known.")

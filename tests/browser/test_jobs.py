@@ -117,7 +117,7 @@ async def test_a_team_admin_invites_somebody_who_signs_in(browser: Browser, site
     async with visiting(browser, site, _TESS) as visitor:
         page = visitor.page
         await visitor.open("/dashboard/teams/support/members")
-        await page.get_by_label("E-mail of the new one").fill(email)
+        await page.get_by_label("Their e-mail address").fill(email)
         await page.get_by_label("Name", exact=True).fill("Nia Berg")
         await visitor.press(page.get_by_role("button", name="Invite", exact=True))
         link = await page.locator("#new-link").inner_text()
@@ -215,7 +215,7 @@ async def test_a_team_admin_hands_out_a_key(browser: Browser, site: Site) -> Non
         page = visitor.page
         await visitor.open("/dashboard/teams/support/keys/new")
         await page.get_by_label("Name", exact=True).fill(name)
-        await visitor.press(page.get_by_role("button", name="Make the key"))
+        await visitor.press(page.get_by_role("button", name="Create the key"))
         shown = await visitor.text()
         found = re.search(r"\bwb-[A-Za-z0-9_-]{20,}", shown)
         assert found is not None, shown[:1_000]
@@ -349,7 +349,7 @@ async def test_finance_compares_a_table_that_openai_downloads(browser: Browser, 
         rows = page.locator("#compared tbody tr")
         await expect(rows.first).to_contain_text("$900.000000")
         await expect(rows.filter(has_text="differs").first).to_contain_text("$900.000000")
-        assert "Nothing was posted." in await page.locator("#compared").inner_text()
+        assert "Nothing was booked." in await page.locator("#compared").inner_text()
         await visitor.is_fine()
 
 

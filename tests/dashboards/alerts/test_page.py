@@ -69,7 +69,7 @@ async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Ru
     now_us = wall_us()
     await keep(running, [asked("f0", status=503, served=False, at_us=now_us, ttft_us=None)])
     found = {row["name"]: row["state"] for row in await rows(tess, TEAM)}
-    assert found == {"errors": "Too little to tell", "latency": "Too little to tell", "no-room": "Below"}
+    assert found == {"errors": "Too few attempts", "latency": "Too few attempts", "no-room": "Below"}
     await keep(running, [asked(f"r{n}", at_us=now_us, stream=True, ttft_us=2_000_000) for n in range(36)])
     await keep(
         running,

@@ -170,8 +170,16 @@ async def test_the_jump_has_one_cause(engine: AsyncEngine, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-async def test_the_company_is_well_run(engine: AsyncEngine, tmp_path: Path) -> None:
+async def test_the_company_is_well_run(tmp_path: Path) -> None:
     """Over the whole month the savings target is met, also with own GPUs' idle hours; one budget is nearly used up, none is."""
+    engine = make_engine(newest_sqlite(tmp_path / "company.sqlite"))
+    try:
+        await _is_well_run(engine, tmp_path)
+    finally:
+        await engine.dispose()
+
+
+async def _is_well_run(engine: AsyncEngine, tmp_path: Path) -> None:
     told = await _written(engine, tmp_path, requests=REQUESTS)
     config = load(tmp_path / "sample.yaml", Environment(pepper=SecretStr("a" * 32)), secrets_from=None)
     catalog, classifier = catalog_of(config), classifier_of(config)
