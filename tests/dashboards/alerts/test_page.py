@@ -48,7 +48,7 @@ async def test_an_alert_is_set_shown_with_its_value_and_removed(running: Running
         ("$2.50", "$0.00", "Below")
     ]
     await keep(running, [asked("r", cost_nanousd=3_000_000_000), asked("b", team_id="team_b", cost_nanousd=10**12)])
-    assert [(row["now"], row["state"]) for row in await rows(tess, TEAM)] == [("$3.00", "Passed")]
+    assert [(row["now"], row["state"]) for row in await rows(tess, TEAM)] == [("$3.00", "Above")]
     (alert,) = await all_alerts(running.engine)
     assert (alert.organisation_id, alert.team_id, alert.threshold) == ("default", "team_a", 2_500_000_000)
     assert (await tess.post(f"{TEAM}/remove", {"alert_id": alert.alert_id})).location == TEAM
@@ -79,7 +79,7 @@ async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Ru
         ],
     )
     told = {row["name"]: (row["now"], row["state"]) for row in await rows(tess, TEAM)}
-    assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Passed"), "no-room": ("3", "Passed")}
+    assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Above"), "no-room": ("3", "Above")}
 
 
 @in_turn(
