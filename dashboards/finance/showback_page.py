@@ -97,7 +97,7 @@ def _columns(by: Dimension) -> tuple[Column, ...]:
         Column("requests", "Requests", "number"),
         Column("input_tokens", "Tokens in", "number", usual=False),
         Column("output_tokens", "Tokens out", "number", usual=False),
-        Column("unpriced", "Without a price", "number", "Attempts that stand in no sum", usual=False),
+        Column("unpriced", "Without a price", "number", "Attempts that are in no total", usual=False),
     )
     return (*columns, Column("id", "Id", "code", usual=False)) if by in {"team", "key"} else columns
 

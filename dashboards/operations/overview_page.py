@@ -69,7 +69,7 @@ QUEUES: Final = (
     Column("in_flight", "In flight", "number"),
     Column("used", "Used", "share", "Tokens in flight, of those that fit"),
     Column("wait", "Wait now", "seconds", "Predicted for an interactive request that comes now"),
-    Column("speed", "Tokens per second", "number", "How fast work ends here"),
+    Column("speed", "Tokens per second", "number", "Requests finished per second"),
     Column("capacity", "Tokens that fit", "number", "This process's part", usual=False),
     Column("whole", "Of all processes", "number", usual=False),
 )

@@ -26,8 +26,10 @@ TIERS: Final = (
     Column(
         "queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token", usual=False
     ),
-    Column("first", "First token bound", "seconds", "An upstream that gives none by then has failed", usual=False),
-    Column("answer", "Answer bound", "seconds", "A whole answer is due by then, where the caller does not say"),
+    Column(
+        "first", "First token bound", "seconds", "An upstream that sends none by then counts as failed", usual=False
+    ),
+    Column("answer", "Answer bound", "seconds", "Time limit of a whole answer, unless the caller sets one"),
 )
 
 
