@@ -157,7 +157,7 @@ async def test_the_statement_adds_up(finance: Finance, browser: Browser) -> None
     assert {row["organisation_id"] for row in found} == {"acme"}
     page = (await browser.get(f"/dashboard/finance/month?{APRIL}")).text
     assert f"${total:,.9f}" in page
-    assert "1 attempt stands in no sum: small." in page
+    assert "1 attempt is in no total: small." in page
 
 
 async def test_a_month_is_checked_when_finance_asks(finance: Finance, browser: Browser) -> None:
