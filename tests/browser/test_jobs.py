@@ -91,7 +91,7 @@ async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: 
         await page.get_by_text("Columns", exact=True).click()
         await visitor.press(page.locator(".columns a[href$='%2Ctokens']"))
         await visitor.is_fine()
-        await page.get_by_label("Dearer than, $").fill("$1,000")
+        await page.get_by_label("Cost above, $").fill("$1,000")
         await visitor.press(page.get_by_role("button", name="Filter"))
         assert "No request fits this." in await visitor.text()
         await visitor.press(page.get_by_role("link", name="Clear"))
@@ -147,7 +147,7 @@ async def test_a_developer_tries_a_prompt_and_compares_two_models(browser: Brows
         assert "The team's now." in await visitor.text()
         assert await page.get_by_label("Prompt", exact=True).input_value() == "Where is my parcel?"
         await page.get_by_label("Ask", exact=True).select_option("llama-3-70b")
-        await page.get_by_label("and compare with").select_option("gpt-4o")
+        await page.get_by_label("Compare with").select_option("gpt-4o")
         await page.get_by_role("button", name="Call and compare").click()
         await expect(page.locator("#answers .card")).to_have_count(2)
         await visitor.is_fine()

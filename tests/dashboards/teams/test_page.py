@@ -146,7 +146,7 @@ async def test_budgets_stand_with_their_likely_end(running: Running, member: Bro
     assert "never overrun" in page
     assert "$1.00" in page
     assert "$77" not in page
-    assert "Open, and likely to hold" in page
+    assert "Open, likely to last" in page
 
 
 async def test_savings_come_with_their_verdict(running: Running, member: Browser) -> None:
@@ -247,7 +247,7 @@ async def test_what_breaks_the_cache_is_told_with_its_advice(running: Running, m
     """Of the team's own prompts; what holds is said to hold."""
     store = PrefixStore(running.engine)
     await store.add([_habit(team_id="team_b", skeleton="theirs", broken=50, broken_tokens=5_000, kinds=("uuid",))])
-    assert "Nothing is known of this time" in (await member.get(f"{TEAM}/latest")).text
+    assert "No data: no prompt went" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="stable", broken=0, broken_tokens=0, kinds=())])
     assert "All stable" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="dated", broken=40, broken_tokens=9_000, kinds=("date",))])
