@@ -39,6 +39,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     window_s: int
     destination: str
     created_us: int = 0
+    address: str = ""
+    """The team's own address, when it is not told to a configured destination."""
 
     def message_id(self, now_us: int) -> str:
         """Return the id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""

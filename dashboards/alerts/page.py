@@ -9,10 +9,15 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.reading import reading
+from api.webhooks.addresses import BadCallbackUrl
+from api.webhooks.callbacks import DESTINATION
+from api.webhooks.outbox import Outbox
+from api.webhooks.team_addresses import Shape, TeamAddresses, host_of, team_addresses
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
-from dashboards.alerts.change import put_new_alert, take_alert
+from dashboards.alerts.change import put_new_alert, send_test, take_alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import read_alerts
+from dashboards.alerts.telling import address_refused
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
@@ -32,6 +37,7 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "no-room": (Decimal(1), Decimal(10) ** 6),
 }
 """The factor of a number in the form, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
+_SHAPE_WORDS: Final[Mapping[Shape, str]] = {"standard": "A webhook", "slack": "Slack", "mail": "Mail"}
 _COLUMNS: Final = (
     Column("name", "Name"),
     Column("measure", "Measure"),
@@ -79,6 +85,30 @@ async def remove_of_team(view: Annotated[PageRequest, Depends(allowed("team.chan
     return await _remove(view)
 
 
+@router.post(f"{_ALL}/test")
+async def test_of_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Send a test message to where one of the organisation's own alerts goes."""
+    return await _test(view)
+
+
+@router.post(f"{_TEAM}/test")
+async def test_of_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Send a test message to where one of the team's alerts goes."""
+    return await _test(view)
+
+
+async def _test(view: PageRequest) -> Response:
+    wanted = (await view.form()).text("alert_id")
+    alerts = await read_alerts(view.gateway.database, view.principal.organisation_id, _team_id(view))
+    alert = next((each for each in alerts if each.alert_id == wanted), None)
+    if alert is None or _refused(view, alert):
+        return view.redirect(_base(view), "There is no such alert, or nothing may be sent to its address.", "warn")
+    outbox = Outbox(view.gateway.database)
+    sent = await send_test(view.gateway.identity.audit, view.actor, outbox, alert, view.now_us)
+    told = f"A test of “{alert.name}” is on its way." if sent else "A test was sent a moment ago; wait a minute."
+    return view.redirect(_base(view), told, "good" if sent else "warn")
+
+
 async def _add(view: PageRequest) -> Response:
     form = await view.form()
     try:
@@ -106,6 +136,7 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     threshold = 0 if amount is None else int(amount * unit)
     if threshold <= 0:
         raise FormError("threshold", "A number above 0: dollars, percent, seconds or a count.")
+    address = _address(view, form)
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
         organisation_id=view.principal.organisation_id,
@@ -114,9 +145,36 @@ def _alert(view: PageRequest, form: Form) -> Alert:
         measure=measure,
         threshold=threshold,
         window_s=int(form.one_of("window_s", tuple(map(str, WINDOWS_S)))),
-        destination=form.one_of("destination", tuple(sorted(view.gateway.webhooks))),
+        destination=DESTINATION if address else form.one_of("destination", tuple(sorted(view.gateway.webhooks))),
         created_us=view.now_us,
+        address=address,
     )
+
+
+def _address(view: PageRequest, form: Form) -> str:
+    """Return the team's own address of a form; empty where it chose a configured destination. Raises FormError."""
+    rules, typed = _addresses(view), form.text("address", most=1_900)
+    if rules is None or not typed:
+        return ""
+    try:
+        return rules.made(cast(Shape, form.one_of("shape", rules.shapes)), typed)
+    except BadCallbackUrl as error:
+        raise FormError("address", f"The address {error}.") from error
+
+
+def _addresses(view: PageRequest) -> TeamAddresses | None:
+    """Return the rules for addresses of teams; None where there are none, and for the whole organisation."""
+    desk = view.gateway.jobs.callbacks
+    if view.team is None or desk is None:
+        return None
+    return team_addresses(view.gateway.config().webhooks, desk.addresses)
+
+
+def _refused(view: PageRequest, alert: Alert) -> bool:
+    """Return True where nothing may be sent to where an alert goes."""
+    if alert.address:
+        return bool(address_refused(_addresses(view), alert.address))
+    return alert.destination not in view.gateway.webhooks
 
 
 def _team_id(view: PageRequest) -> str:
@@ -129,6 +187,7 @@ def _base(view: PageRequest) -> str:
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     may_change = view.may("organisation.change" if view.team is None else "team.change")
+    addresses = _addresses(view)
     async with reading(view.gateway, on=True):
         alerts = await read_alerts(view.gateway.database, view.principal.organisation_id, _team_id(view))
         values_now = await _values(view, alerts)
@@ -151,6 +210,8 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         destinations=[(name, name) for name in sorted(view.gateway.webhooks)],
         measures=[(measure, MEASURE_WORDS[measure]) for measure in MEASURES],
         windows=[(str(window_s), words) for window_s, words in WINDOWS_S.items()],
+        hosts=() if addresses is None else addresses.hosts,
+        shapes=() if addresses is None else [(shape, _SHAPE_WORDS[shape]) for shape in addresses.shapes],
         values=values,
         errors=errors,
     )
@@ -166,8 +227,9 @@ async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure,
 
 
 def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
-    if alert.destination not in view.gateway.webhooks:
-        state = ("Not sent: unknown destination", "warn")
+    if _refused(view, alert):
+        words = "Not sent: address not allowed" if alert.address else "Not sent: unknown destination"
+        state = (words, "warn")
     elif value is None:
         state = ("Too few attempts", "quiet")
     else:
@@ -180,5 +242,5 @@ def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
         "threshold": shown(alert.measure, alert.threshold),
         "now": None if value is None else shown(alert.measure, value),
         "state": state,
-        "destination": alert.destination,
+        "destination": host_of(alert.address) if alert.address else alert.destination,
     }

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.webhooks.addresses import BadCallbackUrl
+from api.webhooks.team_addresses import TeamAddresses
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import all_alerts
@@ -13,18 +15,41 @@ from dashboards.alerts.store import all_alerts
 _log: Final = logging.getLogger("weighbridge.alerts")
 
 TYPE: Final = "alert.threshold_passed"
-Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
-"""Puts a message (id, destination, type, body) into an outbox in which ids are unique."""
+
+
+class Put(Protocol):
+    """Puts a message into an outbox in which ids are unique."""
+
+    def __call__(
+        self,
+        message_id: str,
+        destination: str,
+        type: str,  # noqa: A002 - the standard's word
+        body: Mapping[str, Any],
+        /,
+        *,
+        url: str | None = None,
+        team_id: str | None = None,
+    ) -> Awaitable[bool]: ...
 
 
 class AlertRound:
     """A look at every alert. Any number of processes may take it: a message's id is the same in all of them."""
 
-    def __init__(self, engine: AsyncEngine, put: Put, destinations: Collection[str], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        put: Put,
+        destinations: Collection[str],
+        now_us: Callable[[], int],
+        addresses: TeamAddresses | None = None,
+    ) -> None:
+        """Without `addresses` no alert goes to an address of a team."""
         self._engine = engine
         self._put = put
         self._destinations = destinations
         self._now_us = now_us
+        self._addresses = addresses
         self._told: dict[str, str] = {}
 
     async def look(self) -> None:
@@ -32,8 +57,13 @@ class AlertRound:
         now_us = self._now_us()
         alerts = await all_alerts(self._engine)
         for alert in alerts:
-            if alert.destination not in self._destinations:
-                _log.warning("alert %s: no destination of `webhooks` is named %r", alert.alert_id, alert.destination)
+            if alert.address:
+                why = address_refused(self._addresses, alert.address)
+            else:
+                is_named = alert.destination in self._destinations
+                why = "" if is_named else f"no destination of `webhooks` is named {alert.destination!r}"
+            if why:
+                _log.warning("alert %s: %s", alert.alert_id, why)
             elif self._told.get(alert.alert_id) != alert.message_id(now_us):
                 await self._look_at(alert, now_us)
         kept = {alert.alert_id for alert in alerts}
@@ -44,5 +74,17 @@ class AlertRound:
         if value is None or value < alert.threshold:
             return
         message_id = alert.message_id(now_us)
-        await self._put(message_id, alert.destination, TYPE, alert.body(value))
+        address, team_id = alert.address or None, alert.team_id or None
+        await self._put(message_id, alert.destination, TYPE, alert.body(value), url=address, team_id=team_id)
         self._told[alert.alert_id] = message_id
+
+
+def address_refused(addresses: TeamAddresses | None, address: str) -> str:
+    """Return why nothing may be sent to an address that was allowed once; empty where it may."""
+    if addresses is None:
+        return "addresses of teams are turned off (`webhooks.team_hosts`)"
+    try:
+        addresses.check(address)
+    except BadCallbackUrl as error:
+        return f"its address {error}"
+    return ""
