@@ -1,6 +1,6 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -70,11 +70,16 @@ class BudgetStore:
                 return False
             await _check_room(connection, budget.organisation_id)
             now_us = self._now_us()
-            values["opening_nanousd"] = await _ever_spent(connection, budget) if budget.period == "prepaid" else 0
+            values["opening_nanousd"] = 0
             try:
                 await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
             except IntegrityError as error:
                 raise BudgetConflict(_conflict_message(budget)) from error
+            if budget.period == "prepaid":
+                # Only now is nothing of it deleted any more (`end_user_retention`).
+                opening = {"opening_nanousd": await _ever_spent(connection, budget)}
+                of_budget = col(BudgetRow.budget_id) == budget.budget_id
+                await connection.execute(update(BudgetRow).where(of_budget).values(**opening))
             if budget.period == "prepaid" and budget.limit_nanousd:
                 first = Topup(FIRST_TOPUP, budget.limit_nanousd, at_us=now_us)
                 await connection.execute(delete(BudgetTopup).where(col(BudgetTopup.budget_id) == budget.budget_id))
@@ -224,7 +229,7 @@ class BudgetStore:
 
     async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
         """Return the end users of a team that spent most in this UTC month, with the budgets that hold for each."""
-        row, now_us = ROWS["end_user"], self._now_us()
+        now_us = self._now_us()
         spent = (
             select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
             .where(col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == month_of(now_us))
@@ -232,16 +237,41 @@ class BudgetStore:
             .limit(most)
         )
         async with self._engine.connect() as connection:
-            largest = [(name, int(amount)) for name, amount in await connection.execute(spent)]
-            names = {
-                name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
-                for name, _ in largest
-            }
-            places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
-            known = {
-                each.budget.budget_id: each
-                for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
-            }
+            largest = {name: int(amount) for name, amount in await connection.execute(spent)}
+            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us)
+
+    async def of_end_user(self, organisation_id: str, team_id: str, end_user: str) -> EndUserStanding:
+        """Return what one end user of a team spent in this UTC month, with the budgets that hold; one who never called has spent
+        nothing.
+        """
+        now_us = self._now_us()
+        spent = select(col(EndUserMonth.spent_nanousd)).where(
+            col(EndUserMonth.team_id) == team_id,
+            col(EndUserMonth.month_us) == month_of(now_us),
+            col(EndUserMonth.end_user) == end_user,
+        )
+        async with self._engine.connect() as connection:
+            amounts = {end_user: int(await connection.scalar(spent) or 0)}
+            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us))[0]
+
+    async def _of_end_users(
+        self,
+        connection: AsyncConnection,
+        organisation_id: str,
+        team_id: str,
+        spent_nanousd: Mapping[str, int],
+        now_us: int,
+    ) -> list[EndUserStanding]:
+        row = ROWS["end_user"]
+        names = {
+            name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
+            for name in spent_nanousd
+        }
+        places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
+        known = {
+            each.budget.budget_id: each
+            for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
+        }
         index = BudgetIndex(each.budget for each in known.values())
         holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
         if made := [each for found in holding.values() for each in found if each not in known]:
@@ -249,7 +279,7 @@ class BudgetStore:
                 known[status.budget.budget_id] = status
         return [
             EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
-            for name, amount in largest
+            for name, amount in spent_nanousd.items()
         ]
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
