@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("rollout", sa.Column("evidence", sa.Text(), nullable=False, server_default=""))
+    op.add_column("rollout", sa.Column("evidence", sa.Text(), nullable=False, server_default=sa.text("''")))
 
 
 def downgrade() -> None:
