@@ -33,7 +33,7 @@ _STATES: Final[Mapping[State, tuple[str, str]]] = {
     "done": ("Done", "good"),
     "look": ("Check", "info"),
     "open": ("Open", "bad"),
-    "waiting": ("Waits", "quiet"),
+    "waiting": ("Waiting", "quiet"),
 }
 _PARTS: Final[Mapping[Part, str]] = {
     "requests": "Requests",
@@ -41,7 +41,7 @@ _PARTS: Final[Mapping[Part, str]] = {
     "corrections": "Corrections of prices",
     "reconciliations": "Reconciled with providers",
     "true-up": "Adjustment of our own GPUs",
-    "idle": "Idle GPU hours, nobody's",
+    "idle": "Idle GPU hours (no team)",
 }
 _PROVIDERS: Final = (
     Column("provider", "Provider"),
@@ -51,7 +51,7 @@ _PROVIDERS: Final = (
     Column("reconciled", "Of it reconciled", "money", "Differences to its own figures that were posted"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
-    Column("unpriced", "Without a price", "number", "Attempts that stand in no sum"),
+    Column("unpriced", "Without a price", "number", "Attempts that are in no total"),
 )
 
 _LATE: Final = (

@@ -43,7 +43,7 @@ _POSTED: Final = (
     Column("kind", "Why", "badge"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
-    Column("cost", "Difference", "money", "Added to what was booked before; below zero it was too much"),
+    Column("cost", "Difference", "money", "Change to the amount booked before; negative if that was too high"),
 )
 _PROVIDERS: Final = (
     Column("provider", "Provider"),

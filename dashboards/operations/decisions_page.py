@@ -36,7 +36,7 @@ _MAX_FILTER: Final = 200
 _CALLER_GONE: Final = 499
 _FIRST_ERROR: Final = 400
 _ENDED: Final = "You are signed out, or may not see this any more: load the page again."
-_CROWDED: Final = f"As many people watch as this process lets ({MOST_VIEWERS}). Load the page again later."
+_CROWDED: Final = f"This page already has its limit of {MOST_VIEWERS} viewers. Try again later."
 _MORE: Final = f"The newest {PAGE} of each second are shown."
 
 COLUMNS: Final = (

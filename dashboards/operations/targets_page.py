@@ -46,7 +46,7 @@ DEPLOYMENTS: Final = (
         "Ejections",
         "number",
         usual=False,
-        note="Each makes the next one last longer; good standing takes them off",
+        note="Each one makes the next last longer; they expire while it works well",
     ),
     Column("last_error", "Last error"),
     Column("last_at", "At", "time"),

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from accounts.store import TeamRecord
 from api.operations.refusals import refusal_as_json
 from api.teams.change import put_team
+from api.web.address import base_url
 from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.budgets.periods import PERIODS
@@ -22,7 +23,7 @@ from cost.reports.movers import signed
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
-from cost.times import DAY_US
+from cost.times import DAY_US, moment
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
 from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
@@ -121,6 +122,8 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, sources, refused)
     if file is not None:
         return file
+    if not (recent.requests or refusals or usage.month.requests or usage.period.requests):
+        return await _first_request(view, team)
     return view.page(
         "teams/overview.html",
         title=team.name,
@@ -151,6 +154,20 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         refused=refused,
         refusals=sum(each.refusals for each in refusals),
         recent=rows_of(recent.requests, team.team_id, names),
+    )
+
+
+async def _first_request(view: PageRequest, team: TeamRecord) -> Response:
+    """Show what to do next with a team that has sent nothing yet."""
+    now = moment(view.now_us)
+    keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
+    return view.page(
+        "teams/new_team.html",
+        title=team.name,
+        team=team,
+        has_key=any(key.works_at(now) for key in keys),
+        may_change=view.may("team.change"),
+        api=f"{base_url(view.request, view.gateway.config().sign_in.public_url)}/v1",
     )
 
 

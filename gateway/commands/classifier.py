@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
 
 classifier_app = typer.Typer(
-    help="The model that classifies prompts: train it, judge it, ask it why.",
+    help="The model that classifies prompts: train, evaluate and explain it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,7 +41,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the artifact is written.")],
     seed: SeedOption = 0,
     measure: Annotated[
-        bool, typer.Option(help="Cross-validate too, so that the manifest tells how good it is. Takes minutes.")
+        bool, typer.Option(help="Also cross-validate, to record the quality in the manifest. Takes minutes.")
     ] = True,
 ) -> None:
     """Train the classifier on prompts with outcomes, and write the artifact."""

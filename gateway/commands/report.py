@@ -47,7 +47,7 @@ async def daily(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report one UTC day: requests, tokens, cost, baseline and saving, divided and compared."""
+    """Report one UTC day: requests, tokens, cost, baseline and saving, by model and team, compared with the day before."""
     from datetime import UTC, timedelta
 
     from dashboards.finance.daily_reports import write

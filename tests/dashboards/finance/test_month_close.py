@@ -102,7 +102,7 @@ async def test_what_comes_later_is_in_the_next_month_and_on_both_pages(finance: 
         assert Decimal(told["cost_usd"]) == usd(77)
         assert "Posted after a month was signed" in (await browser.get(f"{PATH}?month={month}")).text
     page = (await browser.get(f"{PATH}?month=2026-03")).text
-    assert "The books say something else" not in page
+    assert "The books no longer match" not in page
     async with signed_in(finance.gateway, "fin@rival.test", role="finance", organisation_id="rival") as rival:
         assert "Signed off" not in (await rival.get(f"{PATH}?month=2026-03")).text
         assert (await rival.get(f"{PATH}?month=2026-03&table=signed")).status == 200

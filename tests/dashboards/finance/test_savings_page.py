@@ -157,13 +157,13 @@ async def test_the_statement_adds_up(finance: Finance, browser: Browser) -> None
     assert {row["organisation_id"] for row in found} == {"acme"}
     page = (await browser.get(f"/dashboard/finance/month?{APRIL}")).text
     assert f"${total:,.9f}" in page
-    assert "1 attempt stands in no sum: small." in page
+    assert "1 attempt is in no total: small." in page
 
 
 async def test_a_month_is_checked_when_finance_asks(finance: Finance, browser: Browser) -> None:
     """The page says that it waits, looks again by itself, and says what came of it."""
     path = "/dashboard/finance/month"
-    assert "not held against the ledger yet" in (await browser.get(f"{path}?{APRIL}")).text
+    assert "not been checked against the ledger yet" in (await browser.get(f"{path}?{APRIL}")).text
     checks = MonthChecks(finance.gateway.engine)
     # It reads every organisation's books, so a tenant does not start it.
     assert "/check" not in (await browser.get(f"{path}?{APRIL}")).text
