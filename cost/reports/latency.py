@@ -108,14 +108,19 @@ class TimedAttempt(Protocol):
     @property
     def ttft_us(self) -> int | None: ...
     @property
-    def given_us(self) -> int | None: ...
-    @property
     def duration_us(self) -> int | None: ...
     @property
     def output_tokens(self) -> int: ...
 
 
-def first_token_us(attempt: TimedAttempt) -> int | None:
+class GivenAttempt(TimedAttempt, Protocol):
+    """An attempt whose request's first token is known too."""
+
+    @property
+    def given_us(self) -> int | None: ...
+
+
+def first_token_us(attempt: GivenAttempt) -> int | None:
     """Return the time from the request to the caller's first token, of a served streamed answer; None for others. Of one that
     was booked before that was kept, it is the attempt's own.
     """

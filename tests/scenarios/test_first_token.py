@@ -26,7 +26,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     """A cheap model whose answer takes a while, a better one, one that fails first, and one in front of which one waits."""
     held = [{"kind": "scripted", "upstream_model": "every-100ms+tokens-4"}]
     better = [{"kind": "scripted", "upstream_model": "ok"}]
-    flaky = [
+    flaky: list[dict[str, Any]] = [
         {"kind": "scripted", "name": "ill", "upstream_model": "error-503"},
         # Asked first only once in many times.
         {"kind": "scripted", "name": "well", "upstream_model": "ok", "weight": 1e-9},
