@@ -1,10 +1,11 @@
 """Organisations' calendars in the database, each from a moment on. Without one, an organisation has UTC and weeks from Monday."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import cast
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
@@ -18,27 +19,29 @@ class DatedCalendar(msgspec.Struct, frozen=True):
     from_us: int
     calendar: Calendar
 
+    @property
+    def first(self) -> date:
+        """The first day that begins by it."""
+        return msgspec.structs.replace(self.calendar, from_us=self.from_us).first
+
 
 class Calendars(msgspec.Struct, frozen=True):
     """All organisations' calendars, each organisation's in the order of time."""
 
     dated: Mapping[str, tuple[DatedCalendar, ...]] = {}
 
-    def of(self, organisation_id: str, at_us: int) -> Calendar:
-        """Return the calendar that holds for an organisation at a moment."""
+    def of(self, organisation_id: str) -> Calendar:
+        """Return an organisation's calendar, which knows those that it had before."""
         found = UTC_CALENDAR
         for each in self.dated.get(organisation_id, ()):
-            if each.from_us <= at_us:
-                found = each.calendar
+            found = msgspec.structs.replace(each.calendar, from_us=each.from_us, before=found)
         return found
 
-    def at(self, at_us: int) -> dict[Calendar, list[str]]:
-        """Return the organisations of each calendar other than the usual one at a moment."""
+    def others(self) -> dict[Calendar, list[str]]:
+        """Return the organisations of each calendar other than the usual one."""
         found: dict[Calendar, list[str]] = {}
         for organisation_id in self.dated:
-            calendar = self.of(organisation_id, at_us)
-            if calendar != UTC_CALENDAR:
-                found.setdefault(calendar, []).append(organisation_id)
+            found.setdefault(self.of(organisation_id), []).append(organisation_id)
         return found
 
 
@@ -49,8 +52,12 @@ _ALL = select(
 
 async def read_calendars(connection: AsyncConnection) -> Calendars:
     """Return all organisations' calendars."""
+    return _calendars((await connection.execute(_ALL)).all())
+
+
+def _calendars(rows: Sequence[Row[str, int, str, str]]) -> Calendars:
     dated: dict[str, tuple[DatedCalendar, ...]] = {}
-    for organisation_id, from_us, time_zone, week_start in await connection.execute(_ALL):
+    for organisation_id, from_us, time_zone, week_start in rows:
         dated[organisation_id] = (
             *dated.get(organisation_id, ()),
             DatedCalendar(int(from_us), Calendar(time_zone, cast(Weekday, week_start))),
@@ -64,12 +71,23 @@ async def calendars_of(engine: AsyncEngine) -> Calendars:
         return await read_calendars(connection)
 
 
+async def calendar_of(engine: AsyncEngine, organisation_id: str) -> Calendar:
+    """Return an organisation's calendar, by which its days are cut."""
+    async with engine.connect() as connection:
+        rows = await connection.execute(_ALL.where(col(CalendarRow.organisation_id) == organisation_id))
+        return _calendars(rows.all()).of(organisation_id)
+
+
 async def set_calendar(
     engine: AsyncEngine, organisation_id: str, time_zone: str, week_start: Weekday, from_us: int, now_us: int
 ) -> None:
     """Set an organisation's calendar from a moment on, in place of those that were to follow."""
+    made = Calendar(time_zone, week_start, from_us)
     async with engine.begin() as connection:
-        mine = (col(CalendarRow.organisation_id) == organisation_id, col(CalendarRow.from_us) >= from_us)
-        await connection.execute(delete(CalendarRow).where(*mine))
+        mine = col(CalendarRow.organisation_id) == organisation_id
+        # Midnight of one day comes at other moments in other zones.
+        for each in _calendars((await connection.execute(_ALL.where(mine))).all()).dated.get(organisation_id, ()):
+            if each.from_us >= from_us or each.first >= made.first:
+                await connection.execute(delete(CalendarRow).where(mine, col(CalendarRow.from_us) == each.from_us))
         values = {"organisation_id": organisation_id, "from_us": from_us, "time_zone": time_zone}
         await connection.execute(insert(CalendarRow).values(**values, week_start=week_start, set_us=now_us))

@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    case,
     func,
     literal,
     literal_column,
@@ -24,8 +23,9 @@ from cost.ledger.rollups import counted, ledger_sums
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
+from cost.reports.rolled_up import Offsets, day_of_row, is_cut, rolled_up
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 MAX_DAYS: Final = 366
@@ -37,6 +37,7 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
+_LONGER_US: Final = 27 * HOUR_US
 _LEDGERS_OWN: Final = tuple(each.name for each in DIMENSIONS if not each.rolled_up)
 _SHORT: Final = " or ".join(("hours", *(f"`{name}`" for name in _LEDGERS_OWN)))
 """Dimensions of which `MAX_DAYS_BY_HOUR` can be asked for at once, as told in error messages."""
@@ -87,14 +88,13 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     filters: UsageFilters = UsageFilters()
     limit: int = 1_000
     cursor: str | None = None
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: Offsets = ()
     """By which days are cut, of another time zone than UTC (`Calendar.offsets`); a day is then given as the UTC day of its date."""
 
     def __post_init__(self) -> None:
-        by_quarter = any(offset % HOUR_US for _, offset in self.offsets)
         # A time zone's days are read by hours, which are many, but as many days as in UTC.
         is_short = self.in_ledger or (self.by_hour and not self.offsets)
-        _check_range(self.start_us, self.end_us, is_short=is_short, step_us=QUARTER_US if by_quarter else HOUR_US)
+        _check_range(self.start_us, self.end_us, is_short=is_short, offsets=self.offsets)
         if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
             raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
@@ -109,9 +109,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_ledger(self) -> bool:
-        """True if it asks for a dimension that the roll-ups lack, or for days that begin within their hours."""
-        if any(offset % HOUR_US for _, offset in self.offsets):
-            return True
+        """True if it asks for a dimension that the roll-ups lack."""
         filters = (name.removeprefix("not_") for name, values in msgspec.structs.asdict(self.filters).items() if values)
         return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
 
@@ -204,25 +202,24 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
     return conditions
 
 
-def _check_range(start_us: int, end_us: int, *, is_short: bool, step_us: int = HOUR_US) -> None:
+def _check_range(start_us: int, end_us: int, *, is_short: bool, offsets: Offsets) -> None:
+    step_us = QUARTER_US if is_cut(offsets) else HOUR_US
     if start_us % step_us or end_us % step_us:
         raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
     days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
-    # A month or year with a day of 25 hours is no longer.
-    if end_us - start_us > days * DAY_US + HOUR_US:
+    # A month or year with a longer day is no longer: of 25 hours, or where an organisation takes a zone further west.
+    if end_us - start_us > days * DAY_US + (_LONGER_US if offsets else HOUR_US):
         told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
 class _Source(NamedTuple):
-    """Rows that answer a query: those of a roll-up, or the ledger's own."""
+    """Rows that answer a query: those of the roll-ups, or the ledger's own."""
 
     columns: Mapping[str, ColumnElement[Any]]
     at: ColumnElement[Any]
-    step_us: int
-    """Length of time that one row stands for, in microseconds; all begin at a multiple of it."""
     sums: Sequence[ColumnElement[Any]]
     """`ROLLUP_SUMS` as sums over the rows."""
     conditions: list[ColumnElement[bool]]
@@ -234,39 +231,28 @@ def _source(query: UsageQuery) -> _Source:
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
         }
         within = [counted(query.start_us, query.end_us)]
-        at, step_us, sums = columns["at_us"], 1, ledger_sums()
-    else:
-        table, step_us = (rollup_hour, HOUR_US) if query.by_hour else (rollup_day, DAY_US)
-        columns, at = dict(table.c), table.c.start_us
-        within = [at >= query.start_us, at < query.end_us]
-        sums = tuple(func.sum(table.c[name]).label(name) for name in ROLLUP_SUMS)
-    conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
-    return _Source(columns, at, step_us, sums, conditions)
+        conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
+        return _Source(columns, columns["at_us"], ledger_sums(), conditions)
+    rows = rolled_up(
+        query.start_us,
+        query.end_us,
+        [COLUMNS[each] for each in query.group_by if each not in TIMES],
+        lambda columns: scoped(columns, query.scope) + filtered(columns, query.filters),
+        by_day="day" in query.group_by,
+        by_hour="hour" in query.group_by,
+        offsets=query.offsets,
+    ).c
+    return _Source(dict(rows), rows.start_us, tuple(func.sum(rows[name]).label(name) for name in ROLLUP_SUMS), [])
 
 
-def _expression(source: _Source, dimension: Dimension, offsets: tuple[tuple[int, int], ...] = ()) -> ColumnElement[Any]:
-    length_us = TIMES.get(dimension)
-    if length_us is None:
+def _expression(source: _Source, dimension: Dimension, offsets: Offsets) -> ColumnElement[Any]:
+    if dimension == "day":
+        return day_of_row(source.at, offsets)
+    if dimension not in TIMES:
         return source.columns[COLUMNS[dimension]]
-    if offsets and dimension == "day":
-        *changed, (_, offset) = offsets
-        by_offset = [
-            (source.at < literal_column(str(until)), _local_day(source.at, before))
-            for (_, before), (until, _) in zip(changed, offsets[1:], strict=True)
-        ]
-        last = _local_day(source.at, offset)
-        return case(*by_offset, else_=last) if by_offset else last
-    if source.step_us % length_us == 0:
-        return source.at
     # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
-    start: ColumnElement[Any] = source.at - source.at % literal_column(str(length_us))
+    start: ColumnElement[Any] = source.at - source.at % literal_column(str(TIMES[dimension]))
     return start
-
-
-def _local_day(at: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
-    local = at + literal_column(str(offset_us))
-    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
-    return day
 
 
 def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:

@@ -1,0 +1,123 @@
+"""The rows of the roll-ups that a time is made of, wherever its days begin.
+
+Whole UTC days are read by days, whole hours by hours. An hour within which a day begins, as in India, is summed up
+from the ledger: the two at the ends of a range, or one of each day where days are told apart, and nothing else.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    case,
+    column,
+    literal_column,
+    or_,
+    select,
+    true,
+    union_all,
+    values,
+)
+from sqlmodel import col
+
+from cost.ledger.rollups import counted, ledger_sums
+from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.times import DAY_US, HOUR_US, QUARTER_US
+
+Columns = Mapping[str, ColumnElement[Any]]
+Offsets = Sequence[tuple[int, int]]
+"""What to add to a moment to have its local day in UTC, each with the moment from which it holds (`Calendar.offsets`)."""
+_Span = tuple[int, int]
+_Where = Callable[[Columns], list[ColumnElement[bool]]]
+
+_LEDGER: Final[Columns] = {name: getattr(LedgerEntry, name) for name in LedgerEntry.model_fields}
+
+
+def rolled_up(
+    start_us: int,
+    end_us: int,
+    names: Sequence[str],
+    where: _Where,
+    *,
+    sums: Sequence[str] = ROLLUP_SUMS,
+    by_day: bool = False,
+    by_hour: bool = False,
+    offsets: Offsets = (),
+) -> FromClause:
+    """Return rows of `start_us`, the dimensions `names`, and `sums`, which together are a time, to the nano-dollar.
+
+    With `by_day` each is within one day by the offsets (`day_of_row`), with `by_hour` within one hour. `where` returns the
+    conditions on the columns of any of the tables.
+    """
+    first, last = -(-start_us // HOUR_US) * HOUR_US, end_us - end_us % HOUR_US
+    cut = {each - each % HOUR_US for each in _midnights(end_us, offsets) if each % HOUR_US} if by_day else set()
+    spans = [(start_us, min(first, end_us)), (max(last, first), end_us) if last >= first else (end_us, end_us)]
+    spans += [(hour, hour + HOUR_US) for hour in cut if first <= hour < last]
+    spans = [(since, until) for since, until in sorted(spans) if since < until]
+    first_day, last_day = -(-first // DAY_US) * DAY_US, last - last % DAY_US
+    has_days = first_day < last_day and not by_hour and not (by_day and offsets)
+    hours = [(first, first_day), (last_day, last)] if has_days else [(first, last)]
+    parts = [_rows_of(rollup_day, [(first_day, last_day)], names, sums, where)] if has_days else []
+    if hours := [(since, until) for since, until in hours if since < until]:
+        found = _rows_of(rollup_hour, hours, names, sums, where)
+        parts.append(found.where(rollup_hour.c.start_us.not_in(sorted(cut))) if cut else found)
+    if spans:
+        parts.append(_rows_of_ledger(spans, names, sums, where))
+    return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("rolled_up")
+
+
+def is_cut(offsets: Offsets) -> bool:
+    """Return True if days may begin within an hour."""
+    return any(offset_us % HOUR_US for _, offset_us in offsets)
+
+
+def day_of_row(start: ColumnElement[Any], offsets: Offsets = ()) -> ColumnElement[Any]:
+    """Return a row's local day, as the beginning of the UTC day of the same date."""
+    if not offsets:
+        return _day(start, 0)
+    *changed, (_, last_us) = offsets
+    by_offset = [
+        (start < literal_column(str(until)), _day(start, before_us))
+        for (_, before_us), (until, _) in zip(changed, offsets[1:], strict=True)
+    ]
+    return case(*by_offset, else_=_day(start, last_us)) if by_offset else _day(start, last_us)
+
+
+def _day(start: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
+    # Inlined as literals: two bound parameters would make GROUP BY and SELECT differ.
+    local = start + literal_column(str(offset_us)) if offset_us else start
+    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
+    return day
+
+
+def _midnights(end_us: int, offsets: Offsets) -> Iterable[int]:
+    """Return where days begin in a time, and where another offset does."""
+    for (since_us, offset_us), (until_us, _) in itertools.pairwise((*offsets, (end_us, 0))):
+        yield since_us
+        yield from range(since_us + -(since_us + offset_us) % DAY_US, until_us, DAY_US)
+
+
+def _rows_of(
+    table: Table, spans: Sequence[_Span], names: Sequence[str], sums: Sequence[str], where: _Where
+) -> Select[Any]:
+    start = table.c.start_us
+    within = or_(*(and_(start >= since, start < until) for since, until in spans))
+    return select(start, *(table.c[name] for name in (*names, *sums))).where(within, *where(dict(table.c)))
+
+
+def _rows_of_ledger(spans: Sequence[_Span], names: Sequence[str], sums: Sequence[str], where: _Where) -> Select[Any]:
+    # Joined and not told as alternatives: else SQLite reads all of a team's entries, and looks at each whether it is in one.
+    found = values(column("since", BigInteger), column("until", BigInteger), name="spans").data([*spans]).cte("spans")
+    at = col(LedgerEntry.at_us)
+    start = (at - at % literal_column(str(QUARTER_US))).label("start_us")
+    groups = [_LEDGER[name] for name in names]
+    columns: list[Any] = [start, *groups, *(each for each in ledger_sums() if each.name in sums)]
+    rows = select(*columns).select_from(found).join(LedgerEntry, true())
+    within = (at >= found.c.since, at < found.c.until, counted(spans[0][0], spans[-1][1]))
+    return rows.where(*within, *where(_LEDGER)).group_by(start, *groups)
