@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import cast
+from typing import Any, cast
 
 import msgspec
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import ColumnElement, Row, case, delete, insert, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.calendar import UTC_CALENDAR, Calendar, Weekday
 from cost.tables import CalendarRow
+from cost.times import DAY_US, HOUR_US
+
+Offsets = Sequence[tuple[int, int]]
+"""What to add to a moment to have its local day in UTC, each with the moment from which it holds (`Calendar.offsets`)."""
 
 
 class DatedCalendar(msgspec.Struct, frozen=True):
@@ -91,3 +95,27 @@ async def set_calendar(
                 await connection.execute(delete(CalendarRow).where(mine, col(CalendarRow.from_us) == each.from_us))
         values = {"organisation_id": organisation_id, "from_us": from_us, "time_zone": time_zone}
         await connection.execute(insert(CalendarRow).values(**values, week_start=week_start, set_us=now_us))
+
+
+def is_cut(offsets: Offsets) -> bool:
+    """Return True if days may begin within an hour."""
+    return any(offset_us % HOUR_US for _, offset_us in offsets)
+
+
+def day_of_row(start: ColumnElement[Any], offsets: Offsets = ()) -> ColumnElement[Any]:
+    """Return a row's local day, as the beginning of the UTC day of the same date."""
+    if not offsets:
+        return _day(start, 0)
+    *changed, (_, last_us) = offsets
+    by_offset = [
+        (start < literal_column(str(until)), _day(start, before_us))
+        for (_, before_us), (until, _) in zip(changed, offsets[1:], strict=True)
+    ]
+    return case(*by_offset, else_=_day(start, last_us)) if by_offset else _day(start, last_us)
+
+
+def _day(start: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
+    # Inlined as literals: two bound parameters would make GROUP BY and SELECT differ.
+    local = start + literal_column(str(offset_us)) if offset_us else start
+    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
+    return day

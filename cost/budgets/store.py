@@ -223,7 +223,7 @@ class BudgetStore:
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))
 
     async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
-        """Return the end users of a team that spent most in this UTC month, with the budgets that hold for each."""
+        """Return the end users of a team that spent most in this month, with the budgets that hold for each."""
         row, now_us = ROWS["end_user"], self._now_us()
         spent = (
             select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))

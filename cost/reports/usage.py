@@ -18,12 +18,13 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.calendars import Offsets, day_of_row, is_cut
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
+from cost.ledger.rolled_up import rolled_up
 from cost.ledger.rollups import counted, ledger_sums
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
-from cost.reports.rolled_up import Offsets, day_of_row, is_cut, rolled_up
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US, QUARTER_US
@@ -37,7 +38,8 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
-_LONGER_US: Final = 27 * HOUR_US
+LONGER_US: Final = 27 * HOUR_US
+"""How much longer days may be than those of UTC in all: a zone's, or where an organisation takes one further west."""
 _LEDGERS_OWN: Final = tuple(each.name for each in DIMENSIONS if not each.rolled_up)
 _SHORT: Final = " or ".join(("hours", *(f"`{name}`" for name in _LEDGERS_OWN)))
 """Dimensions of which `MAX_DAYS_BY_HOUR` can be asked for at once, as told in error messages."""
@@ -209,8 +211,8 @@ def _check_range(start_us: int, end_us: int, *, is_short: bool, offsets: Offsets
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
     days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
-    # A month or year with a longer day is no longer: of 25 hours, or where an organisation takes a zone further west.
-    if end_us - start_us > days * DAY_US + (_LONGER_US if offsets else HOUR_US):
+    # A month or year with a day of 25 hours is no longer.
+    if end_us - start_us > days * DAY_US + (LONGER_US if offsets else HOUR_US):
         told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
-    case,
     column,
     literal_column,
     or_,
@@ -26,13 +25,12 @@ from sqlalchemy import (
 )
 from sqlmodel import col
 
+from cost.calendars import Offsets
 from cost.ledger.rollups import counted, ledger_sums
 from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 Columns = Mapping[str, ColumnElement[Any]]
-Offsets = Sequence[tuple[int, int]]
-"""What to add to a moment to have its local day in UTC, each with the moment from which it holds (`Calendar.offsets`)."""
 _Span = tuple[int, int]
 _Where = Callable[[Columns], list[ColumnElement[bool]]]
 
@@ -70,30 +68,6 @@ def rolled_up(
     if spans:
         parts.append(_rows_of_ledger(spans, names, sums, where))
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("rolled_up")
-
-
-def is_cut(offsets: Offsets) -> bool:
-    """Return True if days may begin within an hour."""
-    return any(offset_us % HOUR_US for _, offset_us in offsets)
-
-
-def day_of_row(start: ColumnElement[Any], offsets: Offsets = ()) -> ColumnElement[Any]:
-    """Return a row's local day, as the beginning of the UTC day of the same date."""
-    if not offsets:
-        return _day(start, 0)
-    *changed, (_, last_us) = offsets
-    by_offset = [
-        (start < literal_column(str(until)), _day(start, before_us))
-        for (_, before_us), (until, _) in zip(changed, offsets[1:], strict=True)
-    ]
-    return case(*by_offset, else_=_day(start, last_us)) if by_offset else _day(start, last_us)
-
-
-def _day(start: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
-    # Inlined as literals: two bound parameters would make GROUP BY and SELECT differ.
-    local = start + literal_column(str(offset_us)) if offset_us else start
-    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
-    return day
 
 
 def _midnights(end_us: int, offsets: Offsets) -> Iterable[int]:
