@@ -11,7 +11,7 @@ from sqlmodel import col
 
 from cost.calendar import UTC_CALENDAR, Calendar, Weekday
 from cost.tables import CalendarRow
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US
 
 Offsets = Sequence[tuple[int, int]]
 """What to add to a moment to have its local day in UTC, each with the moment from which it holds (`Calendar.offsets`)."""
@@ -95,11 +95,6 @@ async def set_calendar(
                 await connection.execute(delete(CalendarRow).where(mine, col(CalendarRow.from_us) == each.from_us))
         values = {"organisation_id": organisation_id, "from_us": from_us, "time_zone": time_zone}
         await connection.execute(insert(CalendarRow).values(**values, week_start=week_start, set_us=now_us))
-
-
-def is_cut(offsets: Offsets) -> bool:
-    """Return True if days may begin within an hour."""
-    return any(offset_us % HOUR_US for _, offset_us in offsets)
 
 
 def day_of_row(start: ColumnElement[Any], offsets: Offsets = ()) -> ColumnElement[Any]:

@@ -1,11 +1,11 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -14,11 +14,13 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
-from cost.budgets.periods import PERIODS
+from cost.budgets.periods import PERIODS, bounds_us
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
+from cost.calendar import Calendar
+from cost.calendars import calendar_of
 from cost.scopes import ROWS, SCOPES, Scope, Spender
-from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, rollup_day
-from cost.times import month_of, wall_us
+from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, SpendQuarter, rollup_day
+from cost.times import start_of, wall_us
 from settings.key_ids import first_id
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
@@ -225,14 +227,14 @@ class BudgetStore:
     async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
         """Return the end users of a team that spent most in this month, with the budgets that hold for each."""
         row, now_us = ROWS["end_user"], self._now_us()
-        spent = (
-            select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
-            .where(col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == month_of(now_us))
-            .order_by(col(EndUserMonth.spent_nanousd).desc(), col(EndUserMonth.end_user))
-            .limit(most)
-        )
+        calendar = await calendar_of(self._engine, organisation_id)
         async with self._engine.connect() as connection:
-            largest = [(name, int(amount)) for name, amount in await connection.execute(spent)]
+            found = [
+                (name, int(amount))
+                for query in _largest(team_id, calendar, now_us, most)
+                for name, amount in await connection.execute(query)
+            ]
+            largest = sorted(found, key=lambda each: (-each[1], each[0]))[:most]
             names = {
                 name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
                 for name, _ in largest
@@ -308,6 +310,47 @@ async def _read_budget(connection: AsyncConnection, where: ColumnElement[bool]) 
 
 def _in_scope(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
     return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
+
+
+def _largest(team_id: str, calendar: Calendar, now_us: int, most: int) -> Iterator[Any]:
+    """Yield the queries for the end users that spent most in a month of a calendar: of those that spent nothing where it
+    differs from the month in UTC, and of those that did, who are few beside all of them.
+    """
+    first = calendar.day(now_us).replace(day=1)
+    own = bounds_us("month", now_us, calendar)
+    utc = bounds_us("month", start_of(first))
+    name, amount = col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd)
+    within = (col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == utc[0])
+    months = select(name, amount).where(*within)
+    edges = [
+        (min(mine, theirs), max(mine, theirs), 1 if is_more else -1)
+        for mine, theirs, is_more in ((own[0], utc[0], own[0] < utc[0]), (own[1], utc[1], own[1] > utc[1]))
+        if min(mine, theirs) < min(max(mine, theirs), now_us + 1)
+    ]
+    if not edges:
+        yield months.order_by(amount.desc(), name).limit(most)
+        return
+    at, scope_id = col(SpendQuarter.start_us), col(SpendQuarter.scope_id)
+    place = f"{team_id}/"
+    sign = case(*((and_(at >= since, at < until), sign) for since, until, sign in edges), else_=0)
+    others = (
+        select(
+            func.substr(scope_id, len(place) + 1).label("end_user"),
+            func.sum(sign * col(SpendQuarter.spent_nanousd)).label("more"),
+        )
+        .where(
+            col(SpendQuarter.scope) == "end_user",
+            func.substr(scope_id, 1, len(place)) == place,
+            or_(*(and_(at >= since, at < until) for since, until, _ in edges)),
+        )
+        .group_by(scope_id)
+        .cte("others")
+    )
+    yield months.where(name.not_in(select(others.c.end_user))).order_by(amount.desc(), name).limit(most)
+    whole = func.coalesce(amount, 0) + others.c.more
+    joined = others.outerjoin(EndUserMonth, and_(*within, name == others.c.end_user))
+    spent = select(others.c.end_user, whole).select_from(joined).where(whole != 0)
+    yield spent.order_by(whole.desc(), others.c.end_user).limit(most)
 
 
 def _of_team(scope: Scope, team_id: str) -> ColumnElement[bool]:

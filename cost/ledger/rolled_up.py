@@ -91,7 +91,9 @@ def _rows_of_ledger(spans: Sequence[_Span], names: Sequence[str], sums: Sequence
     at = col(LedgerEntry.at_us)
     start = (at - at % literal_column(str(QUARTER_US))).label("start_us")
     groups = [_LEDGER[name] for name in names]
-    columns: list[Any] = [start, *groups, *(each for each in ledger_sums() if each.name in sums)]
+    summed = {each.name: each for each in ledger_sums()}
+    # In the order of the other parts: a union goes by it, and not by names.
+    columns: list[Any] = [start, *groups, *(summed[name] for name in sums)]
     rows = select(*columns).select_from(found).join(LedgerEntry, true())
     within = (at >= found.c.since, at < found.c.until, counted(spans[0][0], spans[-1][1]))
     return rows.where(*within, *where(_LEDGER)).group_by(start, *groups)

@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.calendars import Offsets, day_of_row, is_cut
+from cost.calendars import Offsets, day_of_row
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
 from cost.ledger.rolled_up import rolled_up
 from cost.ledger.rollups import counted, ledger_sums
@@ -205,9 +205,9 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
 
 
 def _check_range(start_us: int, end_us: int, *, is_short: bool, offsets: Offsets) -> None:
-    step_us = QUARTER_US if is_cut(offsets) else HOUR_US
-    if start_us % step_us or end_us % step_us:
-        raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
+    # Where a day of any zone begins.
+    if start_us % QUARTER_US or end_us % QUARTER_US:
+        raise BadQuery("a range begins and ends where days do, or on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
     days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS

@@ -113,8 +113,9 @@ def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"
         )
     return {
-        "start_time": str(period.start_us // 1_000_000),
-        "end_time": str(period.end_us // 1_000_000),
+        # OpenAI's buckets are UTC days.
+        "start_time": str(period.span.marks.start // 1_000_000),
+        "end_time": str(period.span.marks.stop // 1_000_000),
         "bucket_width": "1d",
         "group_by": group_by,
         "limit": str(most),
