@@ -9,6 +9,7 @@ from dashboards.alerts import page as alerts
 from dashboards.api_docs import page as api_docs
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
+from dashboards.budgets import calendar_page
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
 from dashboards.finance import exports_page as exports
@@ -70,6 +71,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     people.router,
     sign_in.router,
     budgets.router,
+    calendar_page.router,
     organisation_budgets.router,
     keys.router,
     members.router,

@@ -42,6 +42,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         keys = await gateway.identity.accounts.named_keys(
             owner, [each.budget.scope_id for each in standings if each.budget.scope == "key"]
         )
+        calendar = await view.calendar()
         teams = {team.team_id: team.name for team in await gateway.identity.accounts.teams_of(owner)}
     table = Table.of(
         _COLUMNS,
@@ -57,6 +58,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         "budgets/organisation.html",
         title="Budgets",
         table=table,
+        time_zone=calendar.at(view.now_us).time_zone,
         total=len(standings),
         spent=sum(each.state == "spent" for each in standings),
         warned=sum(each.state == "warning" for each in standings),

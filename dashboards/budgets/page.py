@@ -5,7 +5,7 @@ administrators.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
@@ -181,7 +181,7 @@ async def raise_for_a_while(view: Annotated[PageRequest, Depends(allowed("team.c
     form = await view.form()
     standing = await _one(view, budget_id)
     try:
-        last = _last_day(form)
+        last = form.day("raised_until")
         limit = dollars_in(form, "raised_usd")
         if (last is None) != (limit is None):
             raise FormError("raised_until", "A raise has an amount and a last day; leave both empty to end one.")  # noqa: TRY301
@@ -239,14 +239,6 @@ async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"
         only_keys_of=_only_keys_of(view),
     )
     return view.redirect(_base(view), "The budget is removed; what was spent stays in the books.")
-
-
-def _last_day(form: Form) -> date | None:
-    text = form.text("raised_until", most=10)
-    try:
-        return date.fromisoformat(text) if text else None
-    except ValueError as error:
-        raise FormError("raised_until", "A day such as 2027-01-31, or nothing.") from error
 
 
 _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}

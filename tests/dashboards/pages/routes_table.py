@@ -23,6 +23,8 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/audit/{number}": "audit.read",
     "GET /dashboard/batches": "signed-in",
     "GET /dashboard/budgets": "organisation.read",
+    "GET /dashboard/budgets/calendar": "organisation.read",
+    "POST /dashboard/budgets/calendar": "organisation.change",
     "GET /dashboard/finance": "finance.read",
     "GET /dashboard/finance/exports": "finance.read",
     "GET /dashboard/finance/exports/completions.json": "finance.read",
