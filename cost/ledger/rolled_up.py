@@ -23,11 +23,12 @@ from sqlalchemy import (
     union_all,
     values,
 )
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
 from cost.calendars import Offsets
 from cost.ledger.rollups import counted, ledger_sums
-from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 Columns = Mapping[str, ColumnElement[Any]]
@@ -35,9 +36,16 @@ _Span = tuple[int, int]
 _Where = Callable[[Columns], list[ColumnElement[bool]]]
 
 _LEDGER: Final[Columns] = {name: getattr(LedgerEntry, name) for name in LedgerEntry.model_fields}
+_UNINDEXED: Final[Columns] = {
+    name: _LEDGER[name] if name == "team_id" else _LEDGER[name].concat("")
+    for name in ROLLUP_DIMENSIONS
+    if name != "start_us"
+}
+"""The same for conditions that SQLite is to make no index of its own for: that takes all of the ledger."""
 
 
 def rolled_up(
+    engine: AsyncEngine,
     start_us: int,
     end_us: int,
     names: Sequence[str],
@@ -66,7 +74,7 @@ def rolled_up(
         found = _rows_of(rollup_hour, hours, names, sums, where)
         parts.append(found.where(rollup_hour.c.start_us.not_in(sorted(cut))) if cut else found)
     if spans:
-        parts.append(_rows_of_ledger(spans, names, sums, where))
+        parts.append(_rows_of_ledger(engine, spans, names, sums, where))
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("rolled_up")
 
 
@@ -85,15 +93,19 @@ def _rows_of(
     return select(start, *(table.c[name] for name in (*names, *sums))).where(within, *where(dict(table.c)))
 
 
-def _rows_of_ledger(spans: Sequence[_Span], names: Sequence[str], sums: Sequence[str], where: _Where) -> Select[Any]:
-    # Joined and not told as alternatives: else SQLite reads all of a team's entries, and looks at each whether it is in one.
-    found = values(column("since", BigInteger), column("until", BigInteger), name="spans").data([*spans]).cte("spans")
+def _rows_of_ledger(
+    engine: AsyncEngine, spans: Sequence[_Span], names: Sequence[str], sums: Sequence[str], where: _Where
+) -> Select[Any]:
     at = col(LedgerEntry.at_us)
     start = (at - at % literal_column(str(QUARTER_US))).label("start_us")
     groups = [_LEDGER[name] for name in names]
     summed = {each.name: each for each in ledger_sums()}
     # In the order of the other parts: a union goes by it, and not by names.
     columns: list[Any] = [start, *groups, *(summed[name] for name in sums)]
-    rows = select(*columns).select_from(found).join(LedgerEntry, true())
-    within = (at >= found.c.since, at < found.c.until, counted(spans[0][0], spans[-1][1]))
-    return rows.where(*within, *where(_LEDGER)).group_by(start, *groups)
+    rows = select(*columns).where(counted(spans[0][0], spans[-1][1])).group_by(start, *groups)
+    if engine.dialect.name != "sqlite":
+        return rows.where(or_(*(and_(at >= since, at < until) for since, until in spans)), *where(_LEDGER))
+    # SQLite would read all entries in between, and look at each whether it is within one.
+    found = values(column("since", BigInteger), column("until", BigInteger), name="spans").data([*spans]).cte("spans")
+    within = (at >= found.c.since, at < found.c.until)
+    return rows.select_from(found).join(LedgerEntry, true()).where(*within, *where(_UNINDEXED))

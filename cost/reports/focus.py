@@ -229,7 +229,9 @@ class FocusExport:
         """Yield one day's groups in pages, so that no connection is held while a caller reads slowly."""
         start_us, end_us = query.calendar.days(day, day)
         names = [name for name in ROLLUP_KEY if name != "start_us"]
-        rows = rolled_up(start_us, end_us, names, partial(scoped, scope=query.scope), by_hour=query.by_hour).c
+        rows = rolled_up(
+            self._engine, start_us, end_us, names, partial(scoped, scope=query.scope), by_hour=query.by_hour
+        ).c
         hours = [rows.start_us - rows.start_us % literal_column(str(HOUR_US))] if query.by_hour else []
         order = [*hours, *(rows[name] for name in names)]
         start = hours[0] if hours else literal(start_us)

@@ -46,7 +46,7 @@ async def read_key_use(engine: AsyncEngine, organisation_id: str, team_id: str, 
     def spent(columns: Columns) -> list[ColumnElement[bool]]:
         return [*scoped(columns, scope), columns["origin"].in_(sorted(SPENT_ORIGINS))]
 
-    rows = rolled_up(span.start_us, span.end_us, ["key_id"], spent, sums=("requests", "cost_nanousd")).c
+    rows = rolled_up(engine, span.start_us, span.end_us, ["key_id"], spent, sums=("requests", "cost_nanousd")).c
     sums = select(rows.key_id, func.sum(rows.requests), func.sum(rows.cost_nanousd)).group_by(rows.key_id)
     async with engine.connect() as connection:
         days = {key_id: day for key_id, day in await connection.execute(last) if key_id and day is not None}

@@ -166,7 +166,7 @@ class PeriodReader:
         """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
         _check_range(start_us, end_us)
         names = [*(COLUMNS[each] for each in by), "pool", "origin", "unit"]
-        rows = rolled_up(start_us, end_us, names, partial(scoped, scope=scope), sums=_SUMMED).c
+        rows = rolled_up(self._engine, start_us, end_us, names, partial(scoped, scope=scope), sums=_SUMMED).c
         group = [rows[name] for name in names]
         query = select(*group, *(func.sum(rows[name]) for name in _SUMMED)).group_by(*group).limit(MOST_LINES + 1)
         async with self._engine.connect() as connection:
@@ -186,7 +186,7 @@ class PeriodReader:
         def used(columns: Columns) -> list[ColumnElement[bool]]:
             return [*scoped(columns, scope), columns["origin"].in_(("caller", "shadow"))]
 
-        rows = rolled_up(start_us, end_us, ["provider"], used, sums=("attempts",)).c
+        rows = rolled_up(self._engine, start_us, end_us, ["provider"], used, sums=("attempts",)).c
         day = day_of_row(rows.start_us).label("day")
         query = select(rows.provider, day).distinct().order_by(rows.provider, day).limit(MOST_LINES)
         found: dict[str, list[int]] = {}
@@ -199,6 +199,7 @@ class PeriodReader:
         """Return each team's spending on each day, by the offsets of a zone. Raises BadQuery."""
         _check_range(start_us, end_us)
         rows = rolled_up(
+            self._engine,
             start_us,
             end_us,
             ["team_id", "origin"],

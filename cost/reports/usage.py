@@ -153,7 +153,7 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        source = _source(query)
+        source = _source(self._engine, query)
         async with self._engine.connect() as connection:
             found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
@@ -227,7 +227,7 @@ class _Source(NamedTuple):
     conditions: list[ColumnElement[bool]]
 
 
-def _source(query: UsageQuery) -> _Source:
+def _source(engine: AsyncEngine, query: UsageQuery) -> _Source:
     if query.in_ledger:
         columns: Mapping[str, ColumnElement[Any]] = {
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
@@ -236,6 +236,7 @@ def _source(query: UsageQuery) -> _Source:
         conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
         return _Source(columns, columns["at_us"], ledger_sums(), conditions)
     rows = rolled_up(
+        engine,
         query.start_us,
         query.end_us,
         [COLUMNS[each] for each in query.group_by if each not in TIMES],

@@ -153,6 +153,7 @@ class SavingsReader:
         offsets = calendar.offsets(start_us, end_us)
         names, summed = ("target_id", "pool", "origin"), (*_SUMS, *_BASELINES, *_ROWS)
         rows = rolled_up(
+            self._engine,
             start_us,
             end_us,
             names,
