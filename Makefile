@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
+.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ bench-restarts: $(VENV)/.dev  ## twenty rolling restarts under streams
 
 bench-peers: $(VENV)/.dev $(VENV)-peers/.ready build/portkey/.ready  ## ours beside LiteLLM's proxy and Portkey's gateway as published, under the same load
 	@$(BIN)/python -m benchmarks.peers
+
+bench-rollouts: $(VENV)/.dev  ## how many sound versions the rollback rule rolls back in a day, and how soon it finds bad ones
+	@$(BIN)/python -m benchmarks.rollouts
 
 bench-routers: $(VENV)/.dev $(VENV)-routers/.ready build/wide-llama/made  ## our balancer beside the public vllm-router, before two real vLLM replicas
 	@$(BIN)/python -m benchmarks.routers

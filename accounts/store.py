@@ -369,6 +369,15 @@ class AccountStore:
         async with self._engine.connect() as connection:
             return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
 
+    async def key_names(self, organisation_id: str, team_id: str) -> dict[str, str]:
+        """Return the names of a team's keys by id, revoked ones included, oldest first."""
+        query = select(col(ApiKey.key_id), col(ApiKey.name)).where(
+            col(ApiKey.team_id) == team_id, _in_organisation(organisation_id)
+        )
+        query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
+        async with self._engine.connect() as connection:
+            return {str(key_id): str(name) for key_id, name in await connection.execute(query)}
+
     async def has_key(self, organisation_id: str) -> bool:
         """Return True if a team of the organisation has a key, also a revoked one."""
         return await self._exists(ApiKey, _in_organisation(organisation_id))

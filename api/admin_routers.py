@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from api.audit import admin as audit
 from api.budgets import admin as budgets
 from api.calendar import admin as calendar
+from api.end_users import admin as end_users
 from api.keys import admin as keys
 from api.limits import admin as limits
 from api.openapi import routes as api_docs
@@ -18,6 +19,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     audit.router,
     budgets.router,
     calendar.router,
+    end_users.router,
     keys.router,
     limits.router,
     members.router,

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from api.batches import message_batches, own_batches
 from api.batches import routes as batches
 from api.budgets import routes as budgets
+from api.end_users import routes as end_users
 from api.feedback import routes as feedback
 from api.files import routes as files
 from api.fleet import prefixes
@@ -39,6 +40,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     price_routes.router,
     budgets.router,
     limits.router,
+    end_users.router,
     fleet.router,
     prefixes.router,
     rollouts.router,

@@ -1,6 +1,7 @@
 """Every page of the dashboards over ten million ledger rows, as each role: how long the server takes, and how heavy it is.
 
     python -m benchmarks.pages [--database sqlite|postgresql] [--rows 10000000] [--audit 1000000] [--views 2000]
+                               [--keys 10000] [--teams 2000] [--models 300]
 
 The sample's thirty days of ten teams (`gateway.demo.history`) are copied within the database until ledger, weighings and
 audit log are as large as asked; roll-ups and true-ups are made anew by the gateway's own code; and a gateway serves it
@@ -18,11 +19,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import msgspec
+import yaml
 from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -35,7 +38,7 @@ from dashboards.ui.rendering import assets
 from gateway.configuration.environment import read_environment
 from gateway.configuration.settings import load
 from gateway.database import make_engine, metadata, migrate
-from gateway.demo.company import ORGANISATION, SHOWN, TEAMS
+from gateway.demo.company import MINI, ORGANISATION, SHOWN, TEAMS
 from gateway.demo.history import DAYS
 from gateway.demo.sample_config import Addresses, write_sample_config
 from proxy.settle.refusals.store import KEPT_US as REFUSALS_KEPT_US
@@ -50,6 +53,7 @@ from tests.postgres import postgres_binaries, running_postgres
 AIM_MS: Final = 100
 COLD_MS: Final = 500
 MOST_BYTES: Final = 200_000
+MOST_PAGE_BYTES: Final = 150_000
 _BASE_REQUESTS: Final = 40_000
 _WEIGHING_COPIES: Final = 10
 _TIMES: Final = 20
@@ -99,6 +103,7 @@ PAGES: Final = (
     "/dashboard/finance/exports",
     "/dashboard/finance/reports",
     "/dashboard/operations",
+    "/dashboard/operations/hour",
     "/dashboard/operations/traffic",
     "/dashboard/operations/traffic?span=day",
     "/dashboard/operations/measurements",
@@ -241,6 +246,34 @@ def multiplied(connection: Connection, rows: int, audit: int, progress: Callable
     progress(f"{_count(connection, 'weighing'):,} weighings")
     _audited(connection, audit)
     progress(f"{_count(connection, 'audit_entry'):,} audit entries")
+
+
+def grown(connection: Connection, keys: int, teams: int) -> None:
+    """Add keys to one team, and teams, until there are as many as asked."""
+    for name, column, most, row in (
+        ("team", "team_id", teams, {"name": "Team {}", "team_id": "team_{}"}),
+        (
+            "api_key",
+            "key_id",
+            keys,
+            {"name": "service-{}", "key_id": "key_more_{}", "digest": "{}", "team_id": "support"},
+        ),
+    ):
+        table = metadata.tables[name]
+        first = connection.execute(select(table).order_by(table.c[column]).limit(1)).mappings().one()
+        known = _count(connection, name)
+        rows = [{**first, **{key: text.format(number) for key, text in row.items()}} for number in range(known, most)]
+        for place in range(0, len(rows), _BATCH):
+            connection.execute(insert(table), rows[place : place + _BATCH])
+
+
+def with_models(config: Path, models: int) -> None:
+    """Add models to the configuration until there are as many as asked."""
+    told = yaml.safe_load(config.read_text())
+    known = told["providers"]["models"]
+    first = next(each for each in known if each["model_id"] == MINI)
+    known += [{**deepcopy(first), "model_id": f"model-{number}"} for number in range(len(known), models)]
+    config.write_text(yaml.safe_dump(told, sort_keys=False))
 
 
 def _count(connection: Connection, table: str) -> int:
@@ -517,10 +550,11 @@ def _child_of(parent_pid: int, argument: bytes) -> int:
 
 
 async def _prepared(
-    folder: Path, url: str | None, rows: int, audit: int, progress: Callable[[str], None]
+    folder: Path, url: str | None, arguments: argparse.Namespace, progress: Callable[[str], None]
 ) -> tuple[int, int]:
     """Fill the database unless it is filled; return the rows of the ledger and of the audit log."""
     config = write_sample_config(folder, Addresses(), day_of(wall_us() - DAYS * DAY_US))
+    with_models(config, arguments.models)
     engine = make_engine(url or f"sqlite:///{folder}/sample.sqlite")
     try:
         if url is not None:
@@ -530,10 +564,12 @@ async def _prepared(
             await base.dispose()
             progress("the sample is copied")
         if url is not None or not (folder / "filled").exists():
-            await filled(engine, config, rows, audit, progress)
+            await filled(engine, config, arguments.rows, arguments.audit, progress)
             (folder / "filled").touch()
         # These are read by their age, so they are new each time.
         await counted(engine, wall_us())
+        async with engine.begin() as connection:
+            await connection.run_sync(grown, arguments.keys, arguments.teams)
         async with engine.connect() as connection:
             ledger, log = [await connection.run_sync(_count, table) for table in ("ledger_entry", "audit_entry")]
         return ledger, log
@@ -546,6 +582,7 @@ def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows:
     # A file is no page: it is written in a thread, and as long as it is asked for.
     pages = [each for each in shown if _FILE not in each.path]
     slow = sorted({each.path for each in pages if each.median_ms > AIM_MS})
+    heavy = sorted({each.path for each in pages if each.page_bytes > MOST_PAGE_BYTES})
     cold = sorted({each.path for each in pages if each.first_ms > COLD_MS})
     load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     print(f"\n{rows[0]:,} ledger rows, {rows[1]:,} audit entries; {times} views each; {load}")
@@ -559,6 +596,7 @@ def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows:
             f"{each.page_bytes / 1_000:>7.1f}  {path} ({each.role})"
         )
     print(f"\npages slower than {AIM_MS} ms at the median, to any role: {', '.join(slow) or 'none'}")
+    print(f"pages of more than {MOST_PAGE_BYTES // 1_000} KB: {', '.join(heavy) or 'none'}")
     print(f"pages whose first view by any role took more than {COLD_MS} ms: {', '.join(cold) or 'none'}")
     print(
         f"script and style of a first load: {weight.raw_bytes:,} bytes in {weight.files} files, {weight.sent_bytes:,} as "
@@ -573,7 +611,7 @@ def _print(figures: Sequence[PageFigures], weight: Weight, memory: Memory, rows:
 async def _measured(arguments: argparse.Namespace, url: str | None, progress: Callable[[str], None]) -> bool:
     folder: Path = arguments.folder.resolve()
     before = machine()
-    rows = await _prepared(folder, url, arguments.rows, arguments.audit, progress)
+    rows = await _prepared(folder, url, arguments, progress)
     progress(f"{rows[0]:,} ledger rows, {rows[1]:,} audit entries")
     with serving(folder, url) as site:
         process = _Process(_control_plane_pid())
@@ -601,6 +639,9 @@ def main() -> None:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--rows", type=int, default=10_000_000, help="ledger rows")
     parser.add_argument("--audit", type=int, default=1_000_000, help="audit entries")
+    parser.add_argument("--keys", type=int, default=10_000, help="keys, most of them of one team")
+    parser.add_argument("--teams", type=int, default=2_000, help="teams")
+    parser.add_argument("--models", type=int, default=300, help="configured models")
     parser.add_argument("--times", type=int, default=_TIMES, help="views of each page by each role")
     parser.add_argument("--views", type=int, default=2_000, help="views after which memory is looked at")
     parser.add_argument("--folder", type=Path, default=Path("build/pages"), help="where the database is kept")

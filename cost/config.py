@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost.budgets.budgets_config import BudgetsConfig
 from cost.currency import ShownCurrency
+from cost.end_users import LEAST_KEPT_DAYS
 from cost.fleet.pool_config import Pools, UsdPerHour
 from cost.price_book.book import Unpriced
 from cost.reports.report_config import ReportSection
@@ -69,6 +70,13 @@ class CostSection(Section):
     )
     report: ReportSection | None = Field(
         default=None, description="A daily report for each team; none is delivered when not set."
+    )
+    end_user_days: Reloadable[int] = Field(
+        default=LEAST_KEPT_DAYS,
+        ge=LEAST_KEPT_DAYS,
+        le=36_500,
+        description="How long what each end user spent is kept in the roll-ups; the ledger keeps it. What a lifetime or prepaid "
+        "budget counts stays.",
     )
     budgets: BudgetsConfig = Field(default=BudgetsConfig(), description="How budgets are kept.")
     journal_dir: Kept[Path] = Field(

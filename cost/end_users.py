@@ -7,6 +7,8 @@ import re
 from hashlib import blake2b
 from typing import Final
 
+LEAST_KEPT_DAYS: Final = 400
+"""Days for which what each one spent is kept at least: longer than any period of a budget that renews."""
 BOOKED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _TELEPHONE: Final = re.compile(r"[0-9][0-9./-]{6,}", re.ASCII)
 

@@ -38,6 +38,9 @@ TOOL_CALLS: Final[Mapping[str, str]] = {
 }
 """Counts beside tokens of what a provider's tools did, with the tool whose calls they are."""
 
+BESIDE: Final = ("x_groq",)
+"""Objects that have a `usage`, or an `error`, in a chunk that has none itself: Groq's, in the last one."""
+
 _PARTS: Final[Mapping[str, frozenset[str]]] = {
     place: frozenset(name for where, name in (*CACHED, *WRITTEN, *REASONING) if where == place)
     for place in ("", PROMPT_DETAILS, COMPLETION_DETAILS)

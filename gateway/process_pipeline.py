@@ -26,7 +26,7 @@ from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
 from gateway.wiring.metrics import AllMetrics
-from gateway.wiring.overruns import exchange_with_other_hosts
+from gateway.wiring.overruns import SharedOverruns
 from gateway.wiring.pipeline import (
     hedging,
     open_prefix_tracker,
@@ -38,6 +38,8 @@ from gateway.wiring.pipeline import (
     warn_of_models,
 )
 from gateway.wiring.policy import choice_evidence
+from gateway.wiring.refused_parameters import SharedRefusals
+from gateway.wiring.told_hosts import EVERY_S, ToldHosts
 from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, costs_nothing, repriced, with_deployments
@@ -149,7 +151,8 @@ class ProcessPipeline:
         )
         self.breakers.live = gate.sharers
         if gate.link is not None:
-            exchange_with_other_hosts(gate.link, self.overruns, stack)
+            for kind in (SharedOverruns(self.overruns), SharedRefusals(self.refused_parameters)):
+                background(stack, every(EVERY_S, ToldHosts(gate.link, kind.key, kind).exchange))
         self.dispatcher = Dispatcher(
             upstream=upstreams,
             breakers=self.breakers,

@@ -8,7 +8,7 @@ import msgspec
 from providers.errors import MalformedReply
 from providers.passed_stream import wire_usage
 from providers.upstream_faults import error_in_reply
-from providers.wire import Event, Operation, UsedUnits, WireUsage, on_one_line
+from providers.wire import DRAWS, Event, Operation, UsedUnits, WireUsage, on_one_line
 
 _MOST_MILLI: Final = 10**12
 _MILLI: Final = 1_000
@@ -53,7 +53,7 @@ def _told(reply: _Reply, operation: Operation) -> tuple[bool, UsedUnits | None]:
         # Some hosts call the ranking `data`.
         billed = _inner(_inner(reply.meta, "billed_units"), "search_units")
         return reply.results is not None or reply.data is not None, _units("search", billed)
-    if operation == "images":
+    if operation in DRAWS:
         return bool(reply.data), UsedUnits("image", len(reply.data or ()) * _MILLI)
     told = (_inner(reply.usage, name) for name in _SECONDS)
     seconds = next((each for each in told if each is not None), reply.duration)

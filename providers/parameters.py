@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from providers.quirks import read_table
 from providers.target import NO_LIMITS, Deployment, Limits
 
 DECISIVE: Final = frozenset(
@@ -114,14 +115,11 @@ def beside_each_other(excludes: Iterable[tuple[str, ...]], fields: Mapping[str, 
             yield from (name for name in given if name != kept)
 
 
-_SAMPLING: Final = frozenset({"logprobs", "temperature", "top_k", "top_logprobs", "top_p"})
-
-
 def is_conditional(name: str, effort: str) -> bool:
     """Return True where a refusal of the parameter may be about the effort beside it: models that reason when asked to take no
     temperature then, and say so in the words for one that they never take.
     """
-    return name in _SAMPLING and effort not in ("", "none")
+    return effort not in ("", "none") and name in read_table().by_effort
 
 
 def is_said(name: str, value: msgspec.Raw) -> bool:

@@ -117,6 +117,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
+    by_effort: frozenset[str]
     media_types: dict[str, str]
     litellm: dict[str, str]
     families: dict[str, tuple[str, ...]]

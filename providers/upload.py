@@ -18,10 +18,15 @@ class Upload:
     it and it is gone with the process.
     """
 
-    __slots__ = ("_digest", "_file", "_give_back", "_held", "content_type", "filename", "head", "size")
+    __slots__ = ("_digest", "_file", "_give_back", "_held", "content_type", "filename", "head", "more", "part", "size")
 
-    def __init__(self, filename: str, content_type: str, give_back: Callable[[int], None]) -> None:
-        """`give_back` is told the size once the file is closed."""
+    def __init__(
+        self, filename: str, content_type: str, give_back: Callable[[int], None], *, part: str = "file"
+    ) -> None:
+        """`give_back` is told the size once the file is closed; `part` is its name in the form."""
+        self.part = part
+        self.more: list[Upload] = []
+        """Further files of the same form, in their order."""
         self.filename = filename
         self.content_type = content_type
         self.size = 0
@@ -31,6 +36,16 @@ class Upload:
         self._file: int | None = None
         self._digest = blake2b(digest_size=16)
         self._give_back = give_back
+
+    @property
+    def files(self) -> "tuple[Upload, ...]":
+        """The form's files, this one first."""
+        return (self, *self.more)
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes of all the form's files."""
+        return sum(each.size for each in self.files)
 
     @property
     def digest(self) -> str:
@@ -69,7 +84,9 @@ class Upload:
             yield piece
 
     def close(self) -> None:
-        """Forget the file. Idempotent."""
+        """Forget the file, and the form's further ones. Idempotent."""
+        for each in self.more:
+            each.close()
         if self._file is not None:
             os.close(self._file)
             self._file = None

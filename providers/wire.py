@@ -14,6 +14,7 @@ import msgspec
 
 from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
+from cost.usage_names import BESIDE
 from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
 from providers.message_roles import suited
@@ -45,7 +46,18 @@ class Message(msgspec.Struct, frozen=True):
     audio: msgspec.Raw = msgspec.Raw()
 
 
-Operation = Literal["chat", "embeddings", "rerank", "moderations", "images", "speech", "transcriptions", "translations"]
+Operation = Literal[
+    "chat",
+    "embeddings",
+    "rerank",
+    "moderations",
+    "images",
+    "image_edits",
+    "image_variations",
+    "speech",
+    "transcriptions",
+    "translations",
+]
 """The API that a request uses; a target serves one of them."""
 PATHS: Final[Mapping[Operation, str]] = {
     "chat": "chat/completions",
@@ -53,6 +65,8 @@ PATHS: Final[Mapping[Operation, str]] = {
     "rerank": "rerank",
     "moderations": "moderations",
     "images": "images/generations",
+    "image_edits": "images/edits",
+    "image_variations": "images/variations",
     "speech": "audio/speech",
     "transcriptions": "audio/transcriptions",
     "translations": "audio/translations",
@@ -63,11 +77,15 @@ SERVED_BY: Final[Mapping[Operation, Capability]] = {
     "rerank": "rerank",
     "moderations": "moderation",
     "images": "images",
+    "image_edits": "images",
+    "image_variations": "images",
     "speech": "speech",
     "transcriptions": "transcription",
     "translations": "transcription",
 }
 """The capability that each operation but chat needs."""
+DRAWS: Final[frozenset[Operation]] = frozenset(name for name, able in SERVED_BY.items() if able == "images")
+"""The operations that answer with pictures."""
 METERED: Final[frozenset[Operation]] = frozenset(SERVED_BY) - {"embeddings"}
 """The operations whose body and answer pass as they are, booked by the provider's own units."""
 
@@ -337,6 +355,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     tier = served if type(served) is str else None
     if not choices:
         _refuse_bare_error(payload, deployment_id, secret)
+        usage, payload = _with_beside(usage, payload, deployment_id, secret)
         return Event(payload, False, 0, 0, usage, False, tier)
     token = finished = odd = False
     chars = 0
@@ -364,8 +383,33 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
             token = has_more = True
             odd = odd or part.tool_calls is not None or part.function_call is not None
             chars += _non_content_chars(part)
+    if not token:
+        usage, payload = _with_beside(usage, payload, deployment_id, secret)
     words = "" if finished or has_more or not chars else _words_of(choices)
     return Event(payload, token, len(choices), chars, usage, finished, tier, words, odd=odd)
+
+
+def _with_beside(
+    usage: WireUsage | None, payload: bytes, deployment_id: str, secret: str | None
+) -> tuple[WireUsage | None, bytes]:
+    """Return the usage and payload of a chunk without text, with what a host tells in an object of its own put in its usual place.
+    Raises the UpstreamError for an error there.
+    """
+    for name, written in _BESIDE:
+        if written not in payload:
+            continue
+        try:
+            chunk = msgspec.json.decode(payload, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        found = chunk.get(name)
+        if isinstance(found, dict):
+            if found.get("error"):
+                raise error_in_reply(found["error"], deployment_id, secret)
+            told = found.get("usage")
+            if usage is None and isinstance(told, dict):
+                usage, payload = told, msgspec.json.encode(chunk | {"usage": told})
+    return usage, payload
 
 
 def _end_of(choice: _Choice, deployment_id: str) -> tuple[bool, bool]:
@@ -382,6 +426,7 @@ def _end_of(choice: _Choice, deployment_id: str) -> tuple[bool, bool]:
 
 
 _ERROR: Final = b'"error"'
+_BESIDE: Final = tuple((name, f'"{name}"'.encode()) for name in BESIDE)
 
 
 def _words_of(choices: list[_Choice]) -> str:

@@ -14,7 +14,7 @@ from proxy.parse.wires.chat.dialect import CHAT, EMBEDDINGS
 from proxy.parse.wires.completions.wire import COMPLETIONS
 from proxy.parse.wires.messages.wire import COUNT_TOKENS, MESSAGES
 from proxy.parse.wires.metered.audio import TRANSCRIPTIONS, TRANSLATIONS
-from proxy.parse.wires.metered.images import IMAGES
+from proxy.parse.wires.metered.images import EDITS, IMAGES, VARIATIONS
 from proxy.parse.wires.metered.moderations import MODERATIONS
 from proxy.parse.wires.metered.rerank import RERANK
 from proxy.parse.wires.metered.speech import SPEECH
@@ -34,6 +34,8 @@ WIRES: Final = (
     MODERATIONS,
     RERANK,
     IMAGES,
+    EDITS,
+    VARIATIONS,
     SPEECH,
     TRANSCRIPTIONS,
     TRANSLATIONS,

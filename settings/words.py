@@ -84,12 +84,18 @@ def bound(kind: str, context: Mapping[str, Any]) -> str:
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
     """Return the allowed word most similar to a misspelt one, or None."""
+    near = nearest(word, allowed, most=1)
+    return near[0] if near else None
+
+
+def nearest(word: str, allowed: Iterable[str], most: int = 3) -> list[str]:
+    """Return the allowed words most similar to a misspelt one, the likest first."""
     by_shape = {_normalized(name): name for name in allowed}
     shape = _normalized(word)
-    near = difflib.get_close_matches(shape, by_shape, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(shape, by_shape, n=most, cutoff=0.6)
     if not near and len(shape) >= _MIN_PARTIAL_CHARS:
-        near = [name for name in by_shape if shape.removesuffix("s") in name]
-    return by_shape[near[0]] if near else None
+        near = [name for name in by_shape if shape.removesuffix("s") in name][:most]
+    return [by_shape[each] for each in near]
 
 
 def _normalized(word: str) -> str:

@@ -47,7 +47,11 @@ async def set_budget(desk: Annotated[AdminRequest, Depends(admin("organisation.c
     with refusals():
         budget = checked(asked.budget(budget_id, desk.organisation_id))
     standing, created = await put_budget(
-        desk.gateway.identity.audit, desk.actor, budget, webhooks=desk.gateway.webhooks
+        desk.gateway.identity.audit,
+        desk.actor,
+        budget,
+        webhooks=desk.gateway.webhooks,
+        names=desk.gateway.rules().names,
     )
     return desk.reply(budget_as_json(standing), 201 if created else 200)
 

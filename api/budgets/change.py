@@ -7,7 +7,7 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
-from api.web.changing import changing, check_may_change, looking, no_such_place, refusals
+from api.web.changing import changing, check_may_change, looking, no_such_place, refusals, sentence
 from cost.budgets.alerts import dollars
 from cost.budgets.budget import Budget, BudgetStatus, checked
 from cost.budgets.budget_errors import UnknownBudget
@@ -16,6 +16,7 @@ from cost.budgets.topups import Topup
 from cost.scopes import ROWS
 from cost.times import iso
 from proxy.errors import BadRequest, NotAllowed
+from proxy.plan.known_names import KnownNames
 
 
 async def put_budget(
@@ -24,13 +25,15 @@ async def put_budget(
     budget: Budget,
     *,
     webhooks: frozenset[str],
+    names: KnownNames,
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> tuple[BudgetStatus, bool]:
     """Set a budget, or change its limit and what happens when it is exhausted; the second value is True for a new one.
     Servers follow within seconds.
 
-    `only_keys_of` restricts the actor to budgets of that team's keys. Raises BadRequest and NotAllowed.
+    `only_keys_of` restricts the actor to budgets of that team's keys. A new one is of a model or provider that there is (`names`).
+    Raises BadRequest and NotAllowed.
     """
     with refusals():
         checked(budget)
@@ -47,6 +50,8 @@ async def put_budget(
         store = BudgetStore(change.within)
         team_id = await _team_of(AccountStore(change.within), budget, only_keys_of)
         before = await _budget_or_none(store, budget.budget_id, owner)
+        if before is None and (problem := names.budget_problem(budget)):
+            raise BadRequest(sentence(problem), param="scope_id")
         if before != budget:
             await store.put(budget)
         standing = await store.get(budget.budget_id, owner)

@@ -64,7 +64,9 @@ async def set_budget(budget_id: str, request: Request, caller: AdminCaller) -> R
         raise BadRequest(f"The budget is not valid: {error}.") from error
     async with _database():
         actor = actor_of(request, caller)
-        standing, new = await put_budget(gateway.identity.audit, actor, budget, webhooks=gateway.webhooks)
+        standing, new = await put_budget(
+            gateway.identity.audit, actor, budget, webhooks=gateway.webhooks, names=gateway.rules().names
+        )
     return json_reply(budget_as_json(standing), status=201 if new else 200)
 
 

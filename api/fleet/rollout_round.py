@@ -57,8 +57,9 @@ class RolloutRound:
                 _log.info("the rule did nothing to %s: %s", rollout.model, error)
 
     async def _judge(self, rollout: Rollout, targets: Sequence[str]) -> None:
+        evidence = await self._reader.evidence(rollout, targets, self._now_us())
         found = await self._reader.samples(rollout, targets, self._now_us())
-        decision = decide(found.stable, found.candidate, rollout.rule)
+        decision = decide(evidence, found.stable, found.candidate, rollout.rule)
         if decision is None:
             return
         if decision.step == "promote":

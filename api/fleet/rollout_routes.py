@@ -54,13 +54,15 @@ class NewVersion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartCanary(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The share of conversations, in percent, that a version gets; `ttft_worse` is a part, null for never."""
+    """The share of conversations, in percent, that a version gets; `ttft_worse` and `tpot_worse` are parts, null for never."""
 
     model: str
     version: str
     percent: float
     rollback_on_errors: bool = True
+    rollback_on_quality: bool = True
     ttft_worse: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = 0.5
+    tpot_worse: Annotated[float, msgspec.Meta(gt=0, le=100)] | None = 0.5
     promote_after: Annotated[int, msgspec.Meta(ge=100, le=10_000_000)] | None = None
     reason: _Reason = ""
 
@@ -183,7 +185,13 @@ async def canary(request: Request, caller: OperatorCaller) -> Response:
     """Give a version a share of conversations, or the one on trial another. Every process follows within seconds."""
     gateway = gateway_of(request)
     said = await _body(request, StartCanary)
-    rule = Rule(errors=said.rollback_on_errors, ttft_worse=said.ttft_worse, promote_after=said.promote_after)
+    rule = Rule(
+        errors=said.rollback_on_errors,
+        ttft_worse=said.ttft_worse,
+        promote_after=said.promote_after,
+        tpot_worse=said.tpot_worse,
+        quality=said.rollback_on_quality,
+    )
     async with looking():
         after = await start_canary(
             gateway.identity.audit,

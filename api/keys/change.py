@@ -4,7 +4,7 @@ Actors who may change only one team (`may_all` false) manage member keys: keys o
 change the whole organisation, so only administrators create, rotate or revoke them.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from accounts.keys import MintedKey, Pepper
 from accounts.store import AccountStore, KeyRecord, TeamRecord, utc_now
 from api.web.changing import changing, check_may_change, looking
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
+from settings.key_ids import first_id
 
 MAX_LIVE_KEYS: Final = 1_000
 """Most working keys of one team."""
@@ -223,9 +224,24 @@ async def block_key(
         before = await _changeable_key(store, team, key_id, may_all=may_all)
         if not before.works_at(clock()):
             raise KeyNotFound("This key works no more, blocked or not; make a new key.")
+        others = blocked_with(before, await store.keys_of(team.organisation_id, team.team_id), blocked=blocked)
         after = await store.block_key(team.organisation_id, team.team_id, key_id, blocked=blocked)
-        change.tell("key", key_id, audit_record(before), audit_record(after))
+        change.tell("key", key_id, audit_record(before), audit_record(after) | others)
     return after
+
+
+def blocked_with(key: KeyRecord, of_team: Iterable[KeyRecord], *, blocked: bool) -> dict[str, Any]:
+    """Return, for the audit entry, the other keys of a rotation that are blocked or unblocked with this one; empty for none."""
+    first = first_id(key.key_id)
+    others = sorted(
+        each.key_id
+        for each in of_team
+        if first_id(each.key_id) == first
+        and each.key_id != key.key_id
+        and each.revoked_at is None
+        and (each.blocked_at is None) == blocked
+    )
+    return {"also": others} if others else {}
 
 
 async def read_keys(store: AccountStore, team: TeamRecord) -> list[KeyRecord]:

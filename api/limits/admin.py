@@ -92,6 +92,7 @@ async def _set(desk: AdminRequest, place: Place) -> Response:
         desk.actor,
         desk.organisation_id,
         Rule(place=place, limits=asked.limits()),
+        names=desk.gateway.rules().names,
         reason=asked.reason,
     )
     return desk.reply(limit_out(rule), 201 if created else 200)

@@ -8,11 +8,12 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.errors import UnknownKeyId, UnknownTeam
 from accounts.store import AccountStore, TeamRecord
-from api.web.changing import changing, check_may_change, looking, no_such_place
+from api.web.changing import changing, check_may_change, looking, no_such_place, sentence
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule, check_limits, check_place, team_of
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, LimitNotFound, NotAllowed
+from proxy.plan.known_names import KnownNames
 
 
 async def put_limit(
@@ -21,6 +22,7 @@ async def put_limit(
     organisation_id: str,
     rule: Rule,
     *,
+    names: KnownNames,
     only_keys_of: TeamRecord | None = None,
     reason: str = "",
 ) -> tuple[Rule, bool]:
@@ -28,13 +30,16 @@ async def put_limit(
     `limits.poll_s`.
 
     A model's limit is shared by all organisations: the caller has checked that the actor may set it. `only_keys_of`
-    restricts the actor to limits of that team's keys. Raises NotAllowed and BadRequest.
+    restricts the actor to limits of that team's keys. A new one is of a model that callers can name (`names`). Raises NotAllowed and
+    BadRequest.
     """
     place = rule.place
     async with changing(log, actor, "limit.set", organisation_id, reason=reason) as change:
         store = LimitStore(change.within)
         team_id = await _team_of(AccountStore(change.within), organisation_id, place, only_keys_of)
         before = await store.at(place)
+        if before is None and (problem := names.limit_problem(place)):
+            raise BadRequest(sentence(problem), param="model")
         check_limits(place, rule.limits)
         if before is None or before.limits != rule.limits:
             await store.put(rule)

@@ -18,7 +18,7 @@ from api.web.openapi import PREFIX, refusals, schemas
 
 _ABOUT: Final = (
     "The gateway's control plane. What models are asked through, `POST /v1/chat/completions`, `/v1/responses`, "
-    "`/v1/messages`, `/v1/completions`, `/v1/embeddings`, `/v1/rerank`, `/v1/moderations`, `/v1/images/generations` and "
+    "`/v1/messages`, `/v1/completions`, `/v1/embeddings`, `/v1/rerank`, `/v1/moderations`, `/v1/images/…` and "
     "`/v1/audio/…`, takes and gives what OpenAI's and Anthropic's APIs do under the same addresses; GET /v1/models lists the "
     "names. Under /v1/admin every "
     "PUT says how a thing is to be, so sending it twice changes nothing; DELETE of what is gone already says 404. Whatever "

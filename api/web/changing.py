@@ -80,7 +80,7 @@ def refusals() -> Iterator[None]:
         yield
     except tuple(_TOLD) as error:
         told = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
-        refused = told(_sentence(error))
+        refused = told(sentence(error))
         if isinstance(error, BadVersion):
             refused.param = error.field
         raise refused from error
@@ -141,7 +141,7 @@ _TOLD: Final[dict[type[Exception], Callable[[str], Refused]]] = {
 }
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception | str) -> str:
     """Return the error's text as a sentence."""
     text = str(error).rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"

@@ -1,6 +1,6 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
-from cost.budgets.periods import PERIODS, bounds_us
+from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
 from cost.calendar import Calendar
 from cost.calendars import calendar_of
@@ -72,11 +72,16 @@ class BudgetStore:
                 return False
             await _check_room(connection, budget.organisation_id)
             now_us = self._now_us()
-            values["opening_nanousd"] = await _ever_spent(connection, budget) if budget.period == "prepaid" else 0
+            values["opening_nanousd"] = 0
             try:
                 await connection.execute(insert(BudgetRow).values(**values, created_us=now_us, updated_us=now_us))
             except IntegrityError as error:
                 raise BudgetConflict(_conflict_message(budget)) from error
+            if budget.period == "prepaid":
+                # Only now is nothing of it deleted any more (`end_user_retention`).
+                opening = {"opening_nanousd": await _ever_spent(connection, budget)}
+                of_budget = col(BudgetRow.budget_id) == budget.budget_id
+                await connection.execute(update(BudgetRow).where(of_budget).values(**opening))
             if budget.period == "prepaid" and budget.limit_nanousd:
                 first = Topup(FIRST_TOPUP, budget.limit_nanousd, at_us=now_us)
                 await connection.execute(delete(BudgetTopup).where(col(BudgetTopup.budget_id) == budget.budget_id))
@@ -226,7 +231,7 @@ class BudgetStore:
 
     async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
         """Return the end users of a team that spent most in this month, with the budgets that hold for each."""
-        row, now_us = ROWS["end_user"], self._now_us()
+        now_us = self._now_us()
         calendar = await calendar_of(self._engine, organisation_id)
         async with self._engine.connect() as connection:
             found = [
@@ -234,16 +239,50 @@ class BudgetStore:
                 for query in _largest(team_id, calendar, now_us, most)
                 for name, amount in await connection.execute(query)
             ]
-            largest = sorted(found, key=lambda each: (-each[1], each[0]))[:most]
-            names = {
-                name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
-                for name, _ in largest
-            }
-            places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
-            known = {
-                each.budget.budget_id: each
-                for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
-            }
+            largest = dict(sorted(found, key=lambda each: (-each[1], each[0]))[:most])
+            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us)
+
+    async def of_end_user(self, organisation_id: str, team_id: str, end_user: str) -> EndUserStanding:
+        """Return what one end user of a team spent in this month, with the budgets that hold; one who never called has spent
+        nothing.
+        """
+        now_us = self._now_us()
+        calendar = await calendar_of(self._engine, organisation_id)
+        parts = parts_of(*bounds_us("month", now_us, calendar))
+        quarter = col(SpendQuarter.start_us)
+        sums = [
+            _spent_by(SpendDay, f"{team_id}/{end_user}").where(
+                col(SpendDay.day_us) >= parts.days_from, col(SpendDay.day_us) < parts.days_to
+            ),
+            _spent_by(SpendQuarter, f"{team_id}/{end_user}").where(
+                or_(
+                    and_(quarter >= parts.head_from, quarter < parts.head_to),
+                    and_(quarter >= parts.tail_from, quarter < parts.tail_to),
+                )
+            ),
+        ]
+        async with self._engine.connect() as connection:
+            amounts = {end_user: sum([int(await connection.scalar(each) or 0) for each in sums])}
+            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us))[0]
+
+    async def _of_end_users(
+        self,
+        connection: AsyncConnection,
+        organisation_id: str,
+        team_id: str,
+        spent_nanousd: Mapping[str, int],
+        now_us: int,
+    ) -> list[EndUserStanding]:
+        row = ROWS["end_user"]
+        names = {
+            name: Spender(organisation_id=organisation_id, team_id=team_id, key_id="", end_user=name)
+            for name in spent_nanousd
+        }
+        places = {place for each in names.values() for place in (row.id_of(each), *row.defaults_of(each))}
+        known = {
+            each.budget.budget_id: each
+            for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
+        }
         index = BudgetIndex(each.budget for each in known.values())
         holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
         if made := [each for found in holding.values() for each in found if each not in known]:
@@ -251,7 +290,7 @@ class BudgetStore:
                 known[status.budget.budget_id] = status
         return [
             EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
-            for name, amount in largest
+            for name, amount in spent_nanousd.items()
         ]
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
@@ -310,6 +349,12 @@ async def _read_budget(connection: AsyncConnection, where: ColumnElement[bool]) 
 
 def _in_scope(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
     return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
+
+
+def _spent_by(table: type[SpendDay | SpendQuarter], scope_id: str) -> Any:
+    return select(func.sum(col(table.spent_nanousd))).where(
+        col(table.scope) == "end_user", col(table.scope_id) == scope_id
+    )
 
 
 def _largest(team_id: str, calendar: Calendar, now_us: int, most: int) -> Iterator[Any]:

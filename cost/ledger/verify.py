@@ -13,6 +13,7 @@ from sqlalchemy import Select, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.end_users import LEAST_KEPT_DAYS
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
@@ -159,7 +160,7 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await findings.look("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found)
         for key, sums in days_of(hours).items():
             add(days, key, sums)
-        await _check_quarters(connection, hour_us, hours, findings)
+        await _check_quarters(connection, hour_us, hours, findings, now_us)
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
@@ -168,7 +169,8 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
             spent[scope, scope_id, day] = (int(amount),)
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
-    await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), spent, found)
+    expected, kept = (_without_forgotten(each, day_us, now_us) for each in (spent, found))
+    await findings.look("spend_day", SPEND_KEY, ("spent_nanousd",), expected, kept)
 
 
 async def _check_months(
@@ -179,14 +181,23 @@ async def _check_months(
     for month_us in sorted({*map(month_of, days), *kept}):
         if month_us < start_us or min(next_month(month_us), now_us) > end_us:
             continue
+        if month_us < month_of(now_us - LEAST_KEPT_DAYS * DAY_US):
+            continue
         expected = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(month_sums(month_us))}
         query = select(end_user_month).where(end_user_month.c.month_us == month_us)
         found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
         await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
 
 
+def _without_forgotten(sums: Mapping[tuple[Any, ...], Sums], at_us: int, now_us: int) -> Mapping[tuple[Any, ...], Sums]:
+    """Return the sums without those of end users where they are too old to be kept (`cost.budgets.end_user_retention`)."""
+    if at_us >= now_us - LEAST_KEPT_DAYS * DAY_US:
+        return sums
+    return {place: amounts for place, amounts in sums.items() if place[0] != "end_user"}
+
+
 async def _check_quarters(
-    connection: AsyncConnection, hour_us: int, hours: dict[tuple[Any, ...], Sums], findings: _Findings
+    connection: AsyncConnection, hour_us: int, hours: dict[tuple[Any, ...], Sums], findings: _Findings, now_us: int
 ) -> None:
     """Compare the spend by quarters of an hour, hour by hour."""
     start = spend_quarter.c.start_us
@@ -198,7 +209,8 @@ async def _check_quarters(
         async for scope, scope_id, _, amount in await connection.stream(sums):
             place = (scope, scope_id, hour_us)
             spent[place] = (spent.get(place, (0,))[0] + int(amount),)
-    await findings.look("spend_quarter", QUARTER_KEY, ("spent_nanousd",), spent, found)
+    expected, kept = (_without_forgotten(each, hour_us, now_us) for each in (spent, found))
+    await findings.look("spend_quarter", QUARTER_KEY, ("spent_nanousd",), expected, kept)
 
 
 async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Findings) -> dict[tuple[Any, ...], Sums]:

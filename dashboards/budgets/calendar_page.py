@@ -1,4 +1,4 @@
-"""/dashboard/budgets/calendar: the time zone and first day of the week by which the organisation's budgets and reports are cut."""
+"""/dashboard/calendar: the time zone and first day of the week by which the organisation's budgets and reports are cut."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, cast
@@ -19,7 +19,7 @@ from proxy.errors import BadRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
-PATH: Final = "/dashboard/budgets/calendar"
+PATH: Final = "/dashboard/calendar"
 _ZONE_CHARS: Final = 64
 _WEEKS: Final = tuple((each, each.capitalize()) for each in WEEKDAYS)
 _COLUMNS: Final = (

@@ -5,23 +5,20 @@ administrators.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Annotated, Any, Final, NamedTuple, cast
 
-import msgspec
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
-from api.budgets.change import put_budget, raise_budget, remove_budget, top_up
 from api.limits.change import put_limit, remove_limit
 from api.web.changing import looking
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
-from cost.budgets.periods import PERIODS, Period
+from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
-from cost.budgets.topups import Topup, new_topup_id
 from cost.scopes import ANY, LONGEST_ID, ROWS, SCOPES, Scope
-from cost.times import moment
+from dashboards.budgets import one_budget
+from dashboards.budgets.one_budget import MENDABLE, Subject, budget_row, put, required, webhook_choices
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
@@ -42,7 +39,7 @@ from proxy.admit.limits.limit import Scope as LimitScope
 from proxy.admit.limits.limit_tables import MODEL_CHARS
 from proxy.admit.limits.rules import OWN_SCOPES, Place, Rule, says_nothing
 from proxy.admit.limits.store import LimitStore
-from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound
+from proxy.errors import BudgetNotFound, LimitNotFound
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -51,7 +48,6 @@ _TEAM: Final = "team"
 _KEY: Final = "key:"
 _PARTS: Final = tuple(row for row in SCOPES if row.owner == "team")
 """Scopes of a part of the team's spending. A form has them as `scope:value`, and as `scope:` with the value in a field beside it."""
-_MENDABLE: Final = (BadRequest, BudgetTaken)
 _BUDGETS: Final = (
     Column("of", "Of"),
     Column("period", "Period"),
@@ -68,7 +64,6 @@ _LIMITS: Final = (
     Column("model", "On model"),
     *(Column(name, HEADINGS[name], note=f"{label}. {hint}") for name, label, hint in FIELDS),
 )
-STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
 
 
 class _Found(NamedTuple):
@@ -99,15 +94,18 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
             scope_id=scope_id,
             period=cast(Period, form.one_of("period", tuple(name for name, _ in PERIOD_CHOICES))),
             kind=cast(Kind, form.one_of("kind", tuple(name for name, _ in KINDS))),
-            limit_nanousd=_required(limit, "limit_usd"),
+            limit_nanousd=required(limit, "limit_usd"),
             on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
             webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
         )
-        await _put(view, budget)
+        await put(view, budget, _only_keys_of(view))
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
-    except _MENDABLE as error:
-        return await _list(view, form.plain, {_BUDGET_FIELDS.get(error.param or "", "limit_usd"): error.message})
+    except MENDABLE as error:
+        field = _BUDGET_FIELDS.get(error.param or "", "limit_usd")
+        if field == "budget_of" and form.text("budget_of").endswith(":"):
+            field = "budget_name"
+        return await _list(view, form.plain, {field: error.message})
     return view.redirect(_base(view), "The budget is set; every server follows within seconds.")
 
 
@@ -123,8 +121,8 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
         await _limit(view, place, limits)
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
-    except _MENDABLE as error:
-        return await _list(view, form.plain, {FIELDS[0][0]: error.message})
+    except MENDABLE as error:
+        return await _list(view, form.plain, {"model" if error.param == "model" else FIELDS[0][0]: error.message})
     return view.redirect(_base(view), "The limits are set; every server follows within seconds.")
 
 
@@ -150,95 +148,32 @@ async def take_limits(view: Annotated[PageRequest, Depends(allowed("team.change"
 
 @router.get(f"{_PLACE}/{{budget_id}}")
 async def show_budget(view: Annotated[PageRequest, Depends(allowed("team.read"))], budget_id: str) -> Response:
-    """Show one budget's standing, and the form to change it."""
-    return await _show(view, budget_id, {}, {})
+    """Show one budget's standing, and the forms to change it."""
+    return one_budget.show(view, await _subject(view, budget_id))
 
 
 @router.post(f"{_PLACE}/{{budget_id}}")
 async def change_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Change a budget's limit and what happens when it is exhausted."""
-    form = await view.form()
-    found = (await _one(view, budget_id)).budget
-    try:
-        limit = dollars_in(form, "limit_usd")
-        changed = msgspec.structs.replace(
-            found,
-            limit_nanousd=_required(limit, "limit_usd"),
-            on_exhausted=cast(OnExhausted, form.one_of("on_exhausted", tuple(name for name, _ in ENDS))),
-            webhook=form.one_of("webhook", ("", *sorted(view.gateway.webhooks))),
-        )
-        await _put(view, changed)
-    except FormError as error:
-        return await _show(view, budget_id, form.plain, {error.field: error.message})
-    except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {error.param or "limit_usd": error.message})
-    return view.redirect(_base(view), "The budget is changed; every server follows within seconds.")
+    return await one_budget.change(view, await _subject(view, budget_id))
 
 
 @router.post(f"{_PLACE}/{{budget_id}}/raise")
 async def raise_for_a_while(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Put another limit in force to the end of a day, or end a raise."""
-    form = await view.form()
-    standing = await _one(view, budget_id)
-    try:
-        last = form.day("raised_until")
-        limit = dollars_in(form, "raised_usd")
-        if (last is None) != (limit is None):
-            raise FormError("raised_until", "A raise has an amount and a last day; leave both empty to end one.")  # noqa: TRY301
-        until_us = 0 if last is None else standing.calendar.start(last + timedelta(days=1))
-        await raise_budget(
-            view.gateway.identity.audit,
-            view.actor,
-            view.the_team.organisation_id,
-            budget_id,
-            limit or 0,
-            until_us,
-            only_keys_of=_only_keys_of(view),
-        )
-    except FormError as error:
-        return await _show(view, budget_id, form.plain, {error.field: error.message})
-    except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {"raised_until": error.message})
-    told = (
-        "The raise has ended." if last is None else "The limit is raised; afterwards the old one holds again by itself."
-    )
-    return view.redirect(f"{_base(view)}/{budget_id}", told)
+    return await one_budget.raise_for_a_while(view, await _subject(view, budget_id))
 
 
 @router.post(f"{_PLACE}/{{budget_id}}/topups")
 async def pay_in(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Pay into a prepaid budget."""
-    form = await view.form()
-    await _one(view, budget_id)
-    try:
-        topup = Topup(form.text("topup_id", most=64), _required(dollars_in(form, "topup_usd"), "topup_usd"))
-        await top_up(
-            view.gateway.identity.audit,
-            view.actor,
-            view.the_team.organisation_id,
-            budget_id,
-            topup,
-            only_keys_of=_only_keys_of(view),
-        )
-    except FormError as error:
-        return await _show(view, budget_id, form.plain, {error.field: error.message})
-    except _MENDABLE as error:
-        return await _show(view, budget_id, form.plain, {"topup_usd": error.message})
-    return view.redirect(f"{_base(view)}/{budget_id}", "It is paid in; every server follows within seconds.")
+    return await one_budget.pay_in(view, await _subject(view, budget_id))
 
 
 @router.post(f"{_PLACE}/{{budget_id}}/remove")
 async def take_budget(view: Annotated[PageRequest, Depends(allowed("team.change"))], budget_id: str) -> Response:
     """Remove a budget. Its spend stays in the books."""
-    await _one(view, budget_id)
-    await remove_budget(
-        view.gateway.identity.audit,
-        view.actor,
-        view.the_team.organisation_id,
-        budget_id,
-        only_keys_of=_only_keys_of(view),
-    )
-    return view.redirect(_base(view), "The budget is removed; what was spent stays in the books.")
+    return await one_budget.take(view, await _subject(view, budget_id))
 
 
 _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
@@ -283,41 +218,23 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         periods=PERIOD_CHOICES,
         kinds=KINDS,
         ends=ENDS,
-        webhooks=_webhooks(view),
+        webhooks=webhook_choices(view),
         fields=FIELDS,
         values=values or _prefilled(view, found, places),
         errors=errors,
     )
 
 
-async def _show(view: PageRequest, budget_id: str, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _subject(view: PageRequest, budget_id: str) -> Subject:
+    """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
     standing = await _one(view, budget_id)
-    keys = await _keys(view)
-    budget = standing.budget
-    row = _budget_row(view, standing, _names(keys))
+    row = _budget_row(view, standing, _names(await _keys(view)))
     async with looking():
-        topups = await BudgetStore(view.gateway.database).topups(budget_id) if budget.period == "prepaid" else []
-    return view.page(
-        "budgets/budget.html",
-        title=f"Budget of {row['of']}",
-        status=400 if errors else 200,
-        base=_base(view),
-        budget=budget,
-        row=row,
-        topups=topups,
-        new_topup=new_topup_id(),
-        tomorrow=(moment(view.now_us) + timedelta(days=1)).date().isoformat(),
-        words=dict(KINDS)[budget.kind],
-        may_change=row["may_change"],
-        ends=ENDS,
-        webhooks=_webhooks(view),
-        values={
-            "limit_usd": _dollars(budget.limit_nanousd),
-            "on_exhausted": budget.on_exhausted,
-            "webhook": budget.webhook,
-            **values,
-        },
-        errors=errors,
+        store = BudgetStore(view.gateway.database)
+        topups = await store.topups(budget_id) if standing.budget.period == "prepaid" else []
+    crumb = "Budgets and limits"
+    return Subject(
+        _base(view), crumb, standing, row, topups, may_change=row["may_change"], only_keys_of=_only_keys_of(view)
     )
 
 
@@ -347,22 +264,13 @@ async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
     raise BudgetNotFound("This team has no such budget; it may have been removed.")
 
 
-async def _put(view: PageRequest, budget: Budget) -> None:
-    await put_budget(
-        view.gateway.identity.audit,
-        view.actor,
-        budget,
-        webhooks=view.gateway.webhooks,
-        only_keys_of=_only_keys_of(view),
-    )
-
-
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
     await put_limit(
         view.gateway.identity.audit,
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),
+        names=view.gateway.rules().names,
         only_keys_of=_only_keys_of(view),
     )
 
@@ -406,11 +314,6 @@ def _whose_in(view: PageRequest, form: Form, field: str, name_field: str) -> tup
     if part is None:
         raise FormError(field, "Choose the team, one of its keys, or a part of what it spends.")
     name = name or form.text(name_field, required=True, most=LONGEST_ID)
-    if part.of_target:
-        catalog = view.gateway.rules().catalog
-        providers = {target.provider for target in catalog.targets.values()}
-        if name not in providers if part.dimension == "provider" else catalog.named(name) is None:
-            raise FormError(name_field, f"The configuration has no such {part.label}.")
     return part.name, part.stored(f"{team.team_id}/{name}", team.organisation_id)
 
 
@@ -419,12 +322,6 @@ def _place_in(view: PageRequest, form: Form) -> Place:
     if scope not in OWN_SCOPES:
         raise FormError("limit_of", "A limit is for the team, one of its keys, or end users.")
     return Place(cast(LimitScope, scope), scope_id, form.text("model", most=MODEL_CHARS))
-
-
-def _required(limit_nanousd: int | None, field: str) -> int:
-    if limit_nanousd is None:
-        raise FormError(field, "This is needed: an amount of dollars such as 500 or 0.25.")
-    return limit_nanousd
 
 
 def _prefilled(view: PageRequest, found: _Found, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -449,29 +346,14 @@ def _place_value(place: Place) -> str:
     return _TEAM if place.scope == "team" else f"{place.scope}:{name}"
 
 
-def _webhooks(view: PageRequest) -> list[tuple[str, str]]:
-    return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
-
-
 def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
     budget = standing.budget
     # A tag's spend includes other teams' spend, and one for each end user has none of its own.
     told = not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
     all_of_it = view.may("organisation.change")
     return {
-        "id": budget.budget_id,
+        **budget_row(view, standing, told=told),
         "of": _of(budget.scope, budget.shown_id, names),
-        "period": budget.period,
-        "kind": budget.kind,
-        "per": PERIODS[budget.period].amount_per,
-        "limit": standing.limit_nanousd,
-        "usual": budget.limit_nanousd,
-        "raised_until": budget.raised_until_us if standing.at_us < budget.raised_until_us else None,
-        "spent": standing.spent_nanousd if told else None,
-        "share": standing.share if told else None,
-        "held": standing.held_nanousd if told else None,
-        "state": STATES[standing.state] if told else None,
-        "resets": standing.renews_us,
         "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
     }
 
@@ -481,7 +363,8 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
     return {
         "of": _of(cast(Scope, place.scope), place.scope_id, names),
         "place": _place_value(place),
-        "model": place.model or "all",
+        "model": (place.model or "all")
+        + (" (not configured)" if view.gateway.rules().names.limit_problem(place) else ""),
         "model_name": place.model,
         **rule_in_words(rule),
         "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
@@ -495,9 +378,3 @@ def _of(scope: Scope, shown_id: str, names: Mapping[str, str]) -> str:
         return "The whole team"
     name = shown_id.partition("/")[2] if row.owner == "team" else names.get(shown_id, shown_id)
     return f"Each {row.label}" if name == ANY else f"{row.label.capitalize()} {name}"
-
-
-def _dollars(nanousd: int) -> str:
-    """Return an amount for a form field: exact, without separators or trailing zeros."""
-    whole, rest = divmod(nanousd, 10**9)
-    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -145,15 +145,21 @@ def _kind(given: str) -> Format:
 def _delivered(folder: Path, subjects: list[Subject], last: dt.date) -> list[dict[str, Any]]:
     """Return rows of this organisation's files of the last days."""
     rows = []
+    by_stem = {each.file_stem: each for each in subjects}
+    endings = {f".{kind}" for kind in FORMATS}
     for back in range(_DAYS_SHOWN):
         day = last - dt.timedelta(days=back)
-        for subject in subjects:
-            place = folder / day.isoformat()
-            found = {kind: place / f"{subject.file_stem}.{kind}" for kind in FORMATS}
-            times = [path.stat().st_mtime_ns // 1_000 for path in found.values() if path.is_file()]
-            if times:
-                rows.append(_row(day, subject, max(times)))
+        times: dict[str, int] = {}
+        for path in _files(folder / day.isoformat()):
+            if path.stem in by_stem and path.suffix in endings:
+                times[path.stem] = max(times.get(path.stem, 0), path.stat().st_mtime_ns // 1_000)
+        rows += [_row(day, by_stem[stem], at_us) for stem, at_us in times.items()]
     return rows
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder; none where there is no such folder."""
+    return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
 
 
 def _row(day: dt.date, subject: Subject, at_us: int) -> dict[str, Any]:

@@ -467,6 +467,7 @@ async def _set_bounds(view: PageRequest, key: KeyRecord, limits: Limits, budget:
                 view.actor,
                 _for_key(budget, key),
                 webhooks=view.gateway.webhooks,
+                names=view.gateway.rules().names,
                 only_keys_of=view.the_team,
             )
     except Refused as error:
@@ -492,6 +493,7 @@ async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
         view.actor,
         view.the_team.organisation_id,
         Rule(place=place, limits=limits),
+        names=view.gateway.rules().names,
         only_keys_of=view.the_team,
     )
 

@@ -50,7 +50,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "version": "",
     "percent": "5",
     "errors": "on",
+    "quality": "on",
     "ttft": "50",
+    "tpot": "50",
     "promote_after": "",
     "reason": "",
 }
@@ -184,11 +186,13 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
     model = _watched(view, pool).config.targets[0]
     try:
         percent = form.decimal("percent", least=Decimal("0.0001"), most=Decimal("99.9999")) or Decimal(0)
-        ttft = form.decimal("ttft", most=Decimal(10_000))
+        ttft, tpot = (form.decimal(name, most=Decimal(10_000)) for name in ("ttft", "tpot"))
         rule = Rule(
             errors=form.flag("errors"),
             ttft_worse=float(ttft) / 100 if ttft else None,
             promote_after=form.whole("promote_after", least=_LEAST_TO_PROMOTE, most=_MOST_ATTEMPTS),
+            tpot_worse=float(tpot) / 100 if tpot else None,
+            quality=form.flag("quality"),
         )
         async with looking():
             await start_canary(
@@ -203,7 +207,9 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
             )
     except (FormError, RolloutRefused, VersionNotFound) as error:
         field = error.field if isinstance(error, FormError) else "version"
-        return await _show(view, pool, {**_DEFAULTS, "errors": "", **form.plain}, {field: error.message}, status=422)
+        return await _show(
+            view, pool, {**_DEFAULTS, "errors": "", "quality": "", **form.plain}, {field: error.message}, status=422
+        )
     return view.redirect(_address(pool), told=f"{percent.normalize():f} % of conversations go there within seconds.")
 
 
@@ -308,7 +314,9 @@ def _values(rollout: Rollout) -> dict[str, str]:
         "version": rollout.candidate,
         "percent": f"{rollout.share_ppm * 100 / PPM:g}",
         "errors": "on" if rule.errors else "",
+        "quality": "on" if rule.quality else "",
         "ttft": "" if rule.ttft_worse is None else f"{rule.ttft_worse * 100:g}",
+        "tpot": "" if rule.tpot_worse is None else f"{rule.tpot_worse * 100:g}",
         "promote_after": "" if rule.promote_after is None else str(rule.promote_after),
         "reason": "",
     }

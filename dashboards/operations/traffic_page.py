@@ -1,7 +1,7 @@
 """/dashboard/operations/traffic: requests, errors, waits, queues, tokens and cost over the last hour or day."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -9,10 +9,12 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
+from api.operations.snapshot import operations_snapshot
+from api.web.gateway import Gateway
 from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.overview_page import HOME
 from dashboards.ui import formats
-from dashboards.ui.charts import Chart, Series, Tone, Unit
+from dashboards.ui.charts import Chart, Mark, Series, Tone, Unit
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from proxy.settle.traffic.store import QUARTER_US, TrafficInterval, TrafficStore
@@ -25,6 +27,13 @@ _PATIENCE_S: Final = 2.0
 _SECOND_US: Final = 1_000_000
 _MILLION: Final = 1_000_000
 _FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
+_MOST_MARKS: Final = 5
+_MARK_CHARS: Final = 24
+_Line = tuple[str, Tone, Callable[[TrafficInterval], float | None]]
+"""A line of a chart: its label, its tone, and its value of one step."""
+_REQUESTS: Final[_Line] = ("Requests", "accent", lambda each: each.requests)
+_ERRORS: Final[_Line] = ("Errors", "bad", lambda each: each.errors)
+_REFUSED: Final[_Line] = ("Refused", "warn", lambda each: each.refusals)
 _QUANTILES: Final[Sequence[tuple[str, float, Tone]]] = (
     ("p50", 0.5, "accent"),
     ("p95", 0.95, "warn"),
@@ -52,17 +61,27 @@ class Traffic(msgspec.Struct, frozen=True):
         return whole
 
 
+@router.get(f"{HOME}/hour")
+async def show_hour(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
+    """Show the last hour in lines, with the incidents that began within it: the overview's first part."""
+    now_us = wall_us()
+    traffic, incidents = await asyncio.gather(
+        _read_patiently(view.gateway, now_us, "hour"), operations_snapshot(view.gateway)
+    )
+    return view.part(
+        "operations/_hour.html",
+        charts=traffic and hour_charts(traffic, incidents["incidents"]),
+        until_us=traffic.until_us if traffic else now_us,
+    )
+
+
 @router.get(f"{HOME}/traffic")
 async def show_traffic(
     view: Annotated[PageRequest, Depends(allowed("operations.read"))], span: Span = "hour"
 ) -> Response:
     """Show the time series of one hour by minute, or of one day by quarter of an hour."""
     now_us = wall_us()
-    try:
-        async with asyncio.timeout(_PATIENCE_S), view.gateway.finance.reads:
-            traffic = await read_traffic(view.gateway.views.traffic, now_us, span)
-    except _FAILS:
-        traffic = None
+    traffic = await _read_patiently(view.gateway, now_us, span)
     return view.page(
         "operations/traffic.html",
         title="Traffic",
@@ -72,6 +91,15 @@ async def show_traffic(
         figures=traffic and figures_of(traffic),
         until_us=traffic.until_us if traffic else now_us,
     )
+
+
+async def _read_patiently(gateway: Gateway, now_us: int, span: Span) -> Traffic | None:
+    """Return the traffic; None while the database does not answer."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S), gateway.finance.reads:
+            return await read_traffic(gateway.views.traffic, now_us, span)
+    except _FAILS:
+        return None
 
 
 async def read_traffic(store: TrafficStore, now_us: int, span: Span) -> Traffic:
@@ -100,28 +128,51 @@ def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
     ]
 
 
+def hour_charts(traffic: Traffic, incidents: Iterable[Mapping[str, Any]]) -> list[Chart]:
+    """Return what the operations overview begins with; incidents are marked at the minute they began."""
+    marks = [
+        Mark(each["since_us"], str(each["subject"])[:_MARK_CHARS])
+        for each in incidents
+        if traffic.starts_us[0] <= each["since_us"] < traffic.until_us
+    ][:_MOST_MARKS]
+    told: Sequence[tuple[str, Unit, Sequence[_Line]]] = (
+        ("Requests and errors a minute", "requests", (_REQUESTS, _ERRORS)),
+        (
+            "First token of streams",
+            "seconds",
+            tuple((name, tone, _ttft(share)) for name, share, tone in _QUANTILES[:2]),
+        ),
+        ("Refused a minute", "requests", (_REFUSED,)),
+        ("Cost a minute", "usd", (("Cost", "accent", lambda each: each.cost_nanousd),)),
+    )
+    return [_chart(traffic, title, unit, lines, marks) for title, unit, lines in told]
+
+
+def _chart(traffic: Traffic, title: str, unit: Unit, lines: Sequence[_Line], marks: Sequence[Mark] = ()) -> Chart:
+    series = [
+        Series(label, [None if each is None else value(each) for each in traffic.intervals], tone)
+        for label, tone, value in lines
+    ]
+    return Chart(
+        shape="line",
+        title=title,
+        caption=_caption(series[0], unit),
+        x=traffic.starts_us,
+        x_label="Time (UTC)",
+        by_hour=True,
+        unit=unit,
+        series=series,
+        marks=marks,
+    )
+
+
 def charts_of(traffic: Traffic) -> list[Chart]:
     """Return one small chart for each figure."""
     step_us = traffic.step_us
     minutes = step_us // MINUTE_US
 
-    def chart(
-        title: str, unit: Unit, lines: Sequence[tuple[str, Tone, Callable[[TrafficInterval], float | None]]]
-    ) -> Chart:
-        series = [
-            Series(label, [None if each is None else value(each) for each in traffic.intervals], tone)
-            for label, tone, value in lines
-        ]
-        return Chart(
-            shape="line",
-            title=title,
-            caption=_caption(series[0], unit),
-            x=traffic.starts_us,
-            x_label="Time (UTC)",
-            by_hour=True,
-            unit=unit,
-            series=series,
-        )
+    def chart(title: str, unit: Unit, lines: Sequence[_Line]) -> Chart:
+        return _chart(traffic, title, unit, lines)
 
     return [
         chart("Requests a minute", "requests", [("Requests", "accent", lambda each: each.requests / minutes)]),

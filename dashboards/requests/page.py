@@ -281,8 +281,7 @@ def _evidence(considered: Considered | None) -> list[str]:
 async def key_names(view: PageRequest) -> dict[str, str]:
     """Return the names of the team's keys by id, revoked ones included."""
     team = view.the_team
-    keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
-    return {key.key_id: key.name for key in keys}
+    return await view.gateway.identity.accounts.key_names(team.organisation_id, team.team_id)
 
 
 def rows_of(requests: Sequence[Found], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:

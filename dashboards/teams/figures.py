@@ -1,7 +1,7 @@
 """Figures of a team's overview, from the roll-ups, its budgets and its latest requests. The second half is pure."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -24,6 +24,7 @@ from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, Usag
 from cost.savings.comparisons import floor
 from cost.times import DAY_US, start_of
 from dashboards.ui.charts import Chart, Series, Unit
+from dashboards.ui.colours import model_colours
 from dashboards.ui.tables import Column, Table
 
 DAYS: Final = 30
@@ -241,11 +242,14 @@ def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
     )
 
 
-def spend_chart(usage: Usage) -> Chart:
-    """Return the cost by day and model; all but the most expensive models together."""
+def spend_chart(usage: Usage, configured: Iterable[str] = ()) -> Chart:
+    """Return the cost by day and model; all but the most expensive models together. `configured` models' order gives
+    their colours.
+    """
     ranked = [name for name, sums in usage.models() if sums.cost_nanousd > 0]
     shown, others = ranked[:_MODELS_DRAWN], ranked[_MODELS_DRAWN:]
-    series = [Series(name, _costs(usage, [name])) for name in shown]
+    colours = model_colours(configured, shown)
+    series = [Series(name, _costs(usage, [name]), colour=colours[name]) for name in shown]
     if others:
         series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
     zone = usage.span.time_zone

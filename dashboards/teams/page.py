@@ -1,5 +1,6 @@
 """/dashboard/teams: the visible teams, and each team's overview of spend, models, budgets and savings."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -41,6 +42,7 @@ from dashboards.teams.figures import (
 )
 from dashboards.teams.first_steps import first_steps
 from dashboards.ui.charts import Chart, Mark, Series
+from dashboards.ui.colours import model_colours
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
@@ -121,7 +123,12 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         budgets=budgets,
         end_users=end_users,
         periods=PERIODS,
-        charts=(spend_chart(usage), reference_chart(usage), requests_chart(usage), cache_chart(usage)),
+        charts=(
+            spend_chart(usage, view.gateway.rules().catalog.targets),
+            reference_chart(usage),
+            requests_chart(usage),
+            cache_chart(usage),
+        ),
         models=models,
         sources=sources,
         refused=refused,
@@ -169,7 +176,7 @@ async def latest(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         "samples": samples,
         "since_us": samples[-1].at_us if samples else None,
         "difficulty": difficulty,
-        "difficulty_chart": _difficulty_chart(difficulty),
+        "difficulty_chart": _difficulty_chart(difficulty, view.gateway.rules().catalog.targets),
         "speed": speed,
         "failed": failures(samples),
         "failures": failed,
@@ -351,13 +358,14 @@ async def _prefixes(gateway: Gateway, scope: ReadScope, now_us: int) -> PrefixRe
     return stability(habits, rates, start_us=start_us, end_us=end_us, now_us=now_us)
 
 
-def _difficulty_chart(found: Complexities) -> Chart:
+def _difficulty_chart(found: Complexities, configured: Iterable[str]) -> Chart:
     """Return the histogram of complexity by target, with bins at their middles, and the threshold between the
     mainstay's prompts and others'.
     """
     marks = () if found.threshold is None else (Mark(found.threshold.at, f"{found.threshold.at:.2f}"),)
     shown, others = found.by_target[:_TARGETS_DRAWN], found.by_target[_TARGETS_DRAWN:]
-    series = [Series(name, bins) for name, bins in shown]
+    colours = model_colours(configured, [name for name, _ in shown])
+    series = [Series(name, bins, colour=colours[name]) for name, bins in shown]
     if others:
         together = [sum(column) for column in zip(*(bins for _, bins in others), strict=True)]
         series.append(Series(f"{len(others)} others", together, "quiet"))

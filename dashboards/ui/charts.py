@@ -28,6 +28,8 @@ class Series(msgspec.Struct, frozen=True):
     label: str
     values: Sequence[float | None]
     tone: Tone = ""
+    colour: int = 0
+    """Number of its colour, from 1; 0 for the colour of its place."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -76,6 +78,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
                     {
                         "label": each.label,
                         "tone": each.tone,
+                        "colour": each.colour,
                         "values": [None if value is None else float(value) * scale for value in each.values],
                     }
                     for each in self.series

@@ -76,6 +76,7 @@ def environment() -> Environment:
     # Pages have the configured one.
     made.globals["currency"] = None
     made.globals["asset"] = asset
+    made.globals["offers"] = None
     return made
 
 

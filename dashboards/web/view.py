@@ -24,6 +24,7 @@ from cost.calendars import calendar_of
 from cost.currency import SecondCurrency, second_currency
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
+from dashboards.ui.options import Offers
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Table, table_asked
 from dashboards.web.forms import Form, read_form
@@ -33,6 +34,7 @@ TOLD_COOKIE: Final = "__Host-weighbridge-told"
 _TOLD_S: Final = 60
 _MAX_TOLD: Final = 600
 _CSV: Final = "text/csv; charset=utf-8"
+_JSON_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _CSV_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -94,15 +96,19 @@ class PageRequest(NamedTuple):
         """Return the submitted form; its CSRF token is verified already."""
         return self.sent or await read_form(self.request)
 
-    def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """Return a whole page."""
+    def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> Response:
+        """Return a whole page; or, where its address asks with `options` and `typed`, the matching choices of one of its
+        fields, as JSON.
+        """
         told = notice_of(self.request)
+        offers = Offers()
         page = shown(
             template,
             {
                 **context,
                 "title": title,
                 "view": self,
+                "offers": offers,
                 "currency": self.currency,
                 "principal": self.principal,
                 "csrf": self.session.csrf,
@@ -117,6 +123,9 @@ class PageRequest(NamedTuple):
             },
             status=status,
         )
+        found = offers.matching(self.query.get("options", ""), self.query.get("typed", ""))
+        if found is not None:
+            return Response(msgspec.json.encode(found), media_type="application/json", headers=_JSON_HEADERS)
         if told is not None:
             page.delete_cookie(TOLD_COOKIE, path="/", secure=True, httponly=True, samesite="lax")
         return page
@@ -133,6 +142,7 @@ class PageRequest(NamedTuple):
             {
                 **context,
                 "view": self,
+                "offers": Offers(),
                 "currency": self.currency,
                 "csrf": self.session.csrf,
                 "title": "",

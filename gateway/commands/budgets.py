@@ -63,6 +63,44 @@ async def show_budget(budget_id: IdArgument, as_json: JsonOption = False) -> Non
         typer.echo(f"{name.replace('_', ' '):<{_WIDE * 2}}  {'-' if value is None else value}")
 
 
+@budgets_app.command("end-user")
+async def show_end_user(
+    name: Annotated[str, typer.Argument(metavar="TEAM/NAME", help="The end user, as callers name it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what an end user spent this month, and what is left of the budgets that hold: own ones, or the defaults for all."""
+    from msgspec.structs import asdict
+
+    from accounts.store import AccountStore
+    from api.end_users.standing import spending_as_json
+    from api.limits.change import audit_record
+    from cost.budgets.store import BudgetStore
+    from cost.end_users import booked
+    from cost.scopes import ANY
+    from proxy.admit.limits.rules import Place, check_place
+    from proxy.admit.limits.store import LimitStore
+
+    team_id, _, given = name.partition("/")
+    if given in {"", ANY}:
+        fail("name one end user: TEAM/NAME", 2)
+    async with open_engine() as engine:
+        team = await AccountStore(engine).get_team(team_id)
+        places = [Place("end_user", f"{team_id}/{each}") for each in (booked(given), ANY)]
+        check_place(places[0])
+        found = await BudgetStore(engine).of_end_user(team.organisation_id, team_id, booked(given))
+        rules = [rule for each in places if (rule := await LimitStore(engine).at(each)) is not None]
+    if as_json:
+        told = spending_as_json(found)
+        told["budgets"] = [_plain(each) | {"own": "/" not in each.budget.budget_id} for each in found.budgets]
+        limits = [{"of": rule.place.scope_id, **asdict(rule.limits)} for rule in rules]
+        print_json({"team_id": team_id, **told, "spent_usd": f"{told['spent_usd']:f}", "limits": limits})
+        return
+    typer.echo(f"{team_id}/{found.end_user}: {_dollars(found.spent_nanousd)} in this UTC month")
+    _print(found.budgets) if found.budgets else typer.echo("no budget holds", err=True)
+    for rule in rules:
+        typer.echo(f"limits of {rule.place.scope_id}: {', '.join(f'{k} {v}' for k, v in audit_record(rule).items())}")
+
+
 @budgets_app.command("set")
 async def set_budget(
     scope: ScopeArgument,
@@ -100,7 +138,7 @@ async def set_budget(
 ) -> None:
     """Set a budget, in place of the one for the same scope, period and kind. Every server follows within seconds."""
     from api.budgets.change import audit_record as state
-    from cost.budgets.budget import Budget, limit_from_usd
+    from cost.budgets.budget import Budget, checked, limit_from_usd
     from cost.budgets.store import BudgetStore, new_budget_id
     from cost.scopes import ROWS
     from gateway.commands.audit import audited
@@ -120,9 +158,12 @@ async def set_budget(
             on_exhausted=on_exhausted,
             webhook=webhook,
         )
+        checked(wanted)
         async with audited(engine, "budget.set", owner, team_id=team_id) as change:
             store = BudgetStore(change.within)
             before = {each.budget.budget_id: each.budget for each in await store.of_organisation(owner)}
+            if not any((each.scope, each.scope_id) == (scope, wanted.scope_id) for each in before.values()):
+                _check_name(wanted)
             kept = await store.set(wanted)
             was = before.get(kept.budget_id)
             change.tell("budget", kept.budget_id, None if was is None else state(was), state(kept))
@@ -243,6 +284,20 @@ def _check_webhook(name: str) -> None:
     names = read_config(None).webhooks.names()
     if name not in names:
         fail(f"there is no webhook {name[:64]!r}; the configuration has: {', '.join(names) or 'none'}", 2)
+
+
+def _check_name(budget: "Budget") -> None:
+    """Check a model's or provider's name against the configuration, where one is at hand: a misspelt one would bound nobody."""
+    from cost.scopes import ROWS
+    from gateway.configuration.environment import read_environment
+    from gateway.wiring.policy import names_of
+
+    if not ROWS[budget.scope].of_target:
+        return
+    if read_environment().config is None:
+        typer.echo(f"whether there is a {budget.in_words} is not known here: WEIGHBRIDGE_CONFIG is not set", err=True)
+    elif problem := names_of(read_config(None)).budget_problem(budget):
+        fail(problem, 2)
 
 
 async def _owner_of(engine: "AsyncEngine", scope: "Scope", scope_id: str, organisation: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from providers.catalog import Catalog
     from proxy.plan.evidence import Evidence
 
+_DATABASE_S = 5.0
 config_app = typer.Typer(help="The configuration file.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -29,6 +30,7 @@ def check_config(
     ] = False,
 ) -> None:
     """Check a configuration file: everything that is wrong is told at once."""
+    import asyncio
     import os
 
     from gateway.configuration.doubts import lacks_pepper, other_variables
@@ -54,7 +56,8 @@ def check_config(
     else:
         typer.echo(f"{file}: ok")
     catalog = catalog_of(settings)
-    hints = [*_hints(settings, catalog), *other_variables(missing, os.environ)]
+    bounds = asyncio.run(_idle_bounds(settings, environment))
+    hints = [*_hints(settings, catalog), *other_variables(missing, os.environ), *bounds]
     if lacks_pepper(settings, environment):
         missing.append("WEIGHBRIDGE_PEPPER (or `accounts.pepper_file`)")
     for hint in hints:
@@ -101,6 +104,55 @@ def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
         *unknown_facts(settings.providers, catalog),
         *_evidence(settings, catalog, UNMEASURED),
     ]
+
+
+async def _idle_bounds(settings: "GatewayConfig", environment: "Environment") -> list[str]:
+    """List the budgets and limits in the database that name what this file does not have. A database that is not there yet, or
+    does not answer here, is no fault of a file.
+    """
+    import asyncio
+
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from cost.budgets.store import BudgetStore
+    from gateway.database import make_engine
+    from gateway.schema import read_state
+    from gateway.wiring.policy import names_of
+    from proxy.admit.limits.store import LimitStore
+
+    url = _database_at_hand(environment)
+    if url is None:
+        return []
+    engine = make_engine(url)
+    try:
+        async with asyncio.timeout(_DATABASE_S):
+            if (await read_state(engine)).fit != "newest":
+                return []
+            budgets = [each.budget for each in await BudgetStore(engine).all()]
+            limits = [each.place for each in await LimitStore(engine).all()]
+    except (SQLAlchemyError, OSError, TimeoutError):
+        return []
+    finally:
+        await engine.dispose()
+    names = names_of(settings)
+    found = [(f"the budget {each.budget_id}", names.budget_problem(each)) for each in budgets]
+    found += [(f"the limit of {each}", names.limit_problem(each)) for each in limits]
+    return [f"{what} bounds nobody: {problem}" for what, problem in found if problem]
+
+
+def _database_at_hand(environment: "Environment") -> str | None:
+    """Return the database's address; None for a file that is not there, which opening would make."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from gateway.database_address import UnknownDatabase, database_kind
+
+    url = environment.database()
+    try:
+        file = make_url(url).database if database_kind(url) == "sqlite" else None
+    except (ArgumentError, UnknownDatabase):
+        return None
+    return None if file is not None and not Path(file).is_file() else url
 
 
 def _notes(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:

@@ -214,7 +214,7 @@ async def unblock_key(key_id: KeyArgument, reason: ReasonOption = "") -> None:
 async def _block(key_id: str, reason: str, *, blocked: bool) -> None:
     from accounts.errors import UnknownKeyId
     from accounts.store import AccountStore
-    from api.keys.change import audit_record
+    from api.keys.change import audit_record, blocked_with
     from gateway.commands.audit import audited
 
     async with (
@@ -222,14 +222,16 @@ async def _block(key_id: str, reason: str, *, blocked: bool) -> None:
         audited(engine, "key.blocked" if blocked else "key.unblocked", reason=reason) as change,
     ):
         store = AccountStore(change.within)
-        before = {key.key_id: key for key in await store.list_keys()}.get(key_id)
+        keys = {key.key_id: key for key in await store.list_keys()}
+        before = keys.get(key_id)
         if before is None:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
         owner = (await store.get_team(before.team_id)).organisation_id
+        others = blocked_with(before, keys.values(), blocked=blocked)
         after = await store.block_key(owner, before.team_id, key_id, blocked=blocked)
-        was, now = audit_record(before), audit_record(after)
+        was, now = audit_record(before), audit_record(after) | others
         change.tell("key", key_id, was, now, team_id=before.team_id, organisation_id=owner)
-    typer.echo(f"{'blocked' if blocked else 'unblocked'} {key_id}")
+    typer.echo(f"{'blocked' if blocked else 'unblocked'} {', '.join([key_id, *others.get('also', ())])}")
 
 
 def _expiry(expires_at: datetime | None, expires_in: str | None) -> datetime | None:

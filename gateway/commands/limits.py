@@ -192,14 +192,13 @@ def _section_for(place: "Place") -> "LimitsSection | None":
     nobody.
     """
     from gateway.configuration.environment import read_environment
-    from proxy.parse.chat_request import AUTO
+    from gateway.wiring.policy import names_of
 
     if read_environment().config is None:
         return None
     config = read_config(None)
-    known = [AUTO, *config.policy.aliases, *(model.model_id for model in config.providers.models)]
-    if place.model and place.model not in known:
-        fail(f"callers can name no model {place.model[:80]!r}; the configuration has: {', '.join(known[:40])}", 2)
+    if place.model and (problem := names_of(config).limit_problem(place)):
+        fail(problem, 2)
     return config.limits
 
 

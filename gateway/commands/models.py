@@ -105,7 +105,7 @@ async def canary(
     percent: Annotated[float, typer.Option(help="Its share of conversations, such as 5.")],
     errors: Annotated[
         bool,
-        typer.Option("--rollback-on-errors/--no-rollback-on-errors", help="When more attempts fail, beyond doubt."),
+        typer.Option("--rollback-on-errors/--no-rollback-on-errors", help="When more attempts fail."),
     ] = True,
     ttft_worse: Annotated[
         float,
@@ -113,9 +113,25 @@ async def canary(
             "--rollback-on-ttft",
             metavar="PERCENT",
             min=0,
-            help="When the p95 time to first token is longer by more than this, beyond doubt; 0: never.",
+            help="When first tokens take longer by more than this; 0: never.",
         ),
     ] = 50.0,
+    tpot_worse: Annotated[
+        float,
+        typer.Option(
+            "--rollback-on-tpot",
+            metavar="PERCENT",
+            min=0,
+            help="When further tokens take longer by more than this; 0: never.",
+        ),
+    ] = 50.0,
+    quality: Annotated[
+        bool,
+        typer.Option(
+            "--rollback-on-quality/--no-rollback-on-quality",
+            help="When more answers are escalated or judged inadequate.",
+        ),
+    ] = True,
     promote_after: Annotated[
         int | None,
         typer.Option(metavar="ATTEMPTS", min=100, help="Promote after so many attempts where nothing is worse."),
@@ -130,7 +146,13 @@ async def canary(
     from selfhosted.rollouts.versions import Rule, share_of
 
     share_ppm = share_of(percent)
-    rule = Rule(errors=errors, ttft_worse=ttft_worse / 100 if ttft_worse else None, promote_after=promote_after)
+    rule = Rule(
+        errors=errors,
+        ttft_worse=ttft_worse / 100 if ttft_worse else None,
+        promote_after=promote_after,
+        tpot_worse=tpot_worse / 100 if tpot_worse else None,
+        quality=quality,
+    )
     settings = read_config(config)
     pool = pool_of_model(settings.selfhosted.pools, model)
     async with open_engine() as engine:

@@ -16,6 +16,7 @@ from cost.budgets.alerts import Alerts
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.budgets.budget_rounds import BudgetWatch, Teller
+from cost.budgets.end_user_retention import EndUserRetention
 from cost.budgets.grants import GrantStore
 from cost.budgets.presence import BudgetPresence
 from cost.close.checks import MonthChecks
@@ -40,6 +41,7 @@ _REPORTS_S = 60.0
 _TRUE_UP_S = 300.0
 _FORGET_S = 600.0
 _MONTHS_S = 20.0
+_RETENTION_S = 3_600.0
 
 T = TypeVar("T")
 
@@ -119,6 +121,8 @@ async def keep_rounds(
     background(stack, every(_TRUE_UP_S, savings.rounds.run_due))
     background(stack, every(_CHECK_S, LedgerWatch(engine, metrics.ledger.set_ledger_check).check_due))
     background(stack, every(_MONTHS_S, MonthChecks(engine, now_us).check))
+    retention = EndUserRetention(engine, lambda: live_config().cost.end_user_days, now_us)
+    background(stack, every(_RETENTION_S, retention.forget))
     outbox = Outbox(engine)
     if config.cost.report is not None:
         reports = DailyReports(engine, config.cost.report, outbox, lambda: live_config().cost.pools)

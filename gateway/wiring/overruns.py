@@ -1,27 +1,18 @@
 """Wiring of targets that are set aside for hard budgets: a worker tells the control plane, which tells all workers. Workers of
-several hosts tell each other through Redis, where there is one.
+several hosts tell each other through Redis, where there is one (`told_hosts`).
 """
 
-import contextlib
-import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from gateway.link.connection import Connection
 from gateway.link.hub import Hub
 from gateway.link.link import Link
 from gateway.link.worker_questions import SetAside
-from proxy.plan.overruns import MOST_OVERRUNS, Overrun, Overruns
-from proxy.shared.background_tasks import background, every
-from proxy.shared.redis.scripts import script
-from proxy.shared.redis.shared_state import ScriptRunner, SharedStateUnavailable
+from gateway.wiring.told_hosts import Learnt
+from proxy.plan.overruns import Overrun, Overruns
 
 _KEY: Final = "overruns"
-_SET_ASIDE: Final = script("set_aside")
-_EVERY_S: Final = 2.0
-"""As often as budgets are read: a host asks such a target that much longer."""
-_LONGEST: Final = 300
-"""Characters of what was found that are kept of other hosts' words."""
 
 
 def share_overruns(hub: Hub, overruns: Overruns) -> None:
@@ -55,47 +46,22 @@ def exchange_overruns(link: Link, overruns: Overruns) -> None:
     link.handlers.when_told(SetAside, hear)
 
 
-class OtherHostsOverruns:
-    """The exchange of one process with those of other hosts. Nothing waits for it, and it may be lost: then each host finds out by itself."""
+class SharedOverruns:
+    """The overruns as other hosts are told of them, by target."""
 
-    def __init__(self, link: ScriptRunner, overruns: Overruns, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is that of `overruns`."""
-        self._link = link
+    key: Final = "set-aside"
+
+    def __init__(self, overruns: Overruns) -> None:
         self._overruns = overruns
-        self._clock = clock
-        self._shared: frozenset[str] = frozenset()
-        """Targets that Redis had last; one that it lost is told again."""
 
-    async def exchange(self) -> None:
-        """Tell what Redis does not have, and learn what it has."""
-        known, now = self._overruns.known, self._clock()
-        news = [
-            argument
-            for target_id, overrun in known.items()
-            if target_id not in self._shared
-            for argument in (target_id, int(overrun.until - now) + 1, overrun.found)
-        ]
-        try:
-            told = await self._link.call(_SET_ASIDE, (f"{self._link.prefix}set-aside",), (MOST_OVERRUNS, *news))
-        except SharedStateUnavailable:
-            return
-        shared = _read(told, now)
-        self._shared = frozenset(shared)
-        self._overruns.learn(shared)
-        for target_id in shared.keys() - known.keys():
+    def known(self) -> Mapping[str, Learnt]:
+        """Return those that are set aside now."""
+        return {target_id: Learnt(each.until, each.found) for target_id, each in self._overruns.known.items()}
+
+    def learn(self, told: Mapping[str, Learnt]) -> None:
+        """Set aside what other hosts found."""
+        overruns = {target_id: Overrun(each.until, each.words) for target_id, each in told.items()}
+        self._overruns.learn(overruns)
+        for target_id, overrun in overruns.items():
             # For the control plane, which plans the lines of batches.
-            self._overruns.tell(target_id, shared[target_id])
-
-
-def _read(told: Any, now: float) -> dict[str, Overrun]:
-    """Return the overruns in Redis' answer. Anybody who reaches Redis may write there, so what cannot be read is left out."""
-    found: dict[str, Overrun] = {}
-    for name, left, words in zip(told[::3], told[1::3], told[2::3], strict=True):
-        with contextlib.suppress(UnicodeDecodeError, ValueError):
-            found[name.decode()] = Overrun(now + int(left), words.decode()[:_LONGEST])
-    return found
-
-
-def exchange_with_other_hosts(link: ScriptRunner, overruns: Overruns, stack: contextlib.AsyncExitStack) -> None:
-    """Exchange overruns with the workers of other hosts until the stack closes, over a link that is there for limits."""
-    background(stack, every(_EVERY_S, OtherHostsOverruns(link, overruns).exchange))
+            self._overruns.tell(target_id, overrun)

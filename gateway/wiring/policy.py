@@ -9,9 +9,12 @@ from classifier.shipped_rows import shipped_rows
 from cost.config import CostSection
 from cost.fleet.pool_config import PoolSection, pool_of_target
 from cost.savings.comparators import Comparators
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.wiring.catalog import catalog_of
 from providers.catalog import Catalog
 from proxy.parse.chat_request import AUTO
 from proxy.plan.evidence import Evidence, evidence_by_target, evidence_of_name, grounds, less_sure
+from proxy.plan.known_names import KnownNames
 from proxy.plan.pipeline_config import EscalationRules
 from proxy.plan.route_plan import AutoRules, OwnPool, Policy
 from proxy.plan.routing_config import AutoAlias, EscalationConfig, PolicyConfig, ToolLoopsConfig
@@ -36,6 +39,11 @@ def build_policy(config: PolicyConfig, cost: CostSection) -> Policy:
         stay_in_turn=config.tool_loops.stay,
         loops=_loop_rules(config.tool_loops),
     )
+
+
+def names_of(config: GatewayConfig) -> KnownNames:
+    """Return the names that budgets and limits may have, by the file alone."""
+    return KnownNames(catalog_of(config), build_policy(config.policy, config.cost))
 
 
 def informed(policy: Policy, catalog: Catalog, classifier: object) -> Policy:

@@ -299,7 +299,7 @@ class Dispatcher:
             # A provider that only repeats what the request says has refused nothing.
             return None
         if not is_conditional(name, request.effort):
-            self.refused.record(target.target_id, name)
+            self.refused.record(target.target_id, name, request.effort)
         if name in DECISIVE:
             return None
         facts = routed.facts

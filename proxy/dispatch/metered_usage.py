@@ -9,7 +9,7 @@ from cost.prices import Price
 from cost.usage import DISPUTED, MISSING, Usage, estimated, from_openai
 from cost.usage_names import COMPLETION_DETAILS
 from providers.target import Target
-from providers.wire import ChatRequest, Operation, UsedUnits, WireUsage
+from providers.wire import DRAWS, ChatRequest, Operation, UsedUnits, WireUsage
 from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import RoutedRequest
 
@@ -81,7 +81,10 @@ def _tokens(routed: RoutedRequest, target: Target, wire: WireUsage | None, most_
     return told
 
 
-_MADE: Final[Mapping[Operation, str]] = {"images": "image_output_tokens", "speech": "audio_output_tokens"}
+_MADE: Final[Mapping[Operation, str]] = {
+    **dict.fromkeys(DRAWS, "image_output_tokens"),
+    "speech": "audio_output_tokens",
+}
 """Fields of a Usage for what an answer of an operation consists of."""
 
 

@@ -15,8 +15,8 @@ _CONTENT_TYPE: Final = re.compile(
 )
 _NAMED: Final = re.compile(r';\s*(?P<key>name|filename)="(?P<value>[^"]*)"', re.IGNORECASE)
 _MAX_HEAD_BYTES: Final = 4_096
-_MAX_PARTS: Final = 20
-_UNREADABLE: Final = "The body is no sound multipart/form-data; send the file as the part `file`."
+_MAX_PARTS: Final = 40
+_UNREADABLE: Final = "The body is no sound multipart/form-data."
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Multipart:
         """Read the boundary. Raises BadRequest for anything but multipart/form-data."""
         found = _BOUNDARY.search(content_type)
         if found is None or not content_type.lower().startswith("multipart/form-data"):
-            raise BadRequest("Send the file as multipart/form-data, as the part `file`.")
+            raise BadRequest("Send the form, with its file, as multipart/form-data.")
         self._delimiter = b"\r\n--" + found["boundary"].encode()
         # The first boundary may stand at the very beginning.
         self._held = b"\r\n"

@@ -17,7 +17,7 @@ from providers.parameters import DECISIVE, MINOR, is_said
 from providers.provider_tools import AsWritten
 from providers.quirks import BEGUN_ANSWER
 from providers.target import Capability, Tier
-from providers.wire import SERVED_BY, ChatRequest, Message, Part, Priority
+from providers.wire import DRAWS, SERVED_BY, ChatRequest, Message, Part, Priority
 from proxy.errors import BadRequest
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.json_bounds import check_fields
@@ -25,7 +25,7 @@ from proxy.parse.reasoning_effort import effort_of_raw
 
 AUTO: Final = "auto"
 """The alias under which the gateway chooses the target."""
-_HAVE_A_USUAL_MODEL: Final = frozenset({"moderations", "images"})
+_HAVE_A_USUAL_MODEL: Final = frozenset({"moderations"}) | DRAWS
 """Operations that OpenAI does not ask a model's name for: the first one that serves them answers."""
 
 DEFAULT_OUTPUT_TOKENS = 300
@@ -92,8 +92,6 @@ MOST_IMAGE_TOKENS = 50_000
 # Vendors explain tools to the model in words of their own; Anthropic's are the longest with some 350 to 800 tokens.
 _MOST_TOOL_FRAMING_TOKENS = 1_000
 _UNBOUNDED_TOKENS = 1_000_000_000
-# OpenAI's edits take so many.
-_MOST_UPLOADED_PICTURES = 16
 # The tokens of a file or a recording depend on its content. A page of text as PDF is about 20 encoded characters
 # a token, speech far more; counting the dearer one keeps the reservation on the safe side.
 CHARS_PER_MEDIA_TOKEN = 20
@@ -688,7 +686,8 @@ def most_input_tokens(request: ChatRequest, body_bytes: int, estimate: int) -> i
         if message.audio and _names_audio(message):
             return _UNBOUNDED_TOKENS
     tools = _MOST_TOOL_FRAMING_TOKENS if request.tools else 0
-    pictures = request.images + (_MOST_UPLOADED_PICTURES if request.operation == "images" and request.upload else 0)
+    uploaded = len(request.upload.files) if request.operation in DRAWS and request.upload else 0
+    pictures = request.images + uploaded
     return body_bytes + 2 * estimate + MOST_IMAGE_TOKENS * pictures + tools
 
 

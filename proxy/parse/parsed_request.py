@@ -153,8 +153,8 @@ class RequestParser:
         than the key's.
         """
         keeper, upload = None, None
-        if wire.takes_file:
-            body, upload = await self._uploads.take(exchange, config.max_upload_bytes)
+        if wire.files:
+            body, upload = await self._uploads.take(exchange, config.max_upload_bytes, wire.files)
         else:
             body = await exchange.body(config.max_body_bytes)
         if wire.continuing is not None and self._earlier is not None:

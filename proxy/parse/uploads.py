@@ -1,6 +1,7 @@
 """Uploads: a form's fields as a body that a wire reads, and its file beside them, within limits of size and number."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -11,10 +12,9 @@ from proxy.http.exchange import Exchange
 from proxy.http.multipart import Head, Multipart, missing_end
 
 _MAX_FIELD_BYTES: Final = 16 * 1024
-_MOST_FIELDS: Final = 20
+_MOST_FIELDS: Final = 40
 _MOST_HELD_BYTES: Final = 2 * 1024**3
 """The most bytes of all uploads that one process holds on disk at once."""
-_FILE: Final = "file"
 _FRAMING_BYTES: Final = _MAX_FIELD_BYTES * _MOST_FIELDS
 _MOST_NAME_CHARS: Final = 200
 
@@ -25,9 +25,9 @@ class Uploads:
     def __init__(self) -> None:
         self.held_bytes = 0
 
-    async def take(self, exchange: Exchange, max_bytes: int) -> tuple[bytes, Upload]:
-        """Return the form's fields as a JSON object, in which `file` describes the file, and the file, which the
-        caller of this must close. Raises BadRequest, BodyTooLarge, Overloaded, UnsupportedEncoding, and the errors of
+    async def take(self, exchange: Exchange, max_bytes: int, parts: Mapping[str, int]) -> tuple[bytes, Upload]:
+        """Return the form's fields as a JSON object, in which each of these `parts` describes its file, or is a list of several, and
+        the files, which the caller of this must close. `max_bytes` bounds them together. Raises BadRequest, BodyTooLarge, Overloaded, UnsupportedEncoding, and the errors of
         reading a body.
         """
         if exchange.is_encoded:
@@ -35,7 +35,7 @@ class Uploads:
         parser = Multipart((exchange.field(b"content-type") or b"").decode("latin-1"))
         if (exchange.length or 0) > max_bytes + _FRAMING_BYTES:
             raise _too_large(max_bytes)
-        form = _Form(self, max_bytes)
+        form = _Form(self, max_bytes, parts)
         try:
             while data := await exchange.read():
                 for found in parser.feed(data):
@@ -65,11 +65,14 @@ class Uploads:
 class _Form:
     """A form as it comes in."""
 
-    def __init__(self, uploads: Uploads, max_bytes: int) -> None:
+    def __init__(self, uploads: Uploads, max_bytes: int, parts: Mapping[str, int]) -> None:
         self._uploads = uploads
         self._max_bytes = max_bytes
         self._fields: dict[str, list[bytes]] = {}
-        self._upload: Upload | None = None
+        self._parts = parts
+        self._needed = next(iter(parts))
+        self._files: list[Upload] = []
+        self._is_file = False
         self._part = ""
 
     async def add(self, found: Head | bytes) -> None:
@@ -78,11 +81,11 @@ class _Form:
         """
         if isinstance(found, Head):
             self._begin(found)
-        elif self._part == _FILE and self._upload is not None:
-            if self._upload.size + len(found) > self._max_bytes:
+        elif self._is_file:
+            if sum(each.size for each in self._files) + len(found) > self._max_bytes:
                 raise _too_large(self._max_bytes)
             self._uploads.hold(len(found))
-            await self._upload.write(found)
+            await self._files[-1].write(found)
         else:
             values = self._fields[self._part]
             values[-1] += found
@@ -91,28 +94,37 @@ class _Form:
 
     def _begin(self, head: Head) -> None:
         self._part = name = head.name
-        if name != _FILE:
+        most = self._parts.get(name)
+        self._is_file = most is not None
+        if most is None:
             self._fields.setdefault(name, []).append(b"")
             return
-        if self._upload is not None:
-            raise BadRequest("There are two parts `file`; send one file at a time.", param=_FILE)
+        if sum(each.part == name for each in self._files) >= most:
+            many = f"more than {most} parts" if most > 1 else "two parts"
+            raise BadRequest(f"There are {many} `{name}`; send {most} at most.", param=name)
         filename = (head.filename or "upload").rpartition("/")[2].rpartition("\\")[2][:_MOST_NAME_CHARS]
-        self._upload = Upload(filename, head.content_type or "application/octet-stream", self._uploads.give_back)
+        kind = head.content_type or "application/octet-stream"
+        self._files.append(Upload(filename, kind, self._uploads.give_back, part=name))
 
     async def whole(self, parser: Multipart) -> tuple[bytes, Upload]:
-        """Return the fields as JSON, and the file. Raises BadRequest without a file, or without the form's end."""
+        """Return the fields as JSON, and the files. Raises BadRequest without the needed one, or without the form's end."""
         if not parser.is_complete:
             raise missing_end()
-        if self._upload is None:
-            raise BadRequest("There is no part `file`.", param=_FILE)
-        told = {"name": self._upload.filename, "bytes": self._upload.size, "digest": self._upload.digest}
-        await self._upload.written()
+        if not any(each.part.removesuffix("[]") == self._needed for each in self._files):
+            raise BadRequest(f"There is no part `{self._needed}`.", param=self._needed)
+        told: dict[str, list[dict[str, Any]]] = {}
+        for each in self._files:
+            await each.written()
+            told.setdefault(each.part, []).append({"name": each.filename, "bytes": each.size, "digest": each.digest})
         fields = {name: _value(each) for name, each in self._fields.items()}
-        return msgspec.json.encode({**fields, _FILE: told}), self._upload
+        files = {name: each[0] if self._parts[name] == 1 else each for name, each in told.items()}
+        first, *more = self._files
+        first.more = more
+        return msgspec.json.encode({**fields, **files}), first
 
     def close(self) -> None:
-        if self._upload is not None:
-            self._upload.close()
+        for each in self._files:
+            each.close()
 
 
 def _value(values: list[bytes]) -> str | list[str]:

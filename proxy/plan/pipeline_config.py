@@ -9,6 +9,7 @@ from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.provider_tools import AsWritten
 from providers.target import Capability
+from proxy.plan.known_names import KnownNames
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, may_use, refuse_unrun_tools
 from proxy.plan.routing_config import CacheMarksConfig
@@ -59,6 +60,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def aliases(self) -> Container[str]:
         """The names that stand for a choice among chat models."""
         return self.policy.autos
+
+    @property
+    def names(self) -> KnownNames:
+        """The names that budgets and limits may have."""
+        return KnownNames(self.catalog, self.policy)
 
     def check_tools(self, written: AsWritten) -> None:
         """Raise BadRequest for tools of a provider that no target runs."""

@@ -77,7 +77,7 @@ def facts_of(
         allowed = _narrowed(allowed, rules.targets)
     willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
     # The bytes that came, whichever way.
-    size = len(parsed.body) + (0 if request.upload is None else request.upload.size)
+    size = len(parsed.body) + (0 if request.upload is None else request.upload.whole_size)
     # A caller that names a model gets it, and a spent budget is not spent further.
     loop = NO_LOOP if downgraded or request.model != AUTO else read_loop(request.messages, policy.loops)
     # In steps of few names: a call of more than fifteen is built from a dict, which takes five times as long.
@@ -214,7 +214,7 @@ class Router:
             downgraded=downgraded,
             overruns=self._overruns.current() if bounded else None,
             spent_targets=spent_targets,
-            refused=None if self._refused is None else self._refused.current(),
+            refused=None if self._refused is None else self._refused.current(request.effort),
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)

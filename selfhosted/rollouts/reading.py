@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
@@ -18,10 +18,15 @@ from cost.tables import LedgerEntry
 from cost.times import DAY_US
 from cost.usage import CONTINUED
 from selfhosted.rollouts.comparison import Sample
+from selfhosted.rollouts.evidence import Evidence, Side
 from selfhosted.rollouts.versions import Rollout, serves
+from selfhosted.tables import RolloutRow
 
 MOST_ATTEMPTS: Final = 20_000
 """The most attempts of a pool that are compared, the newest; beyond them it is a moving window."""
+SETTLING_US: Final = 3_000_000
+"""The books have what ended so long ago."""
+_INADEQUATE: Final = 0.5
 _MOST_DAYS: Final = 31
 _VERDICT_BATCH: Final = 500
 _SERVER_FAILED: Final = 500
@@ -40,6 +45,7 @@ _COLUMNS: Final = (
     "flags",
 )
 _CUT: Final = frozenset({"first_token_timeout", "upstream_timeout", "stream_cut"})
+_evidence: Final = msgspec.json.Decoder(Evidence).decode
 _flags: Final = msgspec.json.Decoder(frozenset[str]).decode
 
 
@@ -86,7 +92,7 @@ class VersionReader:
         since_us = max(rollout.since_us, now_us - _MOST_DAYS * DAY_US)
         # Verdicts and attempts are of one moment, or nearly: a late verdict is there the next time.
         async with self._engine.connect() as connection:
-            attempts = await _attempts(connection, targets, since_us)
+            attempts = await _attempts(connection, targets, since_us, now_us)
             shown = attempts[:MOST_ATTEMPTS]
             theirs = [each for each in shown if each.version == rollout.candidate]
             ours = [each for each in shown if each.version and serves(rollout, each.version, candidate=False)]
@@ -95,6 +101,84 @@ class VersionReader:
                 candidate=sample_of(theirs, await _verdicts(connection, theirs)),
                 is_whole=len(attempts) <= MOST_ATTEMPTS,
             )
+
+    async def evidence(self, rollout: Rollout, targets: Collection[str], now_us: int) -> Evidence:
+        """Return the evidence since the rollout's step, with what ended since it was read last. It is kept beside the rollout,
+        so that another process goes on with it. Of more than `MOST_ATTEMPTS` new ones the newest are taken.
+        """
+        until_us = now_us - SETTLING_US
+        step = (col(RolloutRow.model) == rollout.model) & (col(RolloutRow.since_us) == rollout.since_us)
+        async with self._engine.begin() as connection:
+            kept = await connection.scalar(select(col(RolloutRow.evidence)).where(step))
+            found = _evidence(kept) if kept else Evidence()
+            if found.since_us != rollout.since_us:
+                found = Evidence(since_us=rollout.since_us, until_us=rollout.since_us)
+            if until_us <= found.until_us:
+                return found
+            attempts = (await _attempts(connection, targets, found.until_us + 1, until_us))[:MOST_ATTEMPTS]
+            judged = await _judged(connection, rollout, targets, found.until_us + 1, until_us)
+            stable, candidate = (
+                _side(
+                    [
+                        each
+                        for each in attempts
+                        if each.version and _is_of(rollout, each.version, candidate=is_candidate)
+                    ],
+                    [adequate for version, adequate in judged if _is_of(rollout, version, candidate=is_candidate)],
+                )
+                for is_candidate in (False, True)
+            )
+            found.add(stable, candidate, rollout.rule)
+            found.until_us = until_us
+            written = msgspec.json.encode(found).decode()
+            await connection.execute(update(RolloutRow).where(step).values(evidence=written))
+        return found
+
+
+def _is_of(rollout: Rollout, version: str, *, candidate: bool) -> bool:
+    return version == rollout.candidate if candidate else serves(rollout, version, candidate=False)
+
+
+def _side(attempts: Sequence[VersionedAttempt], adequate: Collection[float]) -> Side:
+    """Return new attempts of one side, and verdicts on its answers; times in the order in which the attempts ended."""
+    streams = [each for each in reversed(attempts) if each.served and each.stream]
+    return Side(
+        attempts=len(attempts),
+        failed=sum(each.failed for each in attempts),
+        weak=sum("escalated" in each.flags for each in attempts),
+        judged=len(adequate),
+        inadequate=sum(each < _INADEQUATE for each in adequate),
+        ttft_s=tuple(
+            each.ttft_us / _US for each in streams if each.ttft_us is not None and CONTINUED not in each.flags
+        ),
+        tpot_s=tuple(found for each in streams if (found := tpot_s(each)) is not None),
+    )
+
+
+async def _judged(
+    connection: AsyncConnection, rollout: Rollout, targets: Collection[str], first_us: int, last_us: int
+) -> list[tuple[str, float]]:
+    """Return the version and the adequacy of answers since the rollout's step that were judged in this time."""
+    query = (
+        select(col(LedgerEntry.version), col(VerdictRow.adequate))
+        .join(
+            LedgerEntry,
+            (col(LedgerEntry.team_id) == col(VerdictRow.team_id))
+            & (col(LedgerEntry.request_id) == col(VerdictRow.request_id))
+            & (col(LedgerEntry.target_id) == col(VerdictRow.target_id)),
+        )
+        .where(
+            col(VerdictRow.at_us).between(first_us, last_us),
+            col(VerdictRow.target_id).in_(targets),
+            col(LedgerEntry.at_us) >= rollout.since_us,
+            col(LedgerEntry.version) != "",
+            col(LedgerEntry.served),
+            col(LedgerEntry.origin) == "caller",
+        )
+        .order_by(col(VerdictRow.at_us).desc())
+        .limit(MOST_ATTEMPTS)
+    )
+    return [(str(version), float(adequate)) for version, adequate in await connection.execute(query)]
 
 
 def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[str, float]] = ()) -> Sample:
@@ -115,14 +199,16 @@ def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[s
     )
 
 
-async def _attempts(connection: AsyncConnection, targets: Collection[str], since_us: int) -> list[VersionedAttempt]:
-    """Return callers' attempts at the targets since then, the newest first, and at most one more than are compared."""
+async def _attempts(
+    connection: AsyncConnection, targets: Collection[str], since_us: int, until_us: int
+) -> list[VersionedAttempt]:
+    """Return callers' attempts at the targets in this time, the newest first, and at most one more than are compared."""
     query = (
         select(*(getattr(LedgerEntry, name) for name in _COLUMNS))
         .where(
             col(LedgerEntry.version) != "",
             col(LedgerEntry.target_id).in_(targets),
-            col(LedgerEntry.at_us) >= since_us,
+            col(LedgerEntry.at_us).between(since_us, until_us),
             col(LedgerEntry.entry).in_(TERMINAL),
             col(LedgerEntry.origin) == "caller",
         )

@@ -1,14 +1,32 @@
 """The rule that promotes a version on trial, or rolls it back. Pure."""
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from selfhosted.rollouts.comparison import LATENCY_QUANTILE, RULE_Z, Sample, compared, difference, percentile, share
+from selfhosted.rollouts.comparison import (
+    LATENCY_QUANTILE,
+    RULE_Z,
+    Sample,
+    compared,
+    difference,
+    percentile,
+    share,
+)
+from selfhosted.rollouts.evidence import Evidence, Figure
 from selfhosted.rollouts.versions import Rule
 
 FAILURES_MARGIN: Final = 0.01
-"""A version is promoted when it fails on at most so much more of its attempts, beyond doubt."""
+"""So much more of a version's attempts may fail: less is no reason to roll it back, and none not to promote it."""
+FEWEST_ATTEMPTS: Final = 5
+_NAMES: Final[Mapping[Figure, str]] = {
+    "failures": "attempts failed",
+    "escalations": "answers were replaced by a better model's",
+    "verdicts": "judged answers were inadequate",
+    "ttft_s": "time to first token",
+    "tpot_s": "time for each further token",
+}
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -18,9 +36,11 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
-def decide(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
-    """Return the rule's decision now; None: go on. What is not known decides nothing."""
-    worse = _worse(stable, candidate, rule)
+def decide(evidence: Evidence, stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
+    """Return the rule's decision now; None: go on. What is not known decides nothing. `evidence` may be looked at as often as
+    one likes; the samples are for the effect's size.
+    """
+    worse = _worse(evidence, stable, candidate, rule)
     if worse:
         return Decision("roll_back", worse)
     if rule.promote_after is not None and candidate.attempts >= rule.promote_after:
@@ -28,22 +48,37 @@ def decide(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
     return None
 
 
-def _worse(stable: Sample, candidate: Sample, rule: Rule) -> str:
-    if rule.errors:
-        ours, theirs = (share(each.failed, each.attempts, RULE_Z) for each in (candidate, stable))
-        if ours is not None and theirs is not None and difference(theirs, ours)[0] > 0:
-            return (
-                f"{ours.value:.1%} of {ours.count} attempts failed, of the stable version's {theirs.count} "
-                f"{theirs.value:.1%}; at least {difference(theirs, ours)[0]:.1%} more, beyond doubt"
-            )
-    if rule.ttft_worse is not None:
-        ours, theirs = (percentile(each.ttft_s, LATENCY_QUANTILE, RULE_Z) for each in (candidate, stable))
-        if ours is not None and theirs is not None and difference(theirs, ours, 1 + rule.ttft_worse)[0] > 0:
-            return (
-                f"the p95 time to first token is {ours.value:.3f} s, the stable version's {theirs.value:.3f} s; "
-                f"longer by more than {rule.ttft_worse:.0%}, beyond doubt"
-            )
-    return ""
+def _worse(evidence: Evidence, stable: Sample, candidate: Sample, rule: Rule) -> str:
+    if evidence.candidate < FEWEST_ATTEMPTS:
+        return ""
+    found = filter(None, (_reason(figure, stable, candidate, rule) for figure in evidence.alarming(rule)))
+    worse = next(found, "")
+    return worse and (
+        f"{worse}; at most one of {min(evidence.whole(rule), 1e9):,.0f} sound versions would ever look like this"
+    )
+
+
+def _reason(figure: Figure, stable: Sample, candidate: Sample, rule: Rule) -> str:
+    """Return how a figure is worse; empty where it is not by as much as matters."""
+    if figure in ("ttft_s", "tpot_s"):
+        worse = rule.ttft_worse if figure == "ttft_s" else rule.tpot_worse
+        ours, theirs = (_middle(getattr(each, figure)) for each in (candidate, stable))
+        return f"the median {_NAMES[figure]} is {ours}, the stable version's {theirs}; it is longer by more than {worse or 0:.0%}"
+    if figure == "verdicts":
+        return f"more {_NAMES[figure]} than of the stable version"
+    hits, their_hits = (each.failed if figure == "failures" else each.weak for each in (candidate, stable))
+    ours_share = hits / max(1, candidate.attempts)
+    theirs_share = their_hits / max(1, stable.attempts)
+    if ours_share - theirs_share < FAILURES_MARGIN:
+        return ""
+    return (
+        f"{ours_share:.1%} of {candidate.attempts} {_NAMES[figure]}, of the stable version's {stable.attempts} "
+        f"{theirs_share:.1%}"
+    )
+
+
+def _middle(ordered: tuple[float, ...]) -> str:
+    return f"{ordered[len(ordered) // 2]:.3f} s" if ordered else "unknown"
 
 
 def _promotion(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:

@@ -91,11 +91,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions under which a candidate is rolled back, or promoted, without anybody's doing."""
 
     errors: bool = True
-    """Roll back when more of its attempts fail, beyond doubt."""
+    """Roll back when more of its attempts fail."""
     ttft_worse: float | None = 0.5
-    """Roll back when its p95 time to first token is longer by more than this part, beyond doubt; None: never."""
+    """Roll back when its first tokens come later by more than this part; None: never."""
     promote_after: int | None = None
     """Promote after so many attempts where nothing is worse, beyond doubt; None: a person promotes."""
+    tpot_worse: float | None = 0.5
+    """Roll back when it takes longer for each further token by more than this part; None: never."""
+    quality: bool = True
+    """Roll back when more of its answers are replaced by a better model's, or judged inadequate."""
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):

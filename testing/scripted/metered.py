@@ -27,7 +27,8 @@ def add_metered_routes(router: web.UrlDispatcher) -> None:
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         router.add_post(path, _scripted(_rerank))
     router.add_post("/v1/moderations", _scripted(_moderate))
-    router.add_post("/v1/images/generations", _scripted(_draw))
+    for path in ("/v1/images/generations", "/v1/images/edits", "/v1/images/variations"):
+        router.add_post(path, _scripted(_draw))
     router.add_post("/v1/audio/speech", _scripted(_speak))
     router.add_post("/v1/audio/transcriptions", _scripted(_hear))
     router.add_post("/v1/audio/translations", _scripted(_hear))
@@ -63,6 +64,7 @@ async def _asked(request: web.Request) -> dict[str, Any]:
         while piece := await part.read_chunk():  # type: ignore[union-attr]
             size += len(piece)
         fields |= {"file": part.filename, "bytes": size}  # type: ignore[union-attr]
+        fields.setdefault("files", []).append(f"{part.name}={part.filename}:{size}")  # type: ignore[union-attr]
     return fields
 
 
@@ -101,7 +103,8 @@ async def _draw(_request: web.Request, script: Script, asked: dict[str, Any]) ->
     tokens = {"input_tokens": script.prompt_tokens, "output_tokens": _IMAGE_TOKENS * count}
     details = {"image_tokens": 0, "text_tokens": script.prompt_tokens}
     told = _usage(script, **tokens, input_tokens_details=details, total_tokens=sum(tokens.values()))
-    return web.json_response({"created": 1, "data": [{"b64_json": PICTURE}] * count, **told})
+    picture = {"b64_json": PICTURE} | ({"revised_prompt": " ".join(asked["files"])} if "files" in asked else {})
+    return web.json_response({"created": 1, "data": [picture] * count, **told})
 
 
 async def _speak(request: web.Request, script: Script, asked: dict[str, Any]) -> web.StreamResponse:

@@ -59,6 +59,18 @@ _SETTLED: Final = """
 () => !document.querySelector(".htmx-request, .htmx-swapping, .htmx-settling")
   && document.getAnimations().every((each) => each.playState !== "running")
 """
+_TILES: Final = """
+(most) => [...document.querySelectorAll(".figures")].filter((each) => each.offsetParent).flatMap((figures) => {
+  const tiles = [...figures.children], rows = new Map();
+  for (const tile of tiles) rows.set(tile.offsetTop, (rows.get(tile.offsetTop) || 0) + 1);
+  const counts = [...rows.values()], words = (tile) => tile.innerText.split(/\\s+/).filter((word) => /[\\p{L}\\p{N}]/u.test(word)).length;
+  return [
+    ...(counts.includes(1) && Math.max(...counts) > 1 ? [`a tile stands alone in its row: ${counts.join(" + ")}`] : []),
+    ...tiles.filter((tile) => words(tile) > most).map((tile) => `a tile says ${words(tile)} words: ${tile.innerText.replace(/\\s+/g, " ")}`),
+  ];
+})
+"""
+MOST_TILE_WORDS: Final = 12
 _SERIOUS: Final = frozenset({"serious", "critical"})
 _SESSIONS: Final[dict[tuple[str, str], StorageState]] = {}
 """Cookies of those who signed in to a site, by its address and their e-mail."""
@@ -163,7 +175,9 @@ class Visitor:
         return [each for each in problems if each.impact in _SERIOUS]
 
     async def faults(self) -> list[str]:
-        """What went wrong so far, what axe-core finds, and whether the page is wider than the window."""
+        """What went wrong so far, what axe-core finds, and whether the page is wider than the window, or its tiles
+        are too wordy or alone in a row.
+        """
         await self.settled()
         found = [
             f"{each.rule} ({each.impact}): {' '.join(node.split())}"
@@ -173,6 +187,7 @@ class Visitor:
         wide = await self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if wide > 0:
             found.append(f"{wide} pixels wider than the window")
+        found += await self.page.evaluate(_TILES, MOST_TILE_WORDS)
         found += self.wrong
         self.wrong = []
         return [f"{urlsplit(self.page.url).path}: {each}" for each in found]

@@ -287,6 +287,20 @@ def test_an_error_without_its_frame_is_an_error(told: Any, kind: type[UpstreamEr
     assert type(raised.value) is kind
 
 
+def test_an_error_in_a_hosts_own_object_is_an_error() -> None:
+    """Groq says in it why a stream ended early; its usage there is the chunk's, and its id alone is nothing."""
+    chunk: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
+    for told in ("The model is over capacity, try again.", {"message": "over capacity"}):
+        for each in (chunk, {**chunk, "choices": []}):
+            with pytest.raises(UpstreamError):
+                decode_event(json.dumps({**each, "x_groq": {"id": "r", "error": told}}).encode(), "t/a")
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    event = decode_event(json.dumps({**chunk, "x_groq": {"id": "r", "usage": usage}}).encode(), "t/a")
+    assert event.usage == json.loads(event.payload)["usage"] == usage
+    for odd in ({"id": "r"}, "r", None, {"usage": 7, "error": None}):
+        assert decode_event(json.dumps({**chunk, "x_groq": odd}).encode(), "t/a").usage is None
+
+
 @pytest.mark.parametrize(
     "told", [{"choices": []}, {"choices": [], "prompt_filter_results": [{"error": 1}]}, {"object": "x"}]
 )

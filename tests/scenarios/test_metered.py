@@ -183,6 +183,46 @@ async def test_pictures_are_drawn_and_words_spoken(tmp_path: Path, upstream: Ups
         assert rows[-1]["flags"] == '["stream_cut"]'
 
 
+async def test_pictures_are_edited_and_varied(tmp_path: Path, upstream: Upstream) -> None:
+    """By OpenAI's own client: one picture or several with a mask, whole and in their order, booked as drawn ones are; one that fails
+    at a deployment goes to another whole, and what is wrong with the form is told.
+    """
+    ailing = [upstream.deployment("error-500", "a", weight=1_000), upstream.deployment("ok", "b", weight=0.001)]
+    models = [*house(upstream), model("ailing", ailing, capabilities=["images"])]
+    one, two = ("a.png", bytes(70_000), "image/png"), ("b.png", b"b", "image/png")
+    async with running_gateway(tmp_path, models) as gateway, client(gateway) as caller:
+        images, fine = caller.images, dict[str, Any](quality="hd")
+        edited = await images.edit(
+            model="painter", image=[one, two], mask=("m.png", b"mm"), prompt="a truck", n=2, **fine
+        )
+        assert [each.revised_prompt for each in edited.data or ()] == [
+            "image[]=a.png:70000 image[]=b.png:1 mask=m.png:2"
+        ] * 2
+        varied = await images.create_variation(model="gpt-image", image=one)
+        assert [each.revised_prompt for each in varied.data or ()] == ["image=a.png:70000"]
+        again = await images.edit(model="ailing", image=one, prompt="a truck")
+        assert [each.revised_prompt for each in again.data or ()] == ["image=a.png:70000"]
+        await images.edit(image=two, prompt="a truck")
+        for wrong, said in (
+            (images.edit(model="painter", image=one, prompt=""), "`prompt` is empty"),
+            (images.edit(model="painter", image=[one] * 17, prompt="x"), "more than 16 parts"),
+            (images.edit(model="chatty", image=one, prompt="x"), "`images` in its `capabilities`"),
+            (images.create_variation(model="painter", image=one, n=0), "`n` must be"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=said):
+                await wrong
+        status, told, _ = await post(gateway, "/v1/images/edits", model="painter", prompt="x")
+        assert (status, "multipart/form-data" in told["error"]["message"]) == (400, True)
+        rows = await gateway.rows("entry = 'settle'")
+        booked = [(row["unit"], row["quantity_milli"], row["cost_nanousd"], row["target_id"]) for row in rows]
+        assert booked == [
+            ("image/hd", 2_000, 160_000_000, "painter"),
+            ("", 0, 12 * 2_500 + 100 * 10_000, "gpt-image"),
+            ("", 0, 12 * 2_500 + 100 * 10_000, "ailing"),
+            ("image", 1_000, 40_000_000, "painter"),
+        ]
+
+
 async def test_recordings_are_written_down(tmp_path: Path, upstream: Upstream) -> None:
     """By OpenAI's own client: booked by the seconds that the answer tells, or by its tokens, also where words come one by
     one; what tells neither is estimated by its size. A file that fails at one deployment goes to another whole.

@@ -142,6 +142,19 @@ async def test_a_refusal_beside_an_effort_takes_nothing_from_others(tmp_path: Pa
         assert [body.get("temperature") for body in got] == [0.2, None, 0.2]
 
 
+async def test_a_refusal_without_an_effort_leaves_none_alone(tmp_path: Path) -> None:
+    """A model of an unknown name that reasons unless it is asked not to: its temperature goes to it at `none` all the same."""
+
+    def refuse(body: Body) -> tuple[int, Any] | None:
+        return None if body.get("reasoning_effort") == "none" else openais("temperature")(body)
+
+    async with refusing(refuse) as (here, got), running_gateway(tmp_path, [model("new", [here])]) as gateway:
+        for _ in range(2):
+            assert (await ask(gateway, "new", temperature=0.2))[::2] == (200, "temperature")
+            assert (await ask(gateway, "new", temperature=0.2, reasoning_effort="none"))[::2] == (200, None)
+        assert [body.get("temperature") for body in got] == [0.2, None, 0.2, None, 0.2]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -62,7 +62,7 @@
     const bars = chart.shape === "bars" || chart.shape === "histogram" || isStacked;
     const series = order.map((place) => {
       const each = chart.series[place];
-      const stroke = colour(tones[each.tone] || "--chart-" + ((place % 6) + 1));
+      const stroke = colour(tones[each.tone] || "--chart-" + (each.colour || (place % 12) + 1));
       return {
         label: each.label,
         stroke,
@@ -98,7 +98,7 @@
     };
     const step = chart.x.length > 1 ? (chart.x[chart.x.length - 1] - chart.x[0]) / (chart.x.length - 1) : chart.isTime ? 86400 : 1;
     box.replaceChildren();
-    const height = box.classList.contains("tall") ? 280 : 190;
+    const height = box.classList.contains("tall") ? 280 : box.closest(".lines") ? 140 : 190;
     const plot = new uPlot(
       {
         width: box.clientWidth,
@@ -123,6 +123,22 @@
     const rest = () => plot.setLegend({ idx: chart.x.length - 1 });
     requestAnimationFrame(rest);
     plot.over.addEventListener("mouseleave", rest);
+    // Arrow keys move along the chart as a pointer does, and its legend tells the values there.
+    const point = (place) => {
+      plot.setCursor({ left: plot.valToPos(chart.x[place], "x"), top: 0 });
+      plot.setLegend({ idx: place });
+    };
+    box.onblur = () => (plot.setCursor({ left: -10, top: -10 }), rest());
+    box.onkeydown = (event) => {
+      const last = chart.x.length - 1;
+      const at = plot.cursor.idx ?? last;
+      const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      point(Math.max(0, Math.min(last, to)));
+    };
+    const legend = box.querySelector(".u-legend");
+    legend.setAttribute("aria-live", "polite");
     new ResizeObserver(() => {
       if (Math.abs(plot.width - box.clientWidth) > 1) plot.setSize({ width: box.clientWidth, height });
     }).observe(box);
@@ -264,6 +280,33 @@
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+  });
+
+  // A field with too many choices to list asks for those that match. Its value is the chosen one's; its text stands beside.
+  let asking;
+  document.addEventListener("input", (event) => {
+    const field = event.target;
+    if (!field.matches("[data-search]")) return;
+    clearTimeout(asking);
+    asking = setTimeout(async () => {
+      const address = new URL(location.href);
+      address.searchParams.set("options", field.dataset.search);
+      address.searchParams.set("typed", field.value);
+      const reply = await fetch(address).catch(() => null);
+      if (!reply || !reply.ok || !(reply.headers.get("content-type") || "").startsWith("application/json")) return;
+      field.choices = new Map(await reply.json());
+      field.list.replaceChildren(...[...field.choices].map(([value, text]) => Object.assign(document.createElement("option"), { value, label: text })));
+      settle(field);
+    }, 150);
+  });
+  const settle = (field) => {
+    const choices = field.choices || new Map();
+    const named = [...choices].filter(([, text]) => text === field.value);
+    if (document.activeElement !== field && !choices.has(field.value) && named.length === 1) field.value = named[0][0];
+    field.parentElement.querySelector("output").textContent = choices.get(field.value) || "";
+  };
+  document.addEventListener("focusout", (event) => {
+    if (event.target.matches("[data-search]") && event.target.choices) settle(event.target);
   });
 
   // Somebody whose session ended is led to signing in, and not shown a page inside of a page.

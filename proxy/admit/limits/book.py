@@ -30,8 +30,11 @@ class LimitBook:
     """The limits in force. Any change of rules or configuration drops the cached resolutions."""
 
     def __init__(self, section: LimitsSection, known: Iterable[str]) -> None:
-        """`known` are the names that callers may send as `model`; `auto` is always added."""
+        """`known` are the names that callers may send as `model`; `auto` is always added, and so is what a rule names, such as a model
+        that a wildcard stands for.
+        """
         self._rules: dict[Place, Limits] = {}
+        self._ruled: frozenset[str] = frozenset()
         self.adopt(section, known)
 
     def adopt(self, section: LimitsSection, known: Iterable[str]) -> None:
@@ -45,6 +48,7 @@ class LimitBook:
         found = {rule.place: rule.limits for rule in rules}
         if found != self._rules:
             self._rules = found
+            self._ruled = frozenset(place.model for place in found if place.model)
             self._drop_cache()
 
     def _drop_cache(self) -> None:
@@ -56,7 +60,7 @@ class LimitBook:
 
     def knows(self, model: str) -> bool:
         """Return True for a model that has buckets of its own."""
-        return model in self._known
+        return model in self._known or model in self._ruled
 
     def limits_of(self, caller: Caller, model: str, end_user: str = "") -> tuple[Limit, ...]:
         """Return the buckets that a request draws from, widest scope first. An unknown model has none of its own."""
@@ -66,7 +70,7 @@ class LimitBook:
         return self._resolve(caller, model, end_user) if found is None else found
 
     def _resolve(self, caller: Caller, model: str, end_user: str) -> tuple[Limit, ...]:
-        if model and model not in self._known:
+        if model and not self.knows(model):
             # A caller's text must not fill the memory, nor Redis.
             return self.limits_of(caller, "", end_user)
         if len(self._cache) >= MAX_CACHED:

@@ -188,8 +188,10 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The function that writes an error in a stream before any answer is known."""
     probe: bytes = COMMENT
     """Bytes that may stand between any two events of its streams, and mean nothing."""
-    takes_file: bool = False
-    """True for a wire whose body is a form with a file; `read` is given its fields as JSON."""
+    files: Mapping[str, int] = {}
+    """Parts that are files, the needed one first, with how many there may be, of a wire whose body is a form; `read` is given its
+    fields as JSON, and of each file its description.
+    """
     continuing: Continuing | None = None
     """The functions for a wire whose answers can be kept; None for all others."""
     request_id_header: bytes | None = None

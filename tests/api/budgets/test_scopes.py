@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
 from tests.api.budgets.test_routes import SCRIPTED, call, key_of
 from tests.cost.entries import until
 from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
@@ -129,6 +131,43 @@ async def test_a_wrong_id_is_answered_with_the_right_form(
     status, told, _ = await call(gateway, "PUT", "/budgets/b", await key_of(gateway, "admin"), body)
     assert status == 400
     assert words in told["error"]["message"]
+
+
+async def test_a_mistyped_model_or_provider_is_refused(gateway: Running) -> None:
+    """By both APIs, for budgets and limits, with the names that were probably meant; nothing is kept."""
+    admin = await key_of(gateway, "admin")
+    limit = {"requests_per_minute": 1}
+    for place, scope_id, said in (
+        ("model", "daer", "no model `daer`; did you mean `dear`"),
+        ("team_model", "team_a/first-dear", "is an alias"),
+        ("provider", "eats", "no provider `eats`; did you mean `east`"),
+        ("team_provider", "team_a/*", "name one"),
+    ):
+        body = {"scope": place, "scope_id": scope_id, "period": "month", "limit_usd": 5}
+        for path in ("/budgets/b", "/admin/budgets/b"):
+            status, told, _ = await call(gateway, "PUT", path, admin, body)
+            assert (status, said in told["error"]["message"]) == (400, True), told
+    for path in ("model/daer", "team/team_a?model=daer"):
+        status, told, _ = await call(gateway, "PUT", f"/admin/limits/{path}", admin, limit)
+        assert (status, told["error"]["param"], "`dear`" in told["error"]["message"]) == (400, "model", True)
+    for path in ("/budgets", "/admin/limits"):
+        assert (await call(gateway, "GET", path, admin))[1]["data"] == []
+
+
+async def test_a_budget_of_what_went_can_still_be_changed(gateway: Running) -> None:
+    """Its target left the configuration: another amount is taken, and whoever sets all budgets again is not refused."""
+    gone = Budget(
+        budget_id="gone",
+        organisation_id="default",
+        scope="model",
+        scope_id="default/gone",
+        period="month",
+        kind="hard",
+        limit_nanousd=1,
+    )
+    await BudgetStore(gateway.engine).put(gone)
+    body = {"scope": "model", "scope_id": "gone", "period": "month", "limit_usd": 5, "kind": "hard"}
+    assert (await call(gateway, "PUT", "/budgets/gone", await key_of(gateway, "admin"), body))[0] == 200
 
 
 async def test_an_end_users_limit_is_set_over_the_admin_api(gateway: Running) -> None:

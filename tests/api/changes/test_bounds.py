@@ -14,9 +14,11 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import ANY_ID, Place, Rule
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, BudgetNotFound, BudgetTaken, LimitNotFound, NotAllowed, Refused
+from proxy.plan.known_names import KnownNames
 from tests.api.changes.bench import ANN, PEPPER, Bench
 
 NO_WEBHOOKS: frozenset[str] = frozenset()
+NO_NAMES = KnownNames.empty()
 DOLLAR = 10**9
 
 
@@ -36,7 +38,9 @@ def budget(scope: BudgetScope, scope_id: str, dollars: int = 5, budget_id: str =
 async def test_a_budget_is_set_changed_and_removed(bench: Bench) -> None:
     """The log has exact dollars; the same twice is one entry; a team's stands in the team's log."""
     for dollars in (5, 5, 6):
-        standing, created = await put_budget(bench.log, ANN, budget("team", "red", dollars), webhooks=NO_WEBHOOKS)
+        standing, created = await put_budget(
+            bench.log, ANN, budget("team", "red", dollars), webhooks=NO_WEBHOOKS, names=NO_NAMES
+        )
     assert (standing.budget.limit_nanousd, created) == (6 * DOLLAR, False)
     store = BudgetStore(bench.engine)
     assert [each.budget.budget_id for each in await read_budgets(store, "acme")] == ["b1"]
@@ -57,13 +61,13 @@ async def test_a_budget_is_set_changed_and_removed(bench: Bench) -> None:
 async def test_a_budget_is_for_ones_own(bench: Bench, scope: BudgetScope, scope_id: str) -> None:
     """Another organisation's team looks like none."""
     with pytest.raises(BadRequest, match="There is no"):
-        await put_budget(bench.log, ANN, budget(scope, scope_id), webhooks=NO_WEBHOOKS)
+        await put_budget(bench.log, ANN, budget(scope, scope_id), webhooks=NO_WEBHOOKS, names=NO_NAMES)
     assert await bench.entries() == []
 
 
 async def test_a_budget_of_another_organisation_is_unknown(bench: Bench) -> None:
     """By its id it can be neither removed nor taken over."""
-    await put_budget(bench.log, ANN, budget("team", "red"), webhooks=NO_WEBHOOKS)
+    await put_budget(bench.log, ANN, budget("team", "red"), webhooks=NO_WEBHOOKS, names=NO_NAMES)
     with pytest.raises(BudgetNotFound):
         await remove_budget(bench.log, ANN, "globex", "b1")
     theirs = Budget(
@@ -76,15 +80,17 @@ async def test_a_budget_of_another_organisation_is_unknown(bench: Bench) -> None
         limit_nanousd=1,
     )
     with pytest.raises(BudgetTaken):
-        await put_budget(bench.log, ANN, theirs, webhooks=NO_WEBHOOKS)
+        await put_budget(bench.log, ANN, theirs, webhooks=NO_WEBHOOKS, names=NO_NAMES)
 
 
 async def test_a_budgets_webhook_is_configured(bench: Bench) -> None:
     """Nobody would ever be warned by another one."""
     with pytest.raises(BadRequest) as refused:
-        await put_budget(bench.log, ANN, budget("team", "red", webhook="finance"), webhooks=NO_WEBHOOKS)
+        await put_budget(bench.log, ANN, budget("team", "red", webhook="finance"), webhooks=NO_WEBHOOKS, names=NO_NAMES)
     assert refused.value.param == "webhook"
-    await put_budget(bench.log, ANN, budget("team", "red", webhook="finance"), webhooks=frozenset({"finance"}))
+    await put_budget(
+        bench.log, ANN, budget("team", "red", webhook="finance"), webhooks=frozenset({"finance"}), names=NO_NAMES
+    )
 
 
 async def test_a_team_administrator_bounds_keys_alone(bench: Bench) -> None:
@@ -93,19 +99,21 @@ async def test_a_team_administrator_bounds_keys_alone(bench: Bench) -> None:
     await bench.accounts.create_team("green", organisation_id="acme")
     green = await bench.accounts.team_of("acme", "green")
     theirs, _ = await create_key(bench.log, ANN, green, "ci", PEPPER, may_all=False)
-    await put_budget(bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS, only_keys_of=bench.team)
-    await put_limit(bench.log, ANN, "acme", rule(Place("key", key.key_id)), only_keys_of=bench.team)
+    await put_budget(
+        bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS, names=NO_NAMES, only_keys_of=bench.team
+    )
+    await put_limit(bench.log, ANN, "acme", rule(Place("key", key.key_id)), names=NO_NAMES, only_keys_of=bench.team)
     for scope, scope_id in (("team", "red"), ("organisation", "acme"), ("tag", "acme/x"), ("key", theirs.key_id)):
         refused = budget(scope, scope_id, budget_id="b2")  # type: ignore[arg-type]
         with pytest.raises((NotAllowed, BadRequest)):
-            await put_budget(bench.log, ANN, refused, webhooks=NO_WEBHOOKS, only_keys_of=bench.team)
+            await put_budget(bench.log, ANN, refused, webhooks=NO_WEBHOOKS, names=NO_NAMES, only_keys_of=bench.team)
     for place in (Place("team", "red"), Place("organisation", "acme"), Place("key", theirs.key_id)):
         with pytest.raises((NotAllowed, BadRequest)):
-            await put_limit(bench.log, ANN, "acme", rule(place), only_keys_of=bench.team)
-        await put_limit(bench.log, ANN, "acme", rule(place))
+            await put_limit(bench.log, ANN, "acme", rule(place), names=NO_NAMES, only_keys_of=bench.team)
+        await put_limit(bench.log, ANN, "acme", rule(place), names=NO_NAMES)
         with pytest.raises((NotAllowed, BadRequest)):
             await remove_limit(bench.log, ANN, "acme", place, only_keys_of=bench.team)
-    await put_budget(bench.log, ANN, budget("team", "red", budget_id="b3"), webhooks=NO_WEBHOOKS)
+    await put_budget(bench.log, ANN, budget("team", "red", budget_id="b3"), webhooks=NO_WEBHOOKS, names=NO_NAMES)
     with pytest.raises(NotAllowed):
         await remove_budget(bench.log, ANN, "acme", "b3", only_keys_of=bench.team)
     await remove_budget(bench.log, ANN, "acme", "b1", only_keys_of=bench.team)
@@ -116,10 +124,12 @@ async def test_a_team_administrator_does_not_choke_an_administrators_key(bench: 
     """A key of the organisation's that happens to lie in the team is no more the team's to bound than to revoke."""
     key, _ = await create_key(bench.log, ANN, bench.team, "all", PEPPER, may_all=True, role=role)
     with pytest.raises(NotAllowed):
-        await put_budget(bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS, only_keys_of=bench.team)
+        await put_budget(
+            bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS, names=NO_NAMES, only_keys_of=bench.team
+        )
     with pytest.raises(NotAllowed):
-        await put_limit(bench.log, ANN, "acme", rule(Place("key", key.key_id)), only_keys_of=bench.team)
-    await put_budget(bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS)
+        await put_limit(bench.log, ANN, "acme", rule(Place("key", key.key_id)), names=NO_NAMES, only_keys_of=bench.team)
+    await put_budget(bench.log, ANN, budget("key", key.key_id), webhooks=NO_WEBHOOKS, names=NO_NAMES)
     with pytest.raises(NotAllowed):
         await remove_budget(bench.log, ANN, "acme", "b1", only_keys_of=bench.team)
 
@@ -130,12 +140,12 @@ def rule(place: Place, **values: int) -> Rule:
 
 async def test_a_limit_is_set_replaced_and_removed(bench: Bench) -> None:
     """A PUT is the whole limit; the same twice is one entry and leaves the serving processes alone."""
-    place = Place("team", "red", "gpt-4o")
-    first, created = await put_limit(bench.log, ANN, "acme", rule(place))
+    place = Place("team", "red", "auto")
+    first, created = await put_limit(bench.log, ANN, "acme", rule(place), names=NO_NAMES)
     assert created
-    again, created = await put_limit(bench.log, ANN, "acme", rule(place))
+    again, created = await put_limit(bench.log, ANN, "acme", rule(place), names=NO_NAMES)
     assert (again.updated_us, created) == (first.updated_us, False)
-    await put_limit(bench.log, ANN, "acme", rule(place, concurrency=0))
+    await put_limit(bench.log, ANN, "acme", rule(place, concurrency=0), names=NO_NAMES)
     store = LimitStore(bench.engine)
     found = await read_limit(store, bench.accounts, "acme", place)
     assert found.limits == Limits(concurrency=0)
@@ -154,9 +164,9 @@ async def test_a_limit_is_set_replaced_and_removed(bench: Bench) -> None:
 @pytest.mark.parametrize("place", [Place("team", "blue"), Place("organisation", "globex"), Place("key", "key_nothing")])
 async def test_a_limit_is_for_ones_own(bench: Bench, place: Place) -> None:
     """Another organisation's places look like none, to be read, set and removed."""
-    await put_limit(bench.log, ANN, "globex", rule(Place("team", "blue")))
+    await put_limit(bench.log, ANN, "globex", rule(Place("team", "blue")), names=NO_NAMES)
     with pytest.raises(BadRequest, match="There is no"):
-        await put_limit(bench.log, ANN, "acme", rule(place))
+        await put_limit(bench.log, ANN, "acme", rule(place), names=NO_NAMES)
     with pytest.raises(BadRequest, match="There is no"):
         await remove_limit(bench.log, ANN, "acme", place)
     with pytest.raises(BadRequest, match="There is no"):
@@ -176,5 +186,5 @@ async def test_a_limit_is_for_ones_own(bench: Bench, place: Place) -> None:
 async def test_what_cannot_be_kept_is_refused(bench: Bench, bad: Rule) -> None:
     """With a message for whoever asked, and without an entry."""
     with pytest.raises(Refused):
-        await put_limit(bench.log, ANN, "acme", bad)
+        await put_limit(bench.log, ANN, "acme", bad, names=NO_NAMES)
     assert await bench.entries() == []

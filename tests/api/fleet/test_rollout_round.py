@@ -9,7 +9,7 @@ from api.fleet.rollouts import add_version, promote, start_canary
 from cost.ledger.store import LedgerStore
 from cost.times import wall_us
 from selfhosted.config import PoolConfig
-from selfhosted.rollouts.reading import VersionReader
+from selfhosted.rollouts.reading import SETTLING_US, VersionReader
 from selfhosted.rollouts.store import RolloutStore
 from selfhosted.rollouts.versions import ModelVersion, Rollout, Rule
 from tests.cost.entries import reserve, settle
@@ -32,7 +32,7 @@ class House:
             rollout_of=lambda _pool: self.seen,
             pools=[PoolConfig(name="own", targets=("llama",))],
             operator="default",
-            now_us=wall_us,
+            now_us=lambda: wall_us() + SETTLING_US,
         )
 
     async def start(self, rule: Rule) -> None:
@@ -71,7 +71,7 @@ async def test_a_faulty_version_is_rolled_back_by_who_leads(engine: AsyncEngine)
     assert (done.state, done.candidate, done.share_ppm, done.changed_by) == ("rolled_back", "v2", 0, "The rule")
     entry, *older = await house.log.page(Scope(organisation_id="default"))
     assert (entry.action, entry.actor_kind, entry.object_id) == ("rollout.rolled_back", "gateway", "llama")
-    assert entry.reason.startswith("50.0% of 20 attempts failed, of the stable version's 80 0.0%")
+    assert entry.reason.startswith("50.0% of 20 attempts failed, of the stable version's 80 0.0%; at most one of ")
     assert [each.action for each in older] == ["rollout.canary", "model_version.added"]
 
 
@@ -98,3 +98,20 @@ async def test_the_rule_does_nothing_to_a_later_step(engine: AsyncEngine) -> Non
     await promote(house.log, _ADA, "llama", "own", "v2")
     await house.round.step()
     assert ((await house.now()).state, (await house.now()).stable) == ("settled", "v2")
+
+
+async def test_an_attempt_is_counted_once(engine: AsyncEngine) -> None:
+    """By whichever process looks, however often; and a new step begins anew."""
+    house = House(engine)
+    await house.start(Rule())
+    await house.serve("v1", 80, 0)
+    await house.serve("v2", 20, 1)
+    assert house.seen is not None
+    later_us = wall_us() + SETTLING_US
+    for reader in (VersionReader(engine), VersionReader(engine), VersionReader(engine)):
+        found = await reader.evidence(house.seen, ["llama"], later_us)
+        assert (found.stable, found.candidate) == (80, 20)
+        later_us += 1_000_000
+    again = await start_canary(house.log, _ADA, "llama", "own", "v2", share_ppm=500_000, rule=Rule())
+    found = await VersionReader(engine).evidence(again, ["llama"], wall_us() + SETTLING_US)
+    assert (found.stable, found.candidate) == (0, 0)

@@ -8,6 +8,7 @@ import pytest
 from accounts.keys import digest_key
 from api.budgets.change import put_budget
 from api.keys.change import (
+    block_key,
     create_key,
     newest_working,
     put_key,
@@ -23,6 +24,7 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
 from proxy.errors import BadRequest, KeyNotFound, NameTaken, NotAllowed
+from proxy.plan.known_names import KnownNames
 from settings.key_ids import first_id
 from tests.api.changes.bench import ANN, PEPPER, Bench
 
@@ -135,7 +137,9 @@ async def test_limits_and_budgets_follow_a_rotation(bench: Bench) -> None:
     """A rotation lifts no bound: however often a key is replaced, its successors share its limits and its budget."""
     first, _ = await create_key(bench.log, ANN, bench.team, "ci", PEPPER, may_all=False)
     limits = Limits(requests_per_minute=7)
-    await put_limit(bench.log, ANN, "acme", Rule(place=Place("key", first.key_id), limits=limits))
+    await put_limit(
+        bench.log, ANN, "acme", Rule(place=Place("key", first.key_id), limits=limits), names=KnownNames.empty()
+    )
     budget = Budget(
         budget_id="b1",
         organisation_id="acme",
@@ -145,7 +149,7 @@ async def test_limits_and_budgets_follow_a_rotation(bench: Bench) -> None:
         kind="hard",
         limit_nanousd=5 * 10**9,
     )
-    await put_budget(bench.log, ANN, budget, webhooks=frozenset())
+    await put_budget(bench.log, ANN, budget, webhooks=frozenset(), names=KnownNames.empty())
     second, _ = await rotate_key(bench.log, ANN, bench.team, first.key_id, PEPPER, overlap_s=60, may_all=False)
     await revoke_key(bench.log, ANN, bench.team, first.key_id, may_all=False)
     third, _ = await rotate_key(bench.log, ANN, bench.team, second.key_id, PEPPER, overlap_s=60, may_all=False)
@@ -155,6 +159,19 @@ async def test_limits_and_budgets_follow_a_rotation(bench: Bench) -> None:
     assert await _budgeted(bench) == {first.key_id: 5 * 10**9}
     limit = await read_limit(LimitStore(bench.engine), bench.accounts, "acme", Place("key", third.key_id))
     assert limit.limits == limits
+
+
+async def test_a_block_names_all_keys_of_a_rotation(bench: Bench) -> None:
+    """All are blocked, so the entry says which; one that is revoked or another key is not among them, and twice is once."""
+    first, _ = await create_key(bench.log, ANN, bench.team, "ci", PEPPER, may_all=False)
+    second, _ = await rotate_key(bench.log, ANN, bench.team, first.key_id, PEPPER, overlap_s=3600, may_all=False)
+    third, _ = await rotate_key(bench.log, ANN, bench.team, second.key_id, PEPPER, overlap_s=3600, may_all=False)
+    await create_key(bench.log, ANN, bench.team, "other", PEPPER, may_all=False)
+    await revoke_key(bench.log, ANN, bench.team, second.key_id, may_all=False)
+    for blocked in (True, True, False):
+        await block_key(bench.log, ANN, bench.team, third.key_id, blocked=blocked, may_all=False)
+    told = [(action, after.get("also")) for action, _, _, after in await bench.entries() if "block" in action]
+    assert told == [("key.blocked", [first.key_id]), ("key.unblocked", [first.key_id])]
 
 
 async def test_revoking_twice_is_the_same(bench: Bench) -> None:

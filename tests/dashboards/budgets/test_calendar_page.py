@@ -24,7 +24,7 @@ from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import booked
 from tests.signed_in import Answer, Browser, signed_in
 
-PATH = "/dashboard/budgets/calendar"
+PATH = "/dashboard/calendar"
 ZONES = ("Europe/Berlin", "Asia/Kolkata", "America/New_York")
 MARCH = "2026-03"
 

@@ -135,6 +135,43 @@ async def test_a_budget_is_raised_and_topped_up(running: Running, ada: Browser) 
     assert (after.limit_nanousd, after.raised_until_us) == (8 * 10**9, 0)
 
 
+async def test_budgets_of_no_team_have_a_page_too(running: Running, ada: Browser, tess: Browser) -> None:
+    """The organisation's, a tag's, a model's and that of each end user are raised, changed and removed as a team's are."""
+    await running.accounts.create_organisation("globex")
+    scopes: tuple[tuple[Scope, str, str], ...] = (
+        ("organisation", "default", "The whole organisation"),
+        ("tag", "default/search", "search"),
+        ("model", "default/m", "Budget of m"),
+        ("end_user", "*/default", "Each one of every team"),
+    )
+    for scope, scope_id, shown in scopes:
+        made = Budget(
+            budget_id=f"b_{scope}",
+            organisation_id="default",
+            scope=scope,
+            scope_id=scope_id,
+            period="month",
+            kind="hard",
+            limit_nanousd=10**9,
+        )
+        await BudgetStore(running.engine).put(made)
+        page = f"/dashboard/budgets/{made.budget_id}"
+        assert f'href="{page}"' in (await ada.get("/dashboard/budgets")).text
+        assert shown in (await ada.get(page)).text
+        assert (await ada.post(f"{page}/raise", {"raised_usd": "9", "raised_until": "2090-01-31"})).location == page
+        assert "Raised until" in (await ada.get(page)).text
+        assert (await ada.post(f"{page}/raise", {"raised_usd": "0.5", "raised_until": "2090-01-31"})).status == 400
+        assert (await BudgetStore(running.engine).get(made.budget_id)).limit_nanousd == 9 * 10**9
+        assert (await ada.post(page, {"limit_usd": "2", "on_exhausted": "refuse", "webhook": ""})).status == 303
+        assert (await tess.get(page)).status == 403
+        assert (await tess.post(f"{page}/raise", {"raised_usd": "99", "raised_until": "2090-01-31"})).status == 403
+        async with signed_in(running, "eve@example.com", role="admin", organisation_id="globex") as eve:
+            assert (await eve.get(page)).status == 404
+            assert (await eve.post(f"{page}/raise", {"raised_usd": "", "raised_until": ""})).status == 404
+        assert (await ada.post(f"{page}/remove")).location == "/dashboard/budgets"
+    assert await kept(running) == []
+
+
 async def test_amounts_stand_in_a_second_currency_too(tmp_path: Path) -> None:
     """On pages and in files, with its rate and day; what is stored is dollars."""
     scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]
@@ -193,11 +230,11 @@ async def test_a_teams_administrator_bounds_its_keys(running: Running, tess: Bro
 
 async def test_limits_are_set_shown_for_change_and_removed(running: Running, ada: Browser) -> None:
     """On all models or one; the address fills the form; without any value it says what to do."""
-    fields = {"limit_of": "team", "model": "gpt-4o", "requests_per_minute": "60"}
+    fields = {"limit_of": "team", "model": "m", "requests_per_minute": "60"}
     assert (await ada.post(f"{BUDGETS}/limits", fields)).location == BUDGETS
     (rule,) = await LimitStore(running.engine).all()
-    assert rule.place == Place("team", "team_a", "gpt-4o")
-    page = await ada.get(f"{BUDGETS}?limit_of=team&model=gpt-4o")
+    assert rule.place == Place("team", "team_a", "m")
+    page = await ada.get(f"{BUDGETS}?limit_of=team&model=m")
     assert 'name="requests_per_minute" type="number" value="60"' in page.text
     assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team"})).status == 400
     assert (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team", "model": "m", "request_burst": "5"})).status == 400
@@ -348,12 +385,35 @@ async def test_parts_of_a_teams_spending_are_bounded(running: Running, ada: Brow
     assert "each end user (Team A)" in (await ada.get("/dashboard/budgets")).text
     for choice, name, said in (
         ("end_user:", "", "This is needed."),
-        ("team_model:", "nothing", "no such model"),
-        ("team_provider:", "m", "no such provider"),
+        ("team_model:", "nothing", "no model `nothing`"),
+        ("team_provider:", "m", "no provider `m`; there are `scripted`"),
         ("model:", "m", "a part of what it spends"),
     ):
         page = (await ada.post(BUDGETS, {**FORM, "budget_of": choice, "budget_name": name})).text
-        assert said in page
+        assert said in html.unescape(page)
+    page = (await ada.post(f"{BUDGETS}/limits", {"limit_of": "team", "model": "n", "concurrency": "2"})).text
+    assert "no model `n`" in html.unescape(page)
+
+
+async def test_what_is_not_configured_any_more_is_told(running: Running, ada: Browser) -> None:
+    """A budget or limit of a model that left the configuration bounds nobody: the pages say so, and it can be removed."""
+    gone = Budget(
+        budget_id="gone",
+        organisation_id="default",
+        scope="team_model",
+        scope_id="team_a/gone",
+        period="month",
+        kind="hard",
+        limit_nanousd=1,
+    )
+    await BudgetStore(running.engine).put(gone)
+    await LimitStore(running.engine).put(Rule(place=Place("team", "team_a", "gone"), limits=Limits(concurrency=2)))
+    for page in (BUDGETS, "/dashboard/budgets"):
+        assert "not configured" in (await ada.get(page)).text.lower()
+    assert "gone (not configured)" in (await ada.get(BUDGETS)).text
+    assert (await ada.post(f"{BUDGETS}/limits/remove", {"limit_of": "team", "model": "gone"})).location == BUDGETS
+    assert (await ada.post(f"{BUDGETS}/gone/remove")).location == BUDGETS
+    assert "not configured" not in (await ada.get("/dashboard/budgets")).text.lower()
 
 
 async def test_end_users_are_limited_on_the_page(running: Running, ada: Browser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 
 from cost.times import HOUR_US, MINUTE_US, wall_us
-from dashboards.operations.traffic_page import Traffic, charts_of, figures_of
+from dashboards.operations.traffic_page import Traffic, charts_of, figures_of, hour_charts
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficInterval, TrafficStore
 from proxy.settle.traffic.waits import RANGES, range_of
@@ -46,6 +46,25 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
     assert [line.label for line in charts["First token of streams"].series] == ["p50", "p95", "p99"]
 
 
+def test_incidents_are_marked_where_they_began() -> None:
+    """On every line of the overview; those that began before the hour have no mark on it."""
+    starts = [START_US + at * MINUTE_US for at in range(60)]
+    interval = TrafficInterval(start_us=starts[3], requests=7, errors=2, refusals=1, cost_nanousd=5)
+    traffic = Traffic(MINUTE_US, starts, [interval if at == starts[3] else None for at in starts])
+    incidents = [
+        {"subject": "gpt-4o", "since_us": starts[20] + 5},
+        {"subject": "old", "since_us": START_US - 1},
+        {"subject": "coming", "since_us": starts[-1] + MINUTE_US},
+    ]
+    charts = {each.title: each for each in hour_charts(traffic, incidents)}
+    assert all(
+        [(mark.label, mark.x) for mark in each.marks] == [("gpt-4o", starts[20] + 5)] for each in charts.values()
+    )
+    requests, errors = charts["Requests and errors a minute"].series
+    assert (requests.values[3], errors.values[3]) == (7, 2)
+    assert charts["Cost a minute"].series[0].values[3] == 5
+
+
 async def told(store: TrafficStore, least: int) -> tuple[TrafficInterval, ...]:
     """Waits for the control plane's round."""
     async with asyncio.timeout(30):
@@ -78,5 +97,7 @@ async def test_what_callers_got_is_on_the_page(tmp_path: Path) -> None:
                 page = html.unescape((await operator.get(f"/dashboard/operations/traffic?span={span}")).text)
                 assert f"in the last {span}" in page
                 assert "Cost of a million tokens" in page
+            hour = html.unescape((await operator.get("/dashboard/operations/hour")).text)
+            assert "The last hour" in hour
             wrong = await operator.get("/dashboard/operations/traffic?span=year")
         assert wrong.status in {400, 422}

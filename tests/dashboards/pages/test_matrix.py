@@ -311,6 +311,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "model": "m",
         "day": "2026-01-01",
         "path": "none",
+        "end_user": "none",
         "file_id": "none",
         "batch_id": "none",
         "kind": "output",

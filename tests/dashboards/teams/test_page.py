@@ -68,7 +68,7 @@ async def test_the_overview_tells_what_the_books_say(running: Running, member: B
     page = (await member.get(TEAM)).text
     assert "$0.15" in page
     assert "$0.09" in page
-    assert "37.50 % of what the baseline model costs" in page
+    assert "37.50 % of the baseline&#39;s cost" in page
     assert "100.0 % succeeded" in page
     assert f'hx-get="{TEAM}/savings"' in page
     models = rows(await member.get(f"{TEAM}?format=csv&table=models"))

@@ -57,6 +57,22 @@ def test_a_budget_is_raised_and_topped_up() -> None:
     assert all(action in log for action in ("budget.raised", "budget.topped_up"))
 
 
+def test_an_end_users_standing_is_shown() -> None:
+    """By the default for all and the own budget, with the limits that are set; all of them together are no one."""
+    ok("teams", "create", "team_payments")
+    for of in ("team_payments/*", "team_payments/ada"):
+        ok("budgets", "set", "end_user", of, "--limit", "5" if of.endswith("*") else "9", "--period", "day", "--hard")
+    ok("limits", "set", "end_user", "team_payments/*", "--concurrency", "2")
+    told = ok("budgets", "end-user", "team_payments/bob")
+    assert "team_payments/bob: $0.00 in this UTC month" in told
+    assert "limits of team_payments/*: concurrency 2" in told
+    for name, left, own in (("ada", "9", True), ("bob", "5", False)):
+        found = json.loads(ok("budgets", "end-user", f"team_payments/{name}", "--json"))
+        assert [(each["left_usd"], each["own"]) for each in found["budgets"]] == [(left, own)]
+    assert run("budgets", "end-user", "team_payments/*").exit_code == 2
+    assert "no team" in run("budgets", "end-user", "nowhere/bob").stderr
+
+
 def test_from_first_to_last() -> None:
     """A budget is set, listed, shown, changed under the same id, and removed."""
     ok("teams", "create", "team_payments")

@@ -128,7 +128,7 @@ def test_a_misspelt_model_is_told_where_a_configuration_is_at_hand(
     monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(place))
     result = run("limits", "set", "model", "gpt-40", "--concurrency", "1")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "callers can name no model 'gpt-40'; the configuration has: auto, fast" in result.stderr
+    assert "the configuration has no model `gpt-40`; did you mean `gpt-4o`" in result.stderr
     for name in ("auto", "fast", "gpt-4o"):
         assert "within 1.5 s" in ok("limits", "set", "model", name, "--concurrency", "1")
     result = run("limits", "set", "organisation", "default", "--request-burst", "7")

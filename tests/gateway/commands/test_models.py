@@ -75,7 +75,13 @@ def test_from_first_to_last() -> None:
     ok("canary", "llama", "v2", "--percent", "20", "--no-rollback-on-errors", "--rollback-on-ttft", "0")
     found = gets()
     assert (found["state"], found["candidate"], found["percent"]) == ("canary", "v2", 20.0)
-    assert found["rule"] == {"errors": False, "ttft_worse": None, "promote_after": None}
+    assert found["rule"] == {
+        "errors": False,
+        "ttft_worse": None,
+        "promote_after": None,
+        "tpot_worse": 0.5,
+        "quality": True,
+    }
     assert ok("rollback", "llama").startswith("llama: no conversations go to v2 any more")
     assert "nothing, rolled back" in ok("list")
     assert json.loads(ok("promote", "llama", "v2", "--json"))["stable"] == "v2"

@@ -7,6 +7,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import app
 from gateway.configuration.doubts import other_variables
+from tests.sqlite import newest_sqlite
 
 MODELS = """
 providers:
@@ -47,6 +48,35 @@ def test_a_key_under_its_other_usual_name_is_found(tmp_path: Path) -> None:
     told = check(tmp_path, MODELS).stderr
     assert "hint: GEMINI_API_KEY is not set, but GOOGLE_API_KEY is: write `api_key: env:GOOGLE_API_KEY`" in told
     assert list(other_variables(["OPENAI_API_KEY"], {})) == []
+
+
+def test_budgets_and_limits_of_what_went_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They bound nobody, until they are removed; a database that is not there is neither made nor missed."""
+    assert "bounds nobody" not in check(tmp_path, MODELS).stderr
+    assert not (tmp_path / "weighbridge.sqlite").exists()
+    newest_sqlite(tmp_path / "weighbridge.sqlite")
+    run = CliRunner().invoke
+    usual = ["--period", "day", "--limit", "1"]
+    alone = run(app, ["budgets", "set", "model", "gpt-4o", *usual])
+    assert (alone.exit_code, "WEIGHBRIDGE_CONFIG is not set" in alone.stderr) == (0, True)
+    assert run(app, ["limits", "set", "model", "gpt-4o", "--concurrency", "1"]).exit_code == 0
+    told = check(tmp_path, MODELS, "--strict")
+    assert told.exit_code == 1
+    assert (
+        "bounds nobody: the configuration has no model `gpt-4o`; there are `gemini-2.5-flash`, `gpt-5-mini`"
+        in told.stderr
+    )
+    assert "hint: the limit of model gpt-4o bounds nobody" in told.stderr
+    monkeypatch.setenv("WEIGHBRIDGE_CONFIG", str(tmp_path / "c.yaml"))
+    for scope, name, said in (
+        ("model", "gpt-5-mni", "did you mean `gpt-5-mini`"),
+        ("provider", "opneai", "did you mean `openai`"),
+    ):
+        refused = run(app, ["budgets", "set", scope, name, *usual])
+        assert (refused.exit_code, said in refused.stderr) == (2, True)
+    # One that there is goes on.
+    assert run(app, ["budgets", "set", "model", "gpt-4o", "--period", "day", "--limit", "2"]).exit_code == 0
+    assert run(app, ["budgets", "set", "provider", "openai", *usual]).exit_code == 0
 
 
 def test_a_model_is_no_stand_in_for_itself(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import redis
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
 from gateway.link.worker_questions import VOCABULARY
-from gateway.wiring.overruns import OtherHostsOverruns, exchange_overruns, share_overruns
+from gateway.wiring.overruns import SharedOverruns, exchange_overruns, share_overruns
+from gateway.wiring.told_hosts import ToldHosts
 from proxy.plan.overruns import Overruns
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
@@ -69,7 +70,7 @@ def test_what_is_learnt_is_not_told_again_and_stays_bounded() -> None:
 
 
 @contextlib.asynccontextmanager
-async def worker_of_a_host(server: RedisServer, name: str) -> AsyncIterator[tuple[OtherHostsOverruns, Overruns]]:
+async def worker_of_a_host(server: RedisServer, name: str) -> AsyncIterator[tuple[ToldHosts, Overruns]]:
     """A worker on a host of its own, whose clock began at another time."""
     link, began = RedisLink(server.url, RedisSection(), name), float(len(name)) * 1_000_000
 
@@ -79,7 +80,7 @@ async def worker_of_a_host(server: RedisServer, name: str) -> AsyncIterator[tupl
     overruns = Overruns(clock)
     await link.start()
     try:
-        yield OtherHostsOverruns(link, overruns, clock), overruns
+        yield ToldHosts(link, SharedOverruns.key, SharedOverruns(overruns), clock), overruns
     finally:
         await link.aclose()
 
@@ -126,6 +127,6 @@ async def test_without_redis_each_host_goes_on_alone() -> None:
     """Nothing is raised, and what was found here holds here."""
     link, overruns = RedisLink("redis://127.0.0.1:1", RedisSection(), "one"), Overruns(lambda: 0.0)
     overruns.record("gpt", "wrote on")
-    await OtherHostsOverruns(link, overruns, lambda: 0.0).exchange()
+    await ToldHosts(link, SharedOverruns.key, SharedOverruns(overruns), lambda: 0.0).exchange()
     assert set(overruns.current()) == {"gpt"}
     await link.aclose()

@@ -3,12 +3,22 @@
 import tempfile
 from pathlib import Path
 
+import redis
+
 from gateway.link.hub import Hub
 from gateway.link.link import Hello, Link
 from gateway.link.worker_questions import VOCABULARY
-from gateway.wiring.refused_parameters import exchange_refused_parameters, share_refused_parameters
+from gateway.wiring.refused_parameters import (
+    SharedRefusals,
+    exchange_refused_parameters,
+    share_refused_parameters,
+)
+from gateway.wiring.told_hosts import ToldHosts
 from proxy.plan.refused_parameters import RefusedParameters
+from proxy.shared.redis.redis_config import RedisSection
+from proxy.shared.redis.redis_link import RedisLink
 from tests.processes import until
+from tests.redis_server import RedisServer
 
 
 async def test_what_one_worker_met_all_know() -> None:
@@ -46,3 +56,42 @@ async def test_what_one_worker_met_all_know() -> None:
             for link in links:
                 await link.aclose()
             await hub.aclose()
+
+
+async def test_what_one_host_met_the_others_know(empty_redis: RedisServer) -> None:
+    """Through Redis, at which efforts too, and told on to the control plane once; what others write there is bounded by known names."""
+    links = [RedisLink(empty_redis.url, RedisSection(), name) for name in ("one", "another")]
+    hosts = []
+    for number, link in enumerate(links):
+        await link.start()
+        began = number * 1_000_000.0
+        refused = RefusedParameters(lambda began=began: began)  # type: ignore[misc]
+        hosts.append((ToldHosts(link, SharedRefusals.key, SharedRefusals(refused), refused._clock), refused))
+    (one, met), (another, told) = hosts
+    passed_on: list[str] = []
+    told.tell = lambda each: passed_on.append(f"{each.target_id} {each.name}")
+    try:
+        met.record("a b/gpt é", "temperature")
+        met.record("gpt", "top_p", "none")
+        for each in (one, another, another):
+            await each.exchange()
+        assert told.current() == met.current() == {"a b/gpt é": {"temperature"}, "gpt": {"top_p"}}
+        assert told.current("none") == met.current("none") == {"gpt": {"top_p"}}
+        assert sorted(passed_on) == ["a b/gpt é temperature", "gpt top_p"]
+        # Met at no effort on one host, where another knew it of others.
+        met.record("a b/gpt é", "temperature", "none")
+        for each in (one, another):
+            await each.exchange()
+        assert told.current("none") == {"a b/gpt é": {"temperature"}, "gpt": {"top_p"}}
+
+        client = redis.Redis.from_url(empty_redis.url)
+        odd = ("gpt messages", "gpt model", "gpt tools", "gpt", " seed", "x" * 300 + " seed", b"\xff seed")
+        client.hset(f"{RedisSection().prefix}{SharedRefusals.key}", mapping=dict.fromkeys(odd, "99999999999 refused"))
+        client.close()
+        await another.exchange()
+        assert told.current() == met.current()
+        (ends,) = {round(each.until - 1_000_000) for each in told.known if each.name == "top_p"}
+        assert abs(ends - 86_400) <= 5
+    finally:
+        for link in links:
+            await link.aclose()

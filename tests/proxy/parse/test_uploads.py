@@ -68,7 +68,7 @@ async def test_a_large_file_is_never_whole_in_memory() -> None:
         try:
             # The file comes first, as with OpenAI's client for Node.js.
             arriving = Arriving(file_part(end=b""), b"\r\n" + part("model", b"writer") + _END, zeros=_LARGE)
-            body, upload = await uploads.take(arriving, _LARGE)
+            body, upload = await uploads.take(arriving, _LARGE, {"file": 1})
             fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             told = [await answer(upstream, url, name, fields, upload) for name in ("error-503", "ok")]
             _, peak = tracemalloc.get_traced_memory()
@@ -112,5 +112,27 @@ async def test_what_is_no_sound_upload_is_refused(pieces: tuple[bytes, ...], err
     """With nothing of it kept."""
     uploads = Uploads()
     with pytest.raises(error):
-        await uploads.take(Arriving(*pieces), 1_000)
+        await uploads.take(Arriving(*pieces), 1_000, {"file": 1})
+    assert uploads.held_bytes == 0
+
+
+async def test_several_files_are_bounded_together() -> None:
+    """In their order, each with its part's name; all of them are given back at once."""
+    uploads, parts = Uploads(), {"image": 2, "image[]": 2, "mask": 1}
+
+    def picture(name: str, value: bytes) -> bytes:
+        return part(name, value, '; filename="a.png"\r\ncontent-type: image/png')
+
+    body, upload = await uploads.take(
+        Arriving(picture("image", b"x"), picture("mask", b"yy"), picture("image", b"zzz"), _END), 6, parts
+    )
+    fields = json.loads(body)
+    assert [each["bytes"] for each in fields["image"]] == [1, 3]
+    assert fields["mask"]["bytes"] == 2
+    assert [(each.part, each.size) for each in upload.files] == [("image", 1), ("mask", 2), ("image", 3)]
+    assert upload.whole_size == uploads.held_bytes == 6
+    upload.close()
+    for wrong in ((picture("image", b"x") * 3,), (picture("mask", b"x"),), (picture("image", bytes(7)),)):
+        with pytest.raises((BadRequest, BodyTooLarge)):
+            await uploads.take(Arriving(*wrong, _END), 6, parts)
     assert uploads.held_bytes == 0

@@ -28,6 +28,18 @@ def test_a_refusal_is_remembered_for_a_day_and_told_once(caplog: pytest.LogCaptu
     assert told == ["seed", "top_p", "seed"]
 
 
+def test_what_a_model_takes_without_reasoning_goes_to_it_then() -> None:
+    """A temperature that was refused without an effort may be taken at `none`; one that was refused there never is."""
+    refused = RefusedParameters(lambda: 0.0)
+    refused.record("gpt", "temperature")
+    refused.record("gpt", "seed")
+    assert refused.current() == refused.current("high") == {"gpt": {"temperature", "seed"}}
+    assert refused.current("none") == {"gpt": {"seed"}}
+    refused.record("gpt", "temperature", "none")
+    refused.learn([Refused("gpt", "temperature", 10.0)])
+    assert refused.current("none") == refused.current() == {"gpt": {"temperature", "seed"}}
+
+
 def test_they_stay_bounded() -> None:
     """Names below a wildcard are as many as callers think of."""
     refused = RefusedParameters(lambda: 0.0)

@@ -67,7 +67,7 @@ def _reader(operation: Operation) -> "Wire":
         name=operation,
         path=f"/v1/audio/{operation}",
         operation=operation,
-        takes_file=True,
+        files={"file": 1},
         read=read,
         error=as_told,
         error_event=error_event,

@@ -101,13 +101,22 @@ def test_one_on_one_model_has_a_bucket_of_its_own() -> None:
 
 
 def test_a_model_that_there_is_not_makes_no_bucket() -> None:
-    """Callers choose the text; a thousand names take neither memory nor buckets, also where a rule has the name."""
-    made = book(EVERYWHERE, rule(Place("model", ANY_ID, "ghost"), concurrency=1))
+    """Callers choose the text; a thousand names take neither memory nor buckets."""
+    made = book(EVERYWHERE)
     first = made.limits_of(CALLER, "ghost")
     assert figures(first) == OWN
     assert all(made.limits_of(CALLER, f"ghost-{number}") is first for number in range(1_000))
     assert len(made._cache) == 1
     assert (made.knows("ghost"), made.knows("auto"), made.knows("small")) == (False, True, True)
+
+
+def test_a_rule_limits_what_a_wildcard_stands_for() -> None:
+    """The configuration has no entry of that name; it is known as long as a rule names it."""
+    made = book(LimitsSection(), rule(Place("model", ANY_ID, "openai/gpt-4o"), concurrency=1))
+    assert figures(made.limits_of(CALLER, "openai/gpt-4o")) == [("model/*/openai%2Fgpt-4o/concurrency", 0, 1)]
+    assert made.limits_of(CALLER, "openai/gpt-5") == ()
+    made.replace([])
+    assert made.limits_of(CALLER, "openai/gpt-4o") == ()
 
 
 def test_what_is_worked_out_is_kept_and_bounded() -> None:

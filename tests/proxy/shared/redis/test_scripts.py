@@ -61,6 +61,6 @@ def test_numbers_are_handed_over_as_every_redis_reads_them(empty_redis: RedisSer
     for demand, most in ((0, 1), (10**12, 10**12), (0, 0), (1, 1)):
         keys = ["p:queue", "p:holders", "p:teams"]
         assert run("divide", keys, holder, 10**12, demand, 0, 0, 0, most, "").startswith("*")
-    assert run("set_aside", ["p:set-aside"], 10, "gpt", 10**12, "wrote on").startswith("*")
+    assert run("tell_hosts", ["p:set-aside"], 10, "gpt", 10**12, "wrote on").startswith("*")
     assert run("exchange", ["p:news"], "host", "", "news", 10, 10).startswith("*")
     assert run("holders", ["p:holders"], "leave", "p:", "boot", 1, 5000, "") == ":0"

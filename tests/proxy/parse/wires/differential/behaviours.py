@@ -287,7 +287,8 @@ _USAGES: Final[list[Behaviour]] = [
     behaviour("usage of null in each event", [{**each, "usage": None} for each in (*WORDS, end())] + [usage()], hello()),
     behaviour("usage before the end", [*WORDS, usage(), end()], hello()),
     behaviour("usage beside an empty choice", [*WORDS, end(), {**part({}), "usage": USAGE}], hello()),
-    behaviour("usage in another host's place", [*WORDS, end(), {**HEAD, "choices": [], "x_groq": {"usage": USAGE}}], msgspec.structs.replace(hello(), usage=None)),
+    behaviour("usage in another host's place", [*WORDS, end(), {**HEAD, "choices": [], "x_groq": {"usage": USAGE}}], hello()),
+    behaviour("usage in another host's place with the end", [{**WORDS[0], "x_groq": {"id": "r"}}, *WORDS[1:], {**end(), "x_groq": {"id": "r", "usage": USAGE}}], hello()),
     behaviour("no usage", [*WORDS, end()], msgspec.structs.replace(hello(), usage=None), without(whole(said("Hello there.")), "usage")),
 ]  # fmt: skip
 

@@ -1,8 +1,8 @@
--- Tells of targets that are set aside for hard budgets, and answers with all that any process of any host told.
+-- Tells what a host learnt of targets, and answers with all that any process of any host told.
 --
 -- KEYS  hash of them
--- ARGV  most that are kept; then of each new one its name, seconds that are left, and what was found, in words
--- returns  of each its name, seconds that are left, and what was found
+-- ARGV  most that are kept; then of each new one its name, seconds that are left, and what was learnt, in words
+-- returns  of each its name, seconds that are left, and what was learnt
 --
 -- Each counts from when it was told first. Times are by the clock here: those of hosts have nothing in common.
 local TTL_S = 86400
