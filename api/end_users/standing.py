@@ -34,7 +34,7 @@ class EndUserOut(msgspec.Struct, frozen=True, kw_only=True):
     end_user: str
     """As it is booked: a mail address is a digest."""
     spent_usd: Decimal
-    """In this UTC month."""
+    """In this month of the organisation's calendar."""
     month_start: str
     budgets: list[EndUserBudgetOut]
     limits: list[LimitStanding]
