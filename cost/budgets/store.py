@@ -37,6 +37,8 @@ class EndUserStanding(msgspec.Struct, frozen=True):
     end_user: str
     spent_nanousd: int
     budgets: list[BudgetStatus]
+    month_us: int = 0
+    """First microsecond of the month."""
 
 
 def new_budget_id() -> str:
@@ -240,7 +242,7 @@ class BudgetStore:
                 for name, amount in await connection.execute(query)
             ]
             largest = dict(sorted(found, key=lambda each: (-each[1], each[0]))[:most])
-            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us)
+            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us, calendar)
 
     async def of_end_user(self, organisation_id: str, team_id: str, end_user: str) -> EndUserStanding:
         """Return what one end user of a team spent in this month, with the budgets that hold; one who never called has spent
@@ -263,7 +265,7 @@ class BudgetStore:
         ]
         async with self._engine.connect() as connection:
             amounts = {end_user: sum([int(await connection.scalar(each) or 0) for each in sums])}
-            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us))[0]
+            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us, calendar))[0]
 
     async def _of_end_users(
         self,
@@ -272,6 +274,7 @@ class BudgetStore:
         team_id: str,
         spent_nanousd: Mapping[str, int],
         now_us: int,
+        calendar: Calendar,
     ) -> list[EndUserStanding]:
         row = ROWS["end_user"]
         names = {
@@ -283,13 +286,14 @@ class BudgetStore:
             each.budget.budget_id: each
             for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
         }
+        month_us = bounds_us("month", now_us, calendar)[0]
         index = BudgetIndex(each.budget for each in known.values())
         holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
         if made := [each for found in holding.values() for each in found if each not in known]:
             for status in await GrantStore(self._engine).standings_of_each(made, now_us):
                 known[status.budget.budget_id] = status
         return [
-            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
+            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known], month_us)
             for name, amount in spent_nanousd.items()
         ]
 
