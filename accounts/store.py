@@ -35,6 +35,7 @@ MAX_WEIGHT: Final = 1_000.0
 """Upper bound of a team's weight; beyond it, a team of weight 1 would starve beside it."""
 MAX_KEYS_OF_TEAM: Final = 10_000
 """Keys of a team that are listed at most."""
+_MOST_OF_A_FAMILY: Final = 100
 _MOST_TO_COMPARE: Final = 2_000
 _ID: Final = re.compile(rf"[a-z0-9_-]{{1,{ID_CHARS}}}", re.ASCII)
 
@@ -389,6 +390,14 @@ class AccountStore:
         )
         async with self._engine.connect() as connection:
             return {row[0]: (row[1], row[2]) for row in await connection.execute(query)}
+
+    async def key_family(self, organisation_id: str, key_id: str) -> tuple[str, ...]:
+        """Return a key's id and those that replaced it or that it replaced: they are one key's spending."""
+        first = first_id(key_id)
+        family = or_(col(ApiKey.key_id) == first, col(ApiKey.key_id).startswith(f"{first}{SEPARATOR}", autoescape=True))
+        query = select(col(ApiKey.key_id)).where(family, _in_organisation(organisation_id)).order_by(col(ApiKey.key_id))
+        async with self._engine.connect() as connection:
+            return tuple(await connection.scalars(query.limit(_MOST_OF_A_FAMILY))) or (key_id,)
 
     async def key_of(self, organisation_id: str, team_id: str | None, key_id: str) -> KeyRecord:
         """Return one key of an organisation's team, or of any of its teams. Raises UnknownKeyId."""

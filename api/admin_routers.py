@@ -4,6 +4,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from api.ask import admin as ask
 from api.audit import admin as audit
 from api.budgets import admin as budgets
 from api.calendar import admin as calendar
@@ -16,6 +17,7 @@ from api.people import members_admin as members
 from api.teams import admin as teams
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
+    ask.router,
     audit.router,
     budgets.router,
     calendar.router,

@@ -4,6 +4,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from api.ask import routes as ask
 from api.batches import message_batches, own_batches
 from api.batches import routes as batches
 from api.budgets import routes as budgets
@@ -25,6 +26,7 @@ from api.responses import conversations
 from api.responses import routes as responses
 from api.savings import routes as savings
 from api.spend import routes as litellm_shapes
+from api.usage import movers as usage_movers
 from api.usage import routes as usage
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -32,6 +34,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     responses.router,
     conversations.router,
     usage.router,
+    usage_movers.router,
+    ask.router,
     focus.router,
     savings.router,
     organization.router,

@@ -75,7 +75,9 @@ DIMENSIONS: Final = (
     DimensionRow("team", "team_id", 64, "Team", "team_id", on_pages=True, posted=True),
     DimensionRow("key", "key_id", 64, "Key", "key_id", searched_as="key", on_pages=True, posted=True, rotates=True),
     DimensionRow("model", "target_id", 200, "Model", "model", searched_as="target", on_pages=True, posted=True),
-    DimensionRow("provider", "provider", 200, "Provider", "provider", on_pages=True, posted=True),
+    DimensionRow(
+        "provider", "provider", 200, "Provider", "provider", searched_as="provider", on_pages=True, posted=True
+    ),
     DimensionRow("tier", "tier", 32, "Tier", "tier", searched_as="tier", on_pages=True, posted=True),
     # A team has a bounded number of them: `proxy.parse.parsed_request.TagBounds`.
     DimensionRow(
@@ -93,7 +95,7 @@ DIMENSIONS: Final = (
     DimensionRow("origin", "origin", 16, "Origin"),
     DimensionRow("unit", "unit", 64, "Unit", "unit", example="second", later=True),
     # A team may have a hundred thousand of them, and each would make a row of every hour, key and model.
-    DimensionRow("end_user", "end_user", 64, "End user", "end_user", rolled_up=False),
+    DimensionRow("end_user", "end_user", 64, "End user", "end_user", searched_as="end_user", rolled_up=False),
 )
 """All dimensions but time, in the order of the roll-ups' columns."""
 

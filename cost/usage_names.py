@@ -25,6 +25,7 @@ WRITTEN: Final = (
     (PROMPT_DETAILS, "cache_write_tokens"),  # OpenRouter
     (PROMPT_DETAILS, "cache_creation_tokens"),  # litellm
     (PROMPT_DETAILS, "cache_creation_input_tokens"),  # Alibaba
+    (PROMPT_DETAILS, "created_cache_tokens"),  # vLLM since 0.32
     ("", "cache_creation_input_tokens"),  # Anthropic
 )
 """Tokens of the prompt that were written to a cache; the first that is told holds."""

@@ -7,11 +7,13 @@ from fastapi import APIRouter
 from dashboards.account import page as account
 from dashboards.alerts import page as alerts
 from dashboards.api_docs import page as api_docs
+from dashboards.ask import page as ask
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
 from dashboards.budgets import calendar_page
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
+from dashboards.end_users import page as end_users
 from dashboards.finance import exports_page as exports
 from dashboards.finance import month_page as month
 from dashboards.finance import reconciliation_page as reconciliation
@@ -24,6 +26,7 @@ from dashboards.model_list import page as models
 from dashboards.operations import classifier_page as classifier
 from dashboards.operations import config_page as config
 from dashboards.operations import decisions_page as decisions
+from dashboards.operations import incidents_page as incidents
 from dashboards.operations import measurements_page as measurements
 from dashboards.operations import overview_page as overview
 from dashboards.operations import pools_page as pools
@@ -40,12 +43,14 @@ from dashboards.requests import page as requests
 from dashboards.sign_in import openid_page as oidc
 from dashboards.sign_in import page as sign_in
 from dashboards.sign_in import welcome
+from dashboards.spend import page as spend
 from dashboards.teams import page as teams
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     account.router,
     alerts.router,
     api_docs.router,
+    ask.router,
     audit.router,
     batches.router,
     savings_page.router,
@@ -61,6 +66,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     classifier.router,
     config.router,
     decisions.router,
+    incidents.router,
     measurements.router,
     overview.router,
     pools.router,
@@ -78,6 +84,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     playground.router,
     policy.router,
     requests.router,
+    spend.router,
+    end_users.router,
     teams.router,
     welcome.router,
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from gateway.commands.ask import ask
 from gateway.commands.audit import audit_app
 from gateway.commands.backup import backup, restore
 from gateway.commands.batch import batch_app
@@ -93,6 +94,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "reconcile": reconcile,
     "savings": savings_app,
     "top": top,
+    "ask": ask,
     "pools": pools_app,
     "models": models_app,
     "providers": providers_app,

@@ -18,16 +18,20 @@ from sqlmodel import SQLModel
 import accounts.audit.tables
 import accounts.people.tables
 import accounts.tables
+import api.ask.tables
+import api.incidents.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
 import cost.tables
 import dashboards.alerts.tables
+import dashboards.requests.tables
 import proxy.admit.idempotency.tables
 import proxy.admit.limits.limit_tables
 import proxy.batch.tables
 import proxy.responses.background.tables
 import proxy.responses.stored.tables
+import proxy.settle.hurt.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
@@ -43,16 +47,20 @@ MODULES_WITH_TABLES: Final = (
     accounts.audit.tables,
     accounts.people.tables,
     accounts.tables,
+    api.ask.tables,
+    api.incidents.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,
     cost.tables,
     dashboards.alerts.tables,
+    dashboards.requests.tables,
     proxy.admit.idempotency.tables,
     proxy.admit.limits.limit_tables,
     proxy.batch.tables,
     proxy.responses.background.tables,
     proxy.responses.stored.tables,
+    proxy.settle.hurt.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,
     proxy.shared.redis.process_tables,

@@ -64,6 +64,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.hurt.counting import SLOW_SHARE
 from proxy.settle.observers.learning import LearningLog
 from proxy.settle.observers.logs import RequestLog
 from proxy.settle.refusals.counting import Refusals
@@ -108,7 +109,9 @@ class ProcessPipeline:
         self.breakers = Breakers(config.providers.breaker, time.monotonic)
         self.overruns = Overruns(time.monotonic)
         self.refused_parameters = RefusedParameters(time.monotonic)
-        self.refusals = Refusals(wall_us)
+        self.refusals = Refusals(
+            wall_us, lambda: SLOW_SHARE * self.config.providers.timeouts.first_token_s("interactive")
+        )
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""

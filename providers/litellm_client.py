@@ -35,7 +35,7 @@ from providers.target import Deployment
 from providers.thoughts import with_thoughts
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
-from providers.wire import Event, decode_event, field_of, speaks_anthropic
+from providers.wire import Event, closest_effort, decode_event, field_of, speaks_anthropic
 
 # What of a caller's body goes to litellm, as it is. Anything else is refused by name.
 PASSED_FIELDS = frozenset(
@@ -75,7 +75,8 @@ _DROPPED_FIELDS = NOTES | {"model", "stream"}
 
 _JUDGED = (DECISIVE | MINOR) - {"top_k"}
 """The parameters that litellm says of whether a model takes them: OpenAI's own."""
-_OF_REASONERS = frozenset({"reasoning_effort"})
+_EFFORT = "reasoning_effort"
+_OF_REASONERS = frozenset({_EFFORT})
 """Fields that models that do not reason refuse, and that say so little of an answer that they may be left out."""
 _JSON_IN_MESSAGE = re.compile(r"\{.*\}", re.DOTALL)
 _LITELLM_PREFIX = re.compile(r"^(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*[:-]\s*")
@@ -261,8 +262,15 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
 def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
     if speaks_anthropic(call.deployment):
         _suit_anthropic(arguments, call)
-    elif call.request.thoughts and isinstance(arguments.get("messages"), list):
+        return
+    if call.request.thoughts and isinstance(arguments.get("messages"), list):
         with_thoughts(arguments["messages"], call.request.thoughts, call.deployment)
+    effort, efforts = arguments.get(_EFFORT), call.deployment.quirks.efforts
+    if isinstance(effort, str) and efforts:
+        arguments[_EFFORT] = closest_effort(effort, efforts)
+        if effort == "none" and effort not in efforts:
+            # It reasons only when asked to.
+            del arguments[_EFFORT]
 
 
 def _suit_anthropic(arguments: dict[str, Any], call: UpstreamCall) -> None:

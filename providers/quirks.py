@@ -59,6 +59,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     developer: str = ""
     later_system: LaterSystem = ""
     needs_user: bool = False
+    alternates: bool = False
+    one_call: bool = False
     prefill: Prefill = ""
     forces_tools: bool = True
     stream_usage: Literal["", "always"] = ""
@@ -67,6 +69,11 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     fetches_links_in_text: bool = False
     takes_notes: bool = False
     searches: str = ""
+
+    @property
+    def changes_turns(self) -> bool:
+        """True where a conversation may have to be told otherwise than it was written."""
+        return bool(self.developer or self.later_system or self.needs_user or self.one_call or self.alternates)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +108,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     developer: str | None = None
     later_system: LaterSystem | None = None
     needs_user: bool | None = None
+    alternates: bool | None = None
+    one_call: bool | None = None
     prefill: Prefill | None = None
     forces_tools: bool | None = None
     stream_usage: Literal["", "always"] | None = None

@@ -749,14 +749,14 @@ def _suit(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) 
 def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deployment) -> None:
     """Write roles, thoughts, an answer that is begun, and the effort as this model and its host take them."""
     quirks = deployment.quirks
-    if (quirks.developer or quirks.later_system or quirks.needs_user) and (
-        messages := suited(fields["messages"], request.messages, quirks)
-    ) is not None:
+    if quirks.changes_turns and (messages := suited(fields["messages"], request.messages, quirks)) is not None:
         fields["messages"] = messages
     if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(fields["messages"])):
         _think_again(fields, request, deployment)
     if quirks.prefill == "continue" and _is_prefilled(request):
         fields.update(CONTINUE_FIELDS)
+    if quirks.one_call and bytes(fields.get("tools", b"")) not in _NO_CALLS:
+        fields["parallel_tool_calls"] = msgspec.Raw(b"false")
     if request.effort == "none" and quirks.thinking_off:
         if fields.keys().isdisjoint(quirks.thinking_off):
             fields.update(quirks.thinking_off)
@@ -781,14 +781,18 @@ def _is_prefilled(request: ChatRequest) -> bool:
 _NO_CALLS: Final = frozenset({b"", b"null", b"[]"})
 
 
-def _closest_effort(raw: msgspec.Raw, efforts: tuple[str, ...]) -> msgspec.Raw:
+def closest_effort(said: str, efforts: tuple[str, ...]) -> str:
     """Return the model's word for an effort like this; one that nobody knows is the target's to refuse."""
-    said = bytes(raw).strip(b'" \n').decode(errors="replace")
     if said in efforts or said not in EFFORTS:
-        return raw
+        return said
     wanted = EFFORTS.index(said)
-    closest = min(efforts, key=lambda each: (abs(EFFORTS.index(each) - wanted), EFFORTS.index(each)))
-    return msgspec.Raw(b'"%b"' % closest.encode())
+    return min(efforts, key=lambda each: (abs(EFFORTS.index(each) - wanted), EFFORTS.index(each)))
+
+
+def _closest_effort(raw: msgspec.Raw, efforts: tuple[str, ...]) -> msgspec.Raw:
+    said = bytes(raw).strip(b'" \n').decode(errors="replace")
+    closest = closest_effort(said, efforts)
+    return raw if closest == said else msgspec.Raw(b'"%b"' % closest.encode())
 
 
 def _suit_names(fields: dict[str, Any], quirks: Quirks) -> None:

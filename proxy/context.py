@@ -86,6 +86,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     error_code: str | None = None
     error_message: str | None = None
     """The message that its caller was sent, where the refusal was the gateway's own."""
+    out_of_use: tuple[str, ...] = ()
+    """The targets that could not be called or had no room, where it was refused for that."""
 
     def understood(self, found: Understood) -> None:
         """Note how an error has to be written and which model was named, before the rest of the request is checked."""

@@ -63,6 +63,8 @@ class Refused(Exception):
     fault: Fault = _UNEXPECTED
     headers: tuple[tuple[bytes, bytes], ...] = ()
     """Extra reply headers for this error."""
+    targets: tuple[str, ...] = ()
+    """The targets that could not be called or had no room, of a refusal for that."""
 
     def __init_subclass__(
         cls, *, status: int | None = None, code: str | None = None, error_type: str | None = None
@@ -135,6 +137,18 @@ class SignInFirst(Refused, status=401, code="not_signed_in"):
 
 class CrossSite(Refused, status=403, code="cross_site"):
     """A changing request that does not come from one of our own pages (CSRF)."""
+
+
+class AskOff(Refused, status=403, code="ask_off"):
+    """A question in words of an organisation that has not switched Ask on, or whose Ask cannot spend now."""
+
+
+class AskLimit(Refused, status=429, code="ask_limit"):
+    """A person or key has asked as many questions in this hour as it may."""
+
+
+class AskUnanswered(Refused, status=502, code="ask_unanswered"):
+    """No model gave an answer to a question that may be shown."""
 
 
 class NotAllowed(Refused, status=403, code="not_allowed"):
@@ -297,6 +311,10 @@ class VersionNotFound(Refused, status=404, code="version_not_found"):
 
 class RolloutRefused(Refused, status=409, code="rollout_conflict"):
     """The step does not fit the rollout's state."""
+
+
+class IncidentNotFound(Refused, status=404, code="incident_not_found"):
+    """There is no such incident, or it is kept no longer."""
 
 
 class PoolCrowded(Refused, status=429, code="pool_full", error_type=_INVALID):

@@ -37,6 +37,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+LONG_S = 1_200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what takes long the time for it on a machine that is ten times slower, unless it says how long it may take."""
+    for item in items:
+        if item.get_closest_marker("long") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LONG_S))
+
+
 def pytest_collection_finish() -> None:
     """Freeze what was collected, which stays to the end: nobody need look through its million objects again and again."""
     gc.collect()

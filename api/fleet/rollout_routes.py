@@ -12,6 +12,7 @@ from api.fleet.rollouts import (
     comparison_as_json,
     pool_of_model,
     promote,
+    ready_versions,
     roll_back,
     rollout_as_json,
     start_canary,
@@ -119,6 +120,8 @@ class RolloutOut(msgspec.Struct, frozen=True, kw_only=True):
     stable: str | None
     candidate: str | None
     percent: float
+    missing: str | None
+    """The version that is to get conversations and gets none, as no replica runs it."""
     since: str
     changed_by: str
     reason: str
@@ -168,7 +171,7 @@ async def list_rollouts(request: Request, _caller: OperatorCaller) -> Response:
             if each.state == "canary":
                 samples = await VersionReader(gateway.database).samples(each, served[each.pool], wall_us())
                 told = comparison_as_json(samples)
-            found.append({**rollout_as_json(each), "comparison": told})
+            found.append({**rollout_as_json(each, ready_versions(gateway, each.pool)), "comparison": told})
     return json_reply({"object": "list", "data": found})
 
 
@@ -203,7 +206,7 @@ async def canary(request: Request, caller: OperatorCaller) -> Response:
             rule=rule,
             reason=checked_reason(said.reason),
         )
-    return json_reply(rollout_as_json(after))
+    return json_reply(rollout_as_json(after, ready_versions(gateway, after.pool)))
 
 
 @router.post(
@@ -220,7 +223,7 @@ async def promote_version(request: Request, caller: OperatorCaller) -> Response:
         after = await promote(
             gateway.identity.audit, actor_of(request, caller), said.model, pool, said.version, reason=reason
         )
-    return json_reply(rollout_as_json(after))
+    return json_reply(rollout_as_json(after, ready_versions(gateway, after.pool)))
 
 
 @router.post(
@@ -239,7 +242,7 @@ async def rollback(request: Request, caller: OperatorCaller) -> Response:
     async with looking():
         actor = actor_of(request, caller)
         after = await roll_back(gateway.identity.audit, actor, said.model, reason=checked_reason(said.reason))
-    return json_reply(rollout_as_json(after))
+    return json_reply(rollout_as_json(after, ready_versions(gateway, after.pool)))
 
 
 def _pools(gateway: Gateway) -> list[PoolConfig]:

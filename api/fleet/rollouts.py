@@ -1,12 +1,13 @@
 """Versions and rollouts as operators and the rule change them, each step with its audit entry."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
+from api.web.gateway import Gateway
 from cost.times import iso, wall_us
 from selfhosted.config import PoolConfig
 from selfhosted.rollouts.comparison import Compared, compared
@@ -19,6 +20,7 @@ from selfhosted.rollouts.versions import (
     RolloutConflict,
     Rule,
     VersionUnknown,
+    missing,
     promoted,
     rolled_back,
     started,
@@ -40,6 +42,15 @@ def pool_of_model(pools: Sequence[PoolConfig], model: str) -> str:
             raise ModelUnknown(f"{model} is an adapter of {pool.targets[0]}, and has no replicas of its own to share")
     known = ", ".join(pool.targets[0] for pool in pools[:20]) or "there is none: see selfhosted.pools"
     raise ModelUnknown(f"no pool serves {model[:128]}; models of our own: {known}")
+
+
+def ready_versions(gateway: Gateway, pool: str) -> set[str] | None:
+    """Return the versions of the pool's replicas that take work; None where there is no such pool here."""
+    view = gateway.views.fleet
+    watched = None if view is None else view.pools.get(pool)
+    if watched is None:
+        return None
+    return {each.address.version for each in watched.snapshot().replicas if each.state == "ready"}
 
 
 def check_registrable(pools: Sequence[PoolConfig], version: ModelVersion) -> None:
@@ -143,8 +154,8 @@ def version_as_json(version: ModelVersion) -> dict[str, Any]:
     return {"object": "model_version", **plain, "added_at": iso(version.added_us)}
 
 
-def rollout_as_json(rollout: Rollout) -> dict[str, Any]:
-    """Return the JSON object of a rollout."""
+def rollout_as_json(rollout: Rollout, ready: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the JSON object of a rollout. `ready` are the versions of its pool's replicas that take work, where they are known."""
     return {
         "object": "rollout",
         "model": rollout.model,
@@ -153,6 +164,7 @@ def rollout_as_json(rollout: Rollout) -> dict[str, Any]:
         "stable": rollout.stable or None,
         "candidate": rollout.candidate or None,
         "percent": rollout.share_ppm * 100 / PPM,
+        "missing": None if ready is None else missing(rollout, ready) or None,
         "since": iso(rollout.since_us),
         "changed_by": rollout.changed_by,
         "reason": rollout.reason,

@@ -6,7 +6,6 @@ import contextlib
 import hmac
 import logging
 import re
-import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from api.fleet.drain import drain_replica, undrain_replica
+from api.operations.snapshot import fleet_now
 from api.web.actor import actor_of
 from api.web.gateway import OperatorCaller, gateway_of
 from api.web.openapi import described
@@ -36,7 +36,7 @@ from proxy.errors import (
 )
 from proxy.parse.headers import read_headers
 from selfhosted.config import RegistrationConfig
-from selfhosted.health.fleet_view import FleetView, WatchedPool, fleet_as_json, told_pool, told_wish
+from selfhosted.health.fleet_view import FleetView, WatchedPool, told_wish
 from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin
 from selfhosted.registry.store import NameTaken, PoolFull
 
@@ -149,17 +149,15 @@ _Trusted = Annotated[Trusted, Depends(PoolTrust())]
 @router.get("/v1/fleet", **described("Look at the fleet", gives={200: "Every pool with its replicas"}))
 async def show_fleet(request: Request, _caller: OperatorCaller) -> Response:
     """Show all pools with their replicas, as the answering process sees them."""
-    view = gateway_of(request).views.fleet
-    if view is None:
-        return json_reply({"object": "list", "data": [], "registry": {"reachable": True, "problem": None}})
-    return json_reply(fleet_as_json(view, time.monotonic()))
+    return json_reply(await fleet_now(gateway_of(request)))
 
 
 @router.get("/v1/fleet/pools/{pool}", **described("Look at a pool", gives={200: "It, with its replicas"}))
 async def show_pool(pool: str, request: Request, _caller: OperatorCaller) -> Response:
     """Show one pool with its replicas."""
-    view, watched = _pool(request, pool)
-    return json_reply(told_pool(watched, view.registry, time.monotonic(), view.turn_problem(watched.config.name)))
+    _, watched = _pool(request, pool)
+    pools = (await fleet_now(gateway_of(request)))["data"]
+    return json_reply(next(each for each in pools if each["name"] == watched.config.name))
 
 
 @router.get("/v1/fleet/pools/{pool}/target", **described("Read how many replicas are wanted", gives={200: TargetOut}))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.incidents.history import History
 from api.live.drift import DriftReader
 from api.live.first_seen import FirstSeen
 from api.live.recent import RecentReader
@@ -18,6 +19,10 @@ class Operations(NamedTuple):
     drift: DriftReader
     tail: DecisionTail
     first_seen: FirstSeen
+    """The beginnings of incidents."""
+    unwell: FirstSeen
+    """The beginnings of states that are not well."""
+    history: History
 
 
 def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Operations:
@@ -25,4 +30,4 @@ def open_operations(engine: AsyncEngine, stack: contextlib.AsyncExitStack) -> Op
     tail, drift = DecisionTail(engine), DriftReader(engine)
     stack.push_async_callback(tail.aclose)
     stack.push_async_callback(drift.aclose)
-    return Operations(RecentReader(engine), drift, tail, FirstSeen())
+    return Operations(RecentReader(engine), drift, tail, FirstSeen(), FirstSeen(), History(engine))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
@@ -22,6 +22,8 @@ MOST: Final = 2_000
 FEWEST_IN_A_ROW: Final = 3
 """Failures one after the other after which a target is failing."""
 _REFUSED_US: Final = frozenset({401, 403, 404})
+SLOWER: Final = 2.0
+"""Multiple of the median TTFT of a day ago that is slow."""
 ENOUGH: Final = 20
 """Fewest attempts from which a target can be called slow or failing."""
 _FRESH_S: Final = 2.0
@@ -62,6 +64,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts since the last one that did not fail."""
     since_us: int | None
     """End of the first of them; None without one."""
+    first_us: int | None = None
+    """End of the first attempt of all that failed; None without one."""
     teams: int
     """Teams whose attempts these were."""
     minute_attempts: int
@@ -89,6 +93,10 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     by_tier: Mapping[str, Figures]
     runs: Mapping[str, Run] = {}
     """The newest attempts of each target, by its name."""
+    late: Mapping[str, Mapping[tuple[str, str, str], int]] = {}
+    """Attempts whose first token took SLOWER times as long as a day ago or longer: by target, and by organisation, team and the
+    model that was asked for.
+    """
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,16 +137,23 @@ def summed(attempts: Sequence[EndedAttempt], at_us: int, usual: Mapping[str, flo
     """Return figures of all attempts, and by target, deployment and tier. `usual` is the median TTFT of a day ago, by
     target.
     """
+    of_targets = _by_target(attempts)
     return Recent(
         at_us=at_us,
         since_us=attempts[-1].at_us if len(attempts) >= MOST else at_us - WINDOW_US,
         whole=len(attempts) < MOST,
         all=figures(attempts),
-        by_target={name: figures(each, usual.get(name)) for name, each in _by(attempts, "target_id").items()},
+        by_target={name: figures(each, usual.get(name)) for name, each in of_targets.items()},
         by_deployment={name: figures(each) for name, each in _by(attempts, "deployment_id").items()},
         by_tier={name: figures(each) for name, each in _by(attempts, "tier").items()},
-        runs={name: run_of(each, at_us) for name, each in _by(attempts, "target_id").items()},
+        runs={name: run_of(each, at_us) for name, each in of_targets.items()},
+        late={name: _late(each, usual[name]) for name, each in of_targets.items() if name in usual},
     )
+
+
+def _late(attempts: Sequence[EndedAttempt], usual_s: float) -> Mapping[tuple[str, str, str], int]:
+    late = (each for each in attempts if each.stream and (each.ttft_us or 0) >= SLOWER * usual_s * _MICRO)
+    return Counter((each.organisation_id, each.team_id, each.alias) for each in late)
 
 
 def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
@@ -148,6 +163,7 @@ def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
     return Run(
         failures=len(run),
         since_us=run[-1].at_us if run else None,
+        first_us=next((each.at_us for each in reversed(attempts) if _went_wrong(each)), None),
         teams=len({each.team_id for each in run}),
         minute_attempts=len(minute),
         minute_failures=sum(map(_went_wrong, minute)),
@@ -163,6 +179,16 @@ def _by(attempts: Iterable[EndedAttempt], name: str) -> dict[str, list[EndedAtte
     found: dict[str, list[EndedAttempt]] = defaultdict(list)
     for each in attempts:
         found[getattr(each, name)].append(each)
+    return found
+
+
+def _by_target(attempts: Iterable[EndedAttempt]) -> dict[str, list[EndedAttempt]]:
+    """Return the attempts of each target, and of each wildcard those of all names that it stands for."""
+    found = _by(attempts, "target_id")
+    for each in attempts:
+        entry = each.deployment_id.rpartition("/")[0]
+        if entry.endswith("*"):
+            found.setdefault(entry, []).append(each)
     return found
 
 

@@ -1,30 +1,20 @@
 """Incidents that need an operator, from an operations snapshot, gravest first: one outage is one of them.
 
-Each says what is wrong, where, since when, how many requests and teams it hit, and what to do. What follows from
-something else that is wrong (a target without replicas, a queue before it, a journal behind a database that is away) is
-told with its cause.
+Each says its cause first, where, since when, whom it hurt, and what to do. What follows from something else that is wrong (a
+target without replicas, a queue before it, a journal behind a database that is away) is told with its cause.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from api.live.recent import ENOUGH
+from api.incidents.kept import KeptIncident, Share, more
+from api.operations.state import FULL, Kind, Problem, Severity, queue_problems
+from cost.times import HOUR_US, MINUTE_US, iso
+from proxy.errors import Overloaded, code_of
+from proxy.settle.hurt.store import HurtSum
 
-Severity = Literal["bad", "warn"]
-Kind = Literal[
-    "down", "slow", "saturated", "errors", "spend", "flooding", "unreachable", "books", "drift", "configuration"
-]
-
-FAILING: Final = 0.05
-"""Share of failed attempts that makes a target a problem; above five times that, a severe one."""
-SLOWER: Final = 2.0
-"""Multiple of the median TTFT of a day ago that is slow."""
-PATIENCE_SHARE: Final = 0.5
-"""Share of the first-token timeout: when the p95 exceeds it, a twentieth of the requests is close to failing."""
-FULL: Final = 0.95
-KV_FULL: Final = 0.95
 SPENDING: Final = 2.0
 """Multiple of the hour's usual cost that is a problem,"""
 SPENDING_NANOUSD: Final = 10_000_000_000
@@ -34,10 +24,10 @@ FLOODING: Final = 100
 """Refusals of a team in ten minutes that make it a problem."""
 JOURNAL_OLD_S: Final = 10.0
 DATABASE_SLOW_S: Final = 0.25
-_GRAVE: Final = 5
 _PAGES: Final = "/dashboard/operations"
 _DATABASE: Final = "database"
 _FEWEST_OF_PROVIDER: Final = 2
+_NOBODY_KNOWN: Final = ""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,23 +38,106 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     """The place: a target, pool, provider, queue, team, or a part of the gateway."""
     text: str
-    """The fault, and its consequences."""
+    """The cause, and its consequences."""
     advice: str
     """The remedy."""
     href: str
     since_us: int | None = None
     """Time of its beginning, or of its first observation, in microseconds since 1970."""
-    requests: int | None = None
-    """Requests that it hit in the last minutes; None where nobody counts."""
-    teams: int | None = None
-    """The teams that these were of, or the fewest that they can be of."""
+    hurt: tuple[Share, ...] = ()
+    """Everybody whom it hurt, by team and model, those with most first."""
+    keys: int | None = None
+    """The API keys of these requests, where they are known."""
     also: tuple[str, ...] = ()
     """Consequences, and other faults of the same place: a line each, beginning with the place."""
+    place: str = ""
+    """The root's place, such as `target/small`."""
+    places: tuple[str, ...] = ()
+    """All places at fault, of which one is enough to recognise the incident in the next reading."""
+    targets: tuple[str, ...] = ()
+    """The targets whose faults hurt requests."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The key by which an incident is recognised in the next reading."""
-        return (self.kind, self.subject)
+    def is_counted(self) -> bool:
+        """True where whom it hurts is known."""
+        return bool(self.hurt or self.targets)
+
+    @property
+    def requests(self) -> int | None:
+        """The requests that it hurt; None where nobody counts."""
+        return sum(each.requests for each in self.hurt) if self.is_counted else None
+
+    @property
+    def refused(self) -> int | None:
+        """Those whose callers were told an error; None where nobody counts."""
+        return sum(each.refused for each in self.hurt) if self.is_counted else None
+
+    @property
+    def teams(self) -> int | None:
+        """The teams whose requests these were; None where nobody counts."""
+        return len({each.team_id for each in self.hurt if each.team_id}) if self.is_counted else None
+
+
+def told_incident(incident: Incident, kept: KeptIncident | None = None) -> dict[str, Any]:
+    """Return an incident that is there now as plain values. `kept` is what the history has of it: no number becomes less."""
+    since_us = incident.since_us
+    numbers = {name: getattr(incident, name) for name in _NUMBERS}
+    if kept is not None:
+        numbers = {name: more(number, getattr(kept, name)) for name, number in numbers.items()}
+    told = {name: getattr(incident, name) for name in _WORDS}
+    return {
+        "incident_id": None if kept is None else kept.incident_id,
+        "state": "open",
+        **told,
+        **numbers,
+        "since_us": since_us,
+        "since": None if since_us is None else iso(since_us),
+        "seen_us": None,
+        "closed_us": None,
+    }
+
+
+def told_kept(kept: KeptIncident, *, is_over: bool = False) -> dict[str, Any]:
+    """Return an incident of the history as plain values. `is_over`: an open one that closes if nothing is wrong for two minutes."""
+    return {
+        "incident_id": kept.incident_id,
+        "state": "closed" if not kept.is_open else "recovering" if is_over else "open",
+        **{name: getattr(kept, name) for name in _WORDS},
+        **{name: getattr(kept, name) for name in _NUMBERS},
+        "since_us": kept.opened_us,
+        "since": iso(kept.opened_us),
+        "seen_us": kept.seen_us,
+        "closed_us": kept.closed_us or None,
+    }
+
+
+_WORDS: Final = ("severity", "kind", "subject", "text", "advice", "href", "also", "targets")
+_NUMBERS: Final = ("requests", "refused", "teams", "keys")
+
+
+def counted(incident: Incident, rows: Iterable[HurtSum], since_us: int) -> Incident:
+    """Return the incident with all whom its targets hurt since the minute of its beginning. Each request is in one row, whatever
+    number of targets it tried.
+    """
+    if not incident.targets:
+        return incident
+    is_named = set(incident.targets).__contains__
+    beginnings = tuple(each[:-1] for each in incident.targets if each.endswith("*"))
+    hurt: dict[tuple[str, str, str], list[int]] = {}
+    keys: set[str] = set()
+    for row in rows:
+        at_fault = any(is_named(each) or each.startswith(beginnings) for each in row.targets)
+        if row.start_us + _minute_of(row) <= since_us or not at_fault:
+            continue
+        found = hurt.setdefault((row.organisation_id, row.team_id, row.model), [0, 0])
+        found[0] += row.requests
+        found[1] += row.requests if row.fate == "refused" else 0
+        keys.add(row.key_id)
+    for share in incident.hurt:
+        # What was counted otherwise may be the same requests.
+        found = hurt.setdefault((share.organisation_id, share.team_id, share.model), [0, 0])
+        found[0], found[1] = max(found[0], share.requests), max(found[1], share.refused)
+    return msgspec.structs.replace(incident, hurt=_shares(hurt), keys=len(keys - {_NOBODY_KNOWN}) or None)
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,13 +149,13 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def incidents(told: Mapping[str, Any]) -> list[Incident]:
-    """Return all incidents; `told` is the snapshot of `api.operations.snapshot`. Pure."""
+    """Return all incidents; `told` is the snapshot of `api.operations.snapshot`, its targets and pools judged. Pure."""
     found = [
         *_of_stores(told["stores"]),
-        *_of_targets(told["targets"], told["patience_s"]),
+        *_of_targets(told["targets"]),
         *_of_pools(told["pools"]),
         *_of_queues(told["queues"]),
-        *_of_process(told["process"]),
+        *_of_process(told["process"], told["refusals"]["data"] or ()),
         *_of_refusals(told["refusals"]),
         *_of_spend(told["spend"]),
         *_of_classifier(told["classifier"]),
@@ -111,112 +184,77 @@ def _grouped(found: Sequence[_Found]) -> Iterator[Incident]:
         groups.setdefault(root(each), []).append(each)
     for about, members in groups.items():
         first = min(members, key=lambda each: (each.about != about, each.incident.severity != "bad"))
-        yield _merged(first.incident, [each.incident for each in members if each is not first])
+        merged = _merged(first.incident, [each.incident for each in members if each is not first])
+        yield msgspec.structs.replace(
+            merged, place=about, places=tuple(dict.fromkeys((about, *(each.about for each in members))))
+        )
 
 
 def _merged(first: Incident, others: Sequence[Incident]) -> Incident:
-    if not others:
-        return first
+    """Return the first with what the others add. Whom they hurt together is counted by their targets, not summed."""
     every = (first, *others)
     began = [each.since_us for each in every if each.since_us is not None]
-    hit = [each.requests for each in every if each.requests is not None]
-    teams = [each.teams for each in every if each.teams is not None]
+    hurt: dict[tuple[str, str, str], list[int]] = {}
+    for each in every:
+        for share in each.hurt:
+            found = hurt.setdefault((share.organisation_id, share.team_id, share.model), [0, 0])
+            found[0], found[1] = max(found[0], share.requests), max(found[1], share.refused)
     return msgspec.structs.replace(
         first,
         severity="bad" if any(each.severity == "bad" for each in every) else "warn",
         since_us=min(began, default=None),
-        # What waits before a target is not what failed there, so the larger count is told and not their sum.
-        requests=max(hit, default=None),
-        teams=max(teams, default=None),
+        hurt=_shares(hurt),
+        targets=tuple(sorted({name for each in every for name in each.targets})),
         also=tuple(dict.fromkeys(f"{each.subject}: {each.text}" for each in others)),
     )
 
 
-def _of_targets(targets: Sequence[Mapping[str, Any]], patience_s: float) -> Iterator[_Found]:
-    for target in targets:
-        name, href = target["target_id"], f"{_PAGES}/targets/{target['target_id']}"
-        recent, run = target["recent"], target["run"]
-        causes = (f"pool/{target['pool']}",) if target["pool"] else (f"provider/{target['provider']}",)
-        base = Incident(
-            severity="bad",
-            kind="down",
-            subject=name,
-            text="",
-            advice="Its page has the last errors in the upstream's own words: a refused key or name is mended in the "
-            "configuration, an outage by the provider.",
-            href=href,
-            since_us=run["since_us"],
-            requests=recent["failed"] + recent["turned_away"] if recent["attempts"] else None,
-            teams=run["teams"] or None,
-        )
-        for each in _target_problems(target, base, patience_s):
-            yield _Found(incident=each, about=f"target/{name}", causes=causes)
+def _shares(hurt: Mapping[tuple[str, str, str], Sequence[int]]) -> tuple[Share, ...]:
+    """Return the shares of these requests and refusals."""
+    found = [
+        Share(organisation_id=organisation_id, team_id=team_id, model=model, requests=requests, refused=refused)
+        for (organisation_id, team_id, model), (requests, refused) in hurt.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.requests, each.organisation_id, each.team_id, each.model)))
 
 
-def _target_problems(target: Mapping[str, Any], base: Incident, patience_s: float) -> Iterator[Incident]:
-    replace = msgspec.structs.replace
-    # A pool without replicas is told as a pool.
-    if target["state"] == "down":
-        who = f"replica of the pool {target['pool']}" if target["pool"] else "deployment"
-        why = f" ({target['why']})" if target["why"] else ""
-        yield replace(base, text=f"no {who} can be called{why}; its requests go to the next model")
-    elif target["state"] == "failing":
-        yield replace(base, kind="errors", text=_run_text(target))
-    elif target["state"] == "degraded":
-        ejected = sum(each["breaker"]["state"] != "closed" for each in target["deployments"])
-        there = len(target["deployments"])
-        text = (
-            f"the circuits of {ejected} of {there} deployments are open"
-            if ejected
-            else (f"{target['available']} of {there} replicas take work")
-        )
-        advice = "A circuit closes by itself once a trial request succeeds; the page says which deployment it is."
-        yield replace(base, severity="warn", text=text, advice=advice)
-    yield from _of_recent(target["recent"], base, patience_s, is_told=target["state"] in {"down", "failing"})
-    if not target["is_priced"]:
-        yield replace(
-            base,
-            severity="warn",
-            kind="configuration",
-            text="it has no price now, so its cost is unknown and `auto` does not choose it",
-            advice="Enter a price in the price book, or `prices` of the model in the configuration.",
-            since_us=None,
-            requests=None,
-            teams=None,
-        )
+def _minute_of(row: HurtSum) -> int:
+    """Return the length of the row's time in microseconds, at most: an hour is told from its beginning."""
+    return MINUTE_US if row.is_minute else HOUR_US
 
 
-def _run_text(target: Mapping[str, Any]) -> str:
-    run = target["run"]
-    minute = f"{run['minute_failures']} of {run['minute_attempts']} attempts of the last minute failed"
-    return f"its last {run['failures']} attempts failed; {minute}" if run["failures"] else minute
-
-
-def _of_recent(recent: Mapping[str, Any], base: Incident, patience_s: float, *, is_told: bool) -> Iterator[Incident]:
-    if recent["attempts"] < ENOUGH:
-        return
-    replace = msgspec.structs.replace
-    share, p50, p95, usual = (recent[key] for key in ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s"))
-    # Of a target that is down or failing one line is enough.
-    if share >= FAILING and not is_told:
-        text = f"{share:.0%} of its last {recent['attempts']} attempts failed"
-        grave = share >= _GRAVE * FAILING
-        yield replace(base, severity="bad" if grave else "warn", kind="errors", text=text, requests=recent["failed"])
-    if recent["turned_away"] >= FAILING * recent["attempts"] and not is_told:
-        text = f"{recent['turned_away']} of its last {recent['attempts']} attempts found no room there"
-        advice = "Ask the provider for a higher limit, or allow its teams another model beside it."
-        hit = recent["turned_away"]
-        yield replace(base, severity="warn", kind="saturated", text=text, advice=advice, requests=hit)
-    slow = replace(base, severity="warn", kind="slow", requests=None, teams=None, since_us=None)
-    advice = (
-        "Compare with another model of the same capability; its weight (`routing_weight`) takes traffic away from it."
+def _as_incident(problem: Problem, subject: str, href: str, targets: tuple[str, ...] = ()) -> Incident:
+    return Incident(
+        severity=problem.severity,
+        kind=problem.kind,
+        subject=subject,
+        text=problem.text,
+        advice=problem.advice,
+        href=href,
+        since_us=problem.since_us,
+        targets=targets,
     )
-    if p95 is not None and p95 >= PATIENCE_SHARE * patience_s:
-        text = f"the p95 of its time to the first token is {p95:.1f} s, of {patience_s:.0f} s that it may take"
-        yield replace(slow, text=text, advice=advice)
-    elif p50 is not None and usual and p50 >= SLOWER * usual:
-        text = f"its median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
-        yield replace(slow, text=text, advice=advice)
+
+
+def _own(place: Mapping[str, Any]) -> Iterator[Problem]:
+    return (each for each in place["problems_found"] if not each.of)
+
+
+def _of_targets(targets: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
+    for target in targets:
+        name = target["target_id"]
+        causes = (f"pool/{target['pool']}",) if target["pool"] else (f"provider/{target['provider']}",)
+        for each in _own(target):
+            incident = _as_incident(each, name, f"{_PAGES}/targets/{name}", (name,))
+            if each.kind == "slow":
+                incident = msgspec.structs.replace(incident, hurt=_late(target))
+            yield _Found(incident=incident, about=f"target/{name}", causes=causes)
+
+
+def _late(target: Mapping[str, Any]) -> tuple[Share, ...]:
+    return _shares(
+        {(organisation_id, team_id, model): (count, 0) for organisation_id, team_id, model, count in target["late"]}
+    )
 
 
 def _of_providers(found: Sequence[_Found], targets: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
@@ -230,16 +268,18 @@ def _of_providers(found: Sequence[_Found], targets: Sequence[Mapping[str, Any]])
         hit = [each for each in asked if f"target/{each['target_id']}" in bad]
         if len(hit) < _FEWEST_OF_PROVIDER or len(hit) < len(asked):
             continue
+        causes = list(dict.fromkeys(each["why"] for each in hit if each["why"]))
+        fail = f"all of its {len(hit)} models that are asked fail"
         yield _Found(
             incident=Incident(
                 severity="bad",
                 kind="down",
                 subject=provider,
-                text=f"all of its {len(hit)} models that are asked fail",
+                text=f"{causes[0]}: {fail}" if causes else fail,
                 advice="Look at the provider's status page, and at its key in the configuration; requests go to models of "
                 "others where a team may use them.",
                 href=f"{_PAGES}/targets",
-                requests=sum(each["recent"]["failed"] + each["recent"]["turned_away"] for each in hit) or None,
+                targets=tuple(each["target_id"] for each in hit),
             ),
             about=f"provider/{provider}",
         )
@@ -257,47 +297,18 @@ def _of_pools(fleet: Mapping[str, Any]) -> Iterator[_Found]:
         )
         yield _Found(incident=away, about="registry", causes=(_DATABASE,))
     for pool in fleet["data"]:
-        for each in _pool_problems(pool):
-            yield _Found(incident=each, about=f"pool/{pool['name']}")
-
-
-def _pool_problems(pool: Mapping[str, Any]) -> Iterator[Incident]:
-    base = Incident(
-        severity="bad" if pool["state"] in {"down", "empty"} else "warn",
-        kind="down",
-        subject=pool["name"],
-        text="",
-        advice="The pool's page has each replica's state and last probe; start replicas, or mend what they stand on.",
-        href=f"{_PAGES}/pools/{pool['name']}",
-    )
-    replace = msgspec.structs.replace
-    for each in pool["problems"]:
-        yield replace(base, text=each["text"])
-    more = "Start more replicas, or let more of its work overflow to a paid provider."
-    if pool["kv_usage"] is not None and pool["kv_usage"] >= KV_FULL:
-        text = f"its caches are {pool['kv_usage']:.0%} full; requests wait or lose their place"
-        yield replace(base, severity="warn", kind="saturated", text=text, advice=more)
-    ready, desired = pool["counts"]["ready"], pool["desired"]
-    if desired is not None and ready < desired and pool["state"] not in {"down", "empty"}:
-        text = f"{ready} of {desired} desired replicas are ready"
-        yield replace(base, severity="warn", kind="saturated", text=text)
+        for each in _own(pool):
+            incident = _as_incident(each, pool["name"], f"{_PAGES}/pools/{pool['name']}", tuple(pool["targets"]))
+            yield _Found(incident=incident, about=f"pool/{pool['name']}")
 
 
 def _of_queues(queues: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
     for queue in queues:
-        used = queue["in_flight_tokens"] / queue["capacity_tokens"] if queue["capacity_tokens"] else 0.0
-        if queue["waiting"] and used >= FULL:
-            waits = Incident(
-                severity="warn",
-                kind="saturated",
-                subject=queue["name"],
-                text=f"{queue['waiting']} requests wait, about {queue['predicted_wait_s']:.1f} s for who comes now",
-                advice="Start more replicas behind it, or let more of its work overflow to a paid provider.",
-                href=f"{_PAGES}/queues",
-                requests=queue["waiting"],
-            )
-            causes = tuple(f"target/{name}" for name in queue.get("targets", ()))
-            yield _Found(incident=waits, about=f"queue/{queue['name']}", causes=causes)
+        targets = tuple(queue.get("targets", ()))
+        causes = tuple(f"target/{name}" for name in targets)
+        for each in queue_problems(queue):
+            incident = _as_incident(each, queue["name"], f"{_PAGES}/queues", targets)
+            yield _Found(incident=incident, about=f"queue/{queue['name']}", causes=causes)
 
 
 def _of_stores(stores: Mapping[str, Any]) -> Iterator[_Found]:
@@ -342,7 +353,7 @@ def _of_stores(stores: Mapping[str, Any]) -> Iterator[_Found]:
         yield found("bad", "books", "ledger", text, advice)
 
 
-def _of_process(process: Mapping[str, Any]) -> Iterator[_Found]:
+def _of_process(process: Mapping[str, Any], refusals: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
     base = Incident(
         severity="bad",
         kind="saturated",
@@ -358,7 +369,8 @@ def _of_process(process: Mapping[str, Any]) -> Iterator[_Found]:
         shown.append(replace(base, severity="warn", kind="down", text="it is stopping", advice=advice))
     if process["is_refusing"]:
         text = "it has more work than it can do and refuses some at the door, so that the others stay quick"
-        shown.append(replace(base, text=text))
+        shed = [each for each in refusals if each["reason"] == code_of(Overloaded)]
+        shown.append(replace(base, text=text, hurt=_refused(shed)))
     elif process["in_flight"] >= FULL * process["max_in_flight"]:
         text = f"{process['in_flight']} of {process['max_in_flight']} requests are in flight"
         shown.append(replace(base, text=text))
@@ -384,10 +396,20 @@ def _of_refusals(refusals: Mapping[str, Any]) -> Iterator[_Found]:
             text=f"{total:,} requests were refused in ten minutes, mostly with {first['status']} {first['reason']}{key}",
             advice="Ask the key's owner to slow down as `retry-after` says, or raise the limit that the reason names.",
             href=f"{_PAGES}#refused",
-            requests=total,
-            teams=1 if team else None,
+            hurt=_refused(found),
         )
         yield _Found(incident=flood, about=f"team/{team}")
+
+
+def _refused(refusals: Iterable[Mapping[str, Any]]) -> tuple[Share, ...]:
+    hurt: dict[tuple[str, str, str], list[int]] = {}
+    for each in refusals:
+        found = hurt.setdefault(
+            (each.get("organisation_id") or "", each["team_id"] or "", each.get("model") or ""), [0, 0]
+        )
+        found[0] += each["refusals"]
+        found[1] += each["refusals"]
+    return _shares(hurt)
 
 
 def _of_spend(spend: Mapping[str, Any]) -> Iterator[_Found]:

@@ -2,18 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Hashable
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from api.incidents.kept import matching
 from api.limits.routes import queue_as_json as told_queue
 from api.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from api.live.workers import WorkersNow
 from api.operations import stores
-from api.operations.incidents import incidents
+from api.operations.incidents import Incident, counted, incidents, told_incident, told_kept
 from api.operations.refusals import refusals_snapshot
+from api.operations.state import judge, lasting
 from api.operations.targets import figures_snapshot, target_snapshots
 from api.web.gateway import Gateway, Settings
 from classifier.onnx_classifier import OnnxClassifier
@@ -27,11 +30,63 @@ NO_FLEET: Final[dict[str, Any]] = {"object": "list", "data": [], "registry": {"r
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
+class Standing(NamedTuple):
+    """Targets, pools and queues with their states, and the figures that these follow from."""
+
+    recent: Recent
+    workers: WorkersNow
+    targets: list[dict[str, Any]]
+    pools: dict[str, Any]
+    queues: list[dict[str, Any]]
+
+
+async def standing(gateway: Gateway, now_us: int) -> Standing:
+    """Return how everything stands that serves requests, each with its state and since when."""
+    recent, workers = await read_recent(gateway, now_us), await gateway.views.workers.now()
+    views, rules = gateway.views.operations, gateway.rules()
+    targets = target_snapshots(rules.catalog, workers, gateway.ready, recent, now_us, gateway.refused_parameters())
+    pools, lines = fleet(gateway), queues(workers)
+    await views.history.read(now_us)
+    kept = views.history.open
+    patience_s = rules.timeouts.first_token_s("interactive")
+    judge(targets, pools["data"], lines, patience_s, lasting(kept, gateway.boot_id, now_us))
+    places = {
+        **{f"target/{each['target_id']}": each for each in targets},
+        **{f"pool/{each['name']}": each for each in pools["data"]},
+    }
+    unwell: dict[Hashable, int | None] = {
+        name: each["since_us"] for name, each in places.items() if each["problems_found"]
+    }
+    seen = views.unwell.dated(unwell, now_us)
+    for name, each in places.items():
+        opened = [one.opened_us for one in matching((name,), kept)]
+        each["since_us"] = min(seen[name], *opened) if name in seen and opened else seen.get(name)
+    return Standing(recent, workers, targets, pools, lines)
+
+
+async def fleet_now(gateway: Gateway) -> dict[str, Any]:
+    """Return all pools with their replicas and their states, as plain values."""
+    pools = (await standing(gateway, wall_us())).pools
+    for each in pools["data"]:
+        plain_problems(each)
+    return pools
+
+
+def plain_problems(place: dict[str, Any]) -> None:
+    """Make the problems that were found of a target or pool plain values."""
+    place["problems_found"] = [msgspec.to_builtins(each) for each in place["problems_found"]]
+
+
 async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
     """Return the snapshot as plain values, incidents included. It works without the database; values from there are then None."""
-    now_us = wall_us()
-    recent, spend = await read_recent(gateway, now_us), await _read_spend(gateway)
-    workers = await gateway.views.workers.now()
+    told, _ = await look(gateway, wall_us())
+    return told
+
+
+async def look(gateway: Gateway, now_us: int) -> tuple[dict[str, Any], list[Incident]]:
+    """Return the snapshot, and the incidents that it has: what is wrong now, dated and with all whom it hurt."""
+    now, spend = await standing(gateway, now_us), await _read_spend(gateway)
+    recent, workers = now.recent, now.workers
     told: dict[str, Any] = {
         "object": "operations",
         "at": iso(now_us),
@@ -41,22 +96,54 @@ async def operations_snapshot(gateway: Gateway) -> dict[str, Any]:
         "patience_s": gateway.rules().timeouts.first_token_s("interactive"),
         "recent": recent_snapshot(recent),
         "refusals": await refusals_snapshot(gateway, now_us),
-        "targets": target_snapshots(
-            gateway.rules().catalog, workers, gateway.ready, recent, now_us, gateway.refused_parameters()
-        ),
-        "pools": fleet(gateway),
-        "queues": queues(workers),
+        "targets": now.targets,
+        "pools": now.pools,
+        "queues": now.queues,
         "tiers": tier_snapshots(gateway.config(), recent),
         "stores": await stores_snapshot(gateway, workers, now_us),
         "spend": spend_snapshot(spend),
         "classifier": await classifier_snapshot(gateway, workers),
     }
-    found = incidents(told)
-    since = gateway.views.operations.first_seen.dated({each.key: each.since_us for each in found}, now_us)
-    told["incidents"] = [
-        {**msgspec.structs.asdict(each), "since_us": since[each.key], "since": iso(since[each.key])} for each in found
+    found = await _dated_and_counted(gateway, incidents(told), now_us)
+    told["incidents"] = _told_incidents(gateway, found, now_us)
+    for each in (*told["targets"], *told["pools"]["data"]):
+        plain_problems(each)
+    return told, found
+
+
+async def _dated_and_counted(gateway: Gateway, found: list[Incident], now_us: int) -> list[Incident]:
+    """Return the incidents with their beginnings, by the history where it has them, and everybody whom they hurt since."""
+    views = gateway.views.operations
+    seen = views.first_seen.dated({each.place: each.since_us for each in found}, now_us)
+    dated: list[Incident] = []
+    for each in found:
+        opened = [one.opened_us for one in matching(each.places, views.history.current)]
+        dated.append(msgspec.structs.replace(each, since_us=min(seen[each.place], *opened, now_us)))
+    began = [each.since_us or now_us for each in dated if each.targets]
+    if not began:
+        return dated
+    try:
+        async with asyncio.timeout(PATIENCE_S), gateway.finance.reads:
+            rows = await gateway.views.refusals.hurt.read(min(began))
+    except _DATABASE_FAILS:
+        return dated
+    return [counted(each, rows, each.since_us or now_us) for each in dated]
+
+
+def _told_incidents(gateway: Gateway, found: list[Incident], now_us: int) -> list[dict[str, Any]]:
+    """Return all that are open as plain values: those that are there now, then those that are over if it stays so."""
+    current = gateway.views.operations.history.current
+    told, matched = [], set[str]()
+    for each in found:
+        kept = matching(each.places, current)
+        matched |= {one.incident_id for one in kept}
+        told.append(told_incident(each, kept[0] if kept else None))
+    told += [
+        told_kept(one, is_over=not one.is_there(gateway.boot_id, now_us))
+        for one in gateway.views.operations.history.open
+        if one.incident_id not in matched
     ]
-    return told
+    return sorted(told, key=lambda each: (each["state"] != "open", each["severity"] != "bad"))
 
 
 async def read_recent(gateway: Gateway, now_us: int) -> Recent:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from api.live.recent import Figures, Recent, Run
+from api.live.recent import WINDOW_US, Figures, Recent, Run
 from api.live.workers import WorkersNow
 from api.operations.masked import address
 from cost.times import iso
@@ -79,11 +79,12 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
         "tiers": sorted(target.tiers),
         "state": _state(len(deployments), available, deployments, is_failing=run is not None and run.is_failing),
         "run": _run_snapshot(run),
-        "why": _why(deployments),
+        "why": _why(deployments, now_us),
         "available": available,
         # The names that a wildcard stands for have prices of their own.
         "is_priced": target.price is not None or target.target_id.endswith("*"),
         "price_version": None if target.price is None else target.price.version,
+        "late": [[*who, count] for who, count in recent.late.get(target.target_id, {}).items()],
         "routing_weight": target.routing_weight,
         "recent": figures_snapshot(recent.by_target.get(target.target_id)),
         "deployments": deployments,
@@ -93,7 +94,14 @@ def _target(target: Target, workers: WorkersNow, ready: Ready, recent: Recent, n
 def _run_snapshot(run: Run | None) -> dict[str, Any]:
     """Return the run of failures as plain values."""
     if run is None:
-        return {"failures": 0, "since_us": None, "teams": 0, "minute_attempts": 0, "minute_failures": 0}
+        return {
+            "failures": 0,
+            "since_us": None,
+            "first_us": None,
+            "teams": 0,
+            "minute_attempts": 0,
+            "minute_failures": 0,
+        }
     return msgspec.structs.asdict(run)
 
 
@@ -109,15 +117,20 @@ def _state(there: int, available: int, deployments: list[dict[str, Any]], *, is_
     return "ok" if closed and available == there else "degraded"
 
 
-def _why(deployments: list[dict[str, Any]]) -> str | None:
-    """Return the latest error of a deployment that is not called now; None where all are."""
-    found = [error for each in deployments if each["breaker"]["state"] != "closed" for error in each["errors"]]
-    if not found:
-        return None
-    latest = max(found, key=lambda error: error["at_us"])
-    status = "" if latest["status"] is None else f" (status {latest['status']})"
-    said = "" if latest["said"] is None else f": {latest['said']}"
-    return f"{latest['text']}{status}{said}"
+def _why(deployments: list[dict[str, Any]], now_us: int) -> str | None:
+    """Return the cause in words: why a deployment is not called now, else the latest error of the last minutes; None without one."""
+    found = [(error, each["breaker"]) for each in deployments for error in each["errors"]]
+    out_of_use = [each for each in found if each[1]["state"] != "closed"]
+    recent = [each for each in found if each[0]["at_us"] >= now_us - WINDOW_US]
+    if not (out_of_use or recent):
+        return next((each["breaker"]["why"] for each in deployments if each["breaker"]["why"]), None)
+    error, breaker = max(out_of_use or recent, key=lambda each: int(each[0]["at_us"]))
+    failed = breaker["why"] in {None, WHY["failing"]} or breaker["state"] == "closed"
+    text = error["text"] if failed else breaker["why"]
+    status = "" if error["status"] is None else str(error["status"])
+    said = "" if error["said"] is None else f"“{error['said']}”"
+    told = ": ".join(filter(None, (status, said)))
+    return f"{text} ({told})" if told else str(text)
 
 
 def _deployment(deployment: Deployment, workers: WorkersNow, recent: Recent, now_us: int) -> dict[str, Any]:

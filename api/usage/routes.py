@@ -40,7 +40,7 @@ _LEDGER_ROWS: Final = 10_000
 """Rows of an export that are read at once from the ledger, which is summed up anew for each page."""
 _MAX_EXPORT_PAGES: Final = 1_000
 _GROUPS: Final[Mapping[str, Dimension]] = {name: name for name in (*(each.name for each in OFFERED), *TIMES)}
-_FILTERS: Final = {each.name: each.field for each in OFFERED}
+FIELDS: Final = {each.name: each.field for each in OFFERED}
 """Parameters that filter, by dimension; the fields of rows are called the same."""
 _RANGE: Final[Mapping[str, Parameter]] = {
     "start": moment("The range's beginning, a day or a full hour; today when left out."),
@@ -172,7 +172,7 @@ def _range_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -
         end_us=end_us,
         offsets=_offsets(calendar, start_us, end_us),
         group_by=tuple(_GROUPS[name] for name in names),
-        filters=_filters(scope, parameters),
+        filters=filters_of(scope, parameters),
         limit=parameters.whole("limit", _DEFAULT_LIMIT, least=1, most=MAX_LIMIT),
         cursor=parameters.text("page"),
     )
@@ -183,8 +183,9 @@ def _query(**fields: Any) -> UsageQuery:
         return UsageQuery(**fields)
 
 
-def _filters(scope: ReadScope, parameters: Parameters) -> UsageFilters:
-    filters = UsageFilters(**{name: parameters.texts(field) for name, field in _FILTERS.items()})
+def filters_of(scope: ReadScope, parameters: Parameters) -> UsageFilters:
+    """Return the filters of an address. Raises TeamNotFound for a team that the scope does not have."""
+    filters = UsageFilters(**{name: parameters.texts(field) for name, field in FIELDS.items()})
     for team_id in filters.team:
         check_reads(scope, team_id)
     return filters
@@ -264,7 +265,7 @@ def _groups(row: UsageRow, query: UsageQuery) -> dict[str, str]:
 
 
 def _fields(query: UsageQuery) -> list[str]:
-    return [_FILTERS.get(each, each) for each in query.group_by]
+    return [FIELDS.get(each, each) for each in query.group_by]
 
 
 def _as_text(field: str, value: str | int) -> str:

@@ -1,6 +1,7 @@
 """Budgets in the database, as operators set them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any, Final
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
 from cost.calendar import Calendar
 from cost.calendars import calendar_of
+from cost.end_users import booked
 from cost.scopes import ROWS, SCOPES, Scope, Spender
 from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, SpendQuarter, rollup_day
 from cost.times import start_of, wall_us
@@ -231,14 +233,33 @@ class BudgetStore:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))
 
-    async def largest_end_users(self, organisation_id: str, team_id: str, most: int = 10) -> list[EndUserStanding]:
-        """Return the end users of a team that spent most in this month, with the budgets that hold for each."""
+    async def largest_end_users(
+        self,
+        organisation_id: str,
+        team_id: str,
+        most: int = 10,
+        *,
+        month: date | None = None,
+        after: tuple[int, str] | None = None,
+        begins: str = "",
+    ) -> list[EndUserStanding]:
+        """Return the end users of a team that spent most in the month that begins with a day, usually this one, with the budgets that
+        hold for each now; `after` the amount and name of another, or those whose name begins so.
+        """
         now_us = self._now_us()
         calendar = await calendar_of(self._engine, organisation_id)
+
+        def chosen(name: Any, amount: Any) -> Iterator[ColumnElement[bool]]:
+            if after is not None:
+                yield or_(amount < after[0], and_(amount == after[0], name > after[1]))
+            if begins:
+                yield or_(func.substr(name, 1, len(begins)) == begins, name == booked(begins))
+
+        first = calendar.day(now_us).replace(day=1) if month is None else month
         async with self._engine.connect() as connection:
             found = [
-                (name, int(amount))
-                for query in _largest(team_id, calendar, now_us, most)
+                (str(name), int(amount))
+                for query in _largest(team_id, calendar, first, now_us, most, chosen)
                 for name, amount in await connection.execute(query)
             ]
             largest = dict(sorted(found, key=lambda each: (-each[1], each[0]))[:most])
@@ -361,12 +382,18 @@ def _spent_by(table: type[SpendDay | SpendQuarter], scope_id: str) -> Any:
     )
 
 
-def _largest(team_id: str, calendar: Calendar, now_us: int, most: int) -> Iterator[Any]:
+def _largest(
+    team_id: str,
+    calendar: Calendar,
+    first: date,
+    now_us: int,
+    most: int,
+    chosen: Callable[[Any, Any], Iterator[ColumnElement[bool]]],
+) -> Iterator[Any]:
     """Yield the queries for the end users that spent most in a month of a calendar: of those that spent nothing where it
     differs from the month in UTC, and of those that did, who are few beside all of them.
     """
-    first = calendar.day(now_us).replace(day=1)
-    own = bounds_us("month", now_us, calendar)
+    own = bounds_us("month", calendar.start(first), calendar)
     utc = bounds_us("month", start_of(first))
     name, amount = col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd)
     within = (col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == utc[0])
@@ -377,7 +404,7 @@ def _largest(team_id: str, calendar: Calendar, now_us: int, most: int) -> Iterat
         if min(mine, theirs) < min(max(mine, theirs), now_us + 1)
     ]
     if not edges:
-        yield months.order_by(amount.desc(), name).limit(most)
+        yield months.where(*chosen(name, amount)).order_by(amount.desc(), name).limit(most)
         return
     at, scope_id = col(SpendQuarter.start_us), col(SpendQuarter.scope_id)
     place = f"{team_id}/"
@@ -395,10 +422,14 @@ def _largest(team_id: str, calendar: Calendar, now_us: int, most: int) -> Iterat
         .group_by(scope_id)
         .cte("others")
     )
-    yield months.where(name.not_in(select(others.c.end_user))).order_by(amount.desc(), name).limit(most)
+    yield (
+        months.where(name.not_in(select(others.c.end_user)), *chosen(name, amount))
+        .order_by(amount.desc(), name)
+        .limit(most)
+    )
     whole = func.coalesce(amount, 0) + others.c.more
     joined = others.outerjoin(EndUserMonth, and_(*within, name == others.c.end_user))
-    spent = select(others.c.end_user, whole).select_from(joined).where(whole != 0)
+    spent = select(others.c.end_user, whole).select_from(joined).where(whole != 0, *chosen(others.c.end_user, whole))
     yield spent.order_by(whole.desc(), others.c.end_user).limit(most)
 
 

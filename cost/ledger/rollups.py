@@ -240,11 +240,17 @@ def _counts_sql() -> dict[str, ColumnElement[Any]]:
 
 
 @cache
-def ledger_sums() -> tuple[ColumnElement[Any], ...]:
-    """Return `ROLLUP_SUMS` as SQL sums over the ledger."""
+def ledger_amounts() -> Mapping[str, ColumnElement[Any]]:
+    """Return what one entry of the ledger adds to each of `ROLLUP_SUMS`, as SQL."""
     counts = _counts_sql()
     plain = {name: func.coalesce(getattr(LedgerEntry, name), 0) for name in ROLLUP_SUMS if name not in counts}
-    return tuple(func.sum({**plain, **counts}[name]).label(name) for name in ROLLUP_SUMS)
+    return {**plain, **counts}
+
+
+@cache
+def ledger_sums() -> tuple[ColumnElement[Any], ...]:
+    """Return `ROLLUP_SUMS` as SQL sums over the ledger."""
+    return tuple(func.sum(ledger_amounts()[name]).label(name) for name in ROLLUP_SUMS)
 
 
 def ledger_key(start_us: int) -> tuple[ColumnElement[Any], ...]:

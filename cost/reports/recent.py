@@ -15,7 +15,7 @@ from cost.ledger.entries import TERMINAL, Entry
 from cost.ledger.rows import ALL, read
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import check_values
+from cost.reports.usage import HAS_END_USER, check_values
 from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
@@ -30,6 +30,8 @@ Order = Literal["", "cost", "-cost", "duration", "-duration", "tokens", "-tokens
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 
 MAX_ROWS: Final = 200
+MAX_NAMES: Final = 1_000
+"""Most keys, or models, that one name may stand for."""
 MAX_PAGE: Final = 100
 """Most pages of an order other than by time."""
 SEARCHED: Final = 5_000
@@ -44,6 +46,28 @@ _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
 _CLASS: Final = 100
 
 
+class Word(msgspec.Struct, frozen=True):
+    """A word that is looked for as it is: at the beginning of a request's id or end user, or as one of the keys and models that are
+    called so.
+    """
+
+    text: str
+    end_user: str
+    """The word as an end user is booked."""
+    keys: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def is_in(self, entry: Entry) -> bool:
+        """Return True if an attempt has it."""
+        return (
+            entry.request_id.startswith(self.text)
+            or entry.end_user == self.end_user
+            or entry.end_user.startswith(self.text)
+            or entry.key_id in self.keys
+            or entry.target_id in self.targets
+        )
+
+
 class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Query of recent requests; an empty filter matches all. Construction raises BadQuery."""
 
@@ -55,6 +79,13 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     tag: str = ""
     tier: str = ""
+    provider: str = ""
+    end_user: str = ""
+    keys: tuple[str, ...] | None = None
+    """Any of these keys, of which there may be none; None does not filter."""
+    targets: tuple[str, ...] | None = None
+    words: tuple[Word, ...] = ()
+    """Words that each have to be somewhere."""
     since_us: int | None = None
     until_us: int | None = None
     """End of the time in which attempts ended, itself excluded."""
@@ -62,8 +93,12 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A status such as `429`, or a class of them such as `5xx`, of any attempt."""
     slower_us: int | None = None
     """Least duration of an attempt."""
+    faster_us: int | None = None
+    """Greatest duration of an attempt."""
     dearer_nanousd: int | None = None
     """Least cost of an attempt."""
+    cheaper_nanousd: int | None = None
+    """Greatest cost of an attempt."""
     order: Order = ""
     page: int = 1
     """Page of an order other than by time, which has no `before`."""
@@ -75,6 +110,10 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise BadQuery(f"use one of {', '.join(filter(None, OUTCOMES))}", param="outcome")
         for name in REQUEST_FILTERS:
             check_values([getattr(self, name)], name)
+        check_values([each.text for each in self.words], "words")
+        for name in ("keys", "targets"):
+            if len(getattr(self, name) or ()) > MAX_NAMES:
+                raise BadQuery(f"more than {MAX_NAMES:,} are called so; write more of the name", param=name)
         if self.before is not None:
             check_values([self.before[1]], "before")
             if not 0 <= self.before[0] < 2**62:
@@ -88,7 +127,7 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise BadQuery(f"it must be from 1 to {MAX_PAGE}", param="page")
         if self.status and _STATUS.fullmatch(self.status) is None:
             raise BadQuery("use a status such as 429, or a class such as 5xx", param="status")
-        for name in ("since_us", "until_us", "slower_us", "dearer_nanousd"):
+        for name in ("since_us", "until_us", "slower_us", "faster_us", "dearer_nanousd", "cheaper_nanousd"):
             bound = getattr(self, name)
             if bound is not None and not 0 <= bound < 2**62:
                 raise BadQuery("it is out of range", param=name)
@@ -96,9 +135,9 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def filtered(self) -> bool:
         """True if any filter is set that rows are searched by; the time is none, as an index finds it."""
-        bounds = (self.slower_us, self.dearer_nanousd)
+        bounds = (self.slower_us, self.faster_us, self.dearer_nanousd, self.cheaper_nanousd, self.keys, self.targets)
         texts = (self.outcome, self.status, *(getattr(self, name) for name in REQUEST_FILTERS))
-        return any(texts) or any(bound is not None for bound in bounds)
+        return any(texts) or bool(self.words) or any(bound is not None for bound in bounds)
 
     @property
     def statuses(self) -> tuple[int, int] | None:
@@ -277,6 +316,17 @@ class RecentReader:
             has_more=len(ids) > query.rows and query.page < MAX_PAGE,
         )
 
+    async def knows_end_user(self, scope: ReadScope, end_user: str) -> bool:
+        """Return True if an end user of this name ever called."""
+        if not end_user:
+            return False
+        check_values([end_user], "end_user")
+        statement = (
+            select(_AT).where(*_scope_conditions(scope), col(LedgerEntry.end_user) == end_user, HAS_END_USER).limit(1)
+        )
+        async with self._engine.connect() as connection:
+            return (await connection.execute(statement)).first() is not None
+
     async def one(self, scope: ReadScope, request_id: str) -> RecentRequest | None:
         """Return one request, however old; None when the scope has none of that id."""
         check_values([request_id], "request_id")
@@ -332,6 +382,9 @@ _FILTER_COLUMNS: Final = tuple(
 def _newest(query: RecentQuery, columns: Sequence[Any] = ()) -> Select[Any]:
     """Select the ends of attempts before the query's place, newest first."""
     statement: Select[Any] = select(_AT, _REQUEST, *columns).where(*_scope_conditions(query.scope))
+    if query.end_user:
+        # Has an index of its own: one of many is found however long ago it called. Said twice, as only so is the index used.
+        statement = statement.where(col(LedgerEntry.end_user) == query.end_user, HAS_END_USER)
     if query.since_us is not None:
         statement = statement.where(query.since_us <= _AT)
     if query.until_us is not None:
@@ -417,9 +470,28 @@ def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
         conditions.append(columns.status.between(*query.statuses))
     if query.slower_us is not None:
         conditions.append(columns.duration_us >= query.slower_us)
+    if query.faster_us is not None:
+        conditions.append(columns.duration_us <= query.faster_us)
     if query.dearer_nanousd is not None:
         conditions.append(columns.cost_nanousd >= query.dearer_nanousd)
+    if query.cheaper_nanousd is not None:
+        conditions.append(columns.cost_nanousd <= query.cheaper_nanousd)
+    if query.keys is not None:
+        conditions.append(columns.key_id.in_(query.keys))
+    if query.targets is not None:
+        conditions.append(columns.target_id.in_(query.targets))
+    conditions += [_word_filter(columns, word) for word in query.words]
     return [*conditions, *_outcome_filters(columns, query.outcome, tried)]
+
+
+def _word_filter(columns: Any, word: Word) -> ColumnElement[bool]:
+    begins = [func.substr(columns[name], 1, len(word.text)) == word.text for name in ("request_id", "end_user")]
+    return or_(
+        *begins,
+        columns.end_user == word.end_user,
+        columns.key_id.in_(word.keys),
+        columns.target_id.in_(word.targets),
+    )
 
 
 def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool]) -> list[ColumnElement[bool]]:
@@ -448,6 +520,11 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
     asked = ((getattr(query, name), getattr(entry, column)) for name, column in REQUEST_FILTERS.items())
     if any(wanted not in {"", found} for wanted, found in asked) or not _is_within(entry, query):
         return False
+    named = ((query.keys, entry.key_id), (query.targets, entry.target_id))
+    if any(wanted is not None and found not in wanted for wanted, found in named):
+        return False
+    if not all(word.is_in(entry) for word in query.words):
+        return False
     outcomes: dict[Outcome, bool] = {
         "": True,
         "answered": entry.served,
@@ -463,6 +540,9 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
 def _is_within(entry: Entry, query: RecentQuery) -> bool:
     bounds = ((query.slower_us, entry.duration_us), (query.dearer_nanousd, entry.cost_nanousd))
     if any(least is not None and (found is None or found < least) for least, found in bounds):
+        return False
+    most = ((query.faster_us, entry.duration_us), (query.cheaper_nanousd, entry.cost_nanousd))
+    if any(bound is not None and (found is None or found > bound) for bound, found in most):
         return False
     if query.since_us is not None and entry.at_us < query.since_us:
         return False

@@ -17,16 +17,17 @@ from sqlalchemy import (
 )
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
 
 from cost.calendars import Offsets, day_of_row
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
 from cost.ledger.rolled_up import rolled_up
-from cost.ledger.rollups import counted, ledger_sums
+from cost.ledger.rollups import counted, ledger_amounts
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_SUMS, LedgerEntry
+from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 MAX_DAYS: Final = 366
@@ -194,6 +195,10 @@ def scoped(columns: Mapping[str, ColumnElement[Any]], scope: ReadScope) -> list[
     return conditions
 
 
+HAS_END_USER: Final[ColumnElement[bool]] = col(LedgerEntry.end_user) != literal_column("''")
+"""The condition of the index of end users, to be said beside the one that is sought: only so is the index used everywhere."""
+
+
 def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -> list[ColumnElement[bool]]:
     """Return the conditions of filters on the columns of a roll-up or of the ledger."""
     conditions: list[ColumnElement[bool]] = []
@@ -201,6 +206,8 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
         if values:
             column = columns[COLUMNS[name.removeprefix("not_")]]
             conditions.append(column.not_in(values) if name.startswith("not_") else column.in_(values))
+            if name == "end_user" and "" not in values:
+                conditions.append(HAS_END_USER)
     return conditions
 
 
@@ -217,24 +224,44 @@ def _check_range(start_us: int, end_us: int, *, is_short: bool, offsets: Offsets
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """Rows that answer a query: those of the roll-ups, or the ledger's own."""
 
     columns: Mapping[str, ColumnElement[Any]]
     at: ColumnElement[Any]
-    sums: Sequence[ColumnElement[Any]]
-    """`ROLLUP_SUMS` as sums over the rows."""
+    amounts: Mapping[str, ColumnElement[Any]]
+    """What one row adds to each of `ROLLUP_SUMS`."""
     conditions: list[ColumnElement[bool]]
 
+    @property
+    def sums(self) -> tuple[ColumnElement[Any], ...]:
+        """`ROLLUP_SUMS` as sums over the rows."""
+        return tuple(func.sum(amount).label(name) for name, amount in self.amounts.items())
 
-def _source(engine: AsyncEngine, query: UsageQuery) -> _Source:
+
+def source_of(query: UsageQuery) -> Source:
+    """Return the rows of one table that answer a query of UTC days or hours, each with every dimension: the scope, the time and
+    the filters are in their conditions.
+    """
     if query.in_ledger:
         columns: Mapping[str, ColumnElement[Any]] = {
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
         }
         within = [counted(query.start_us, query.end_us)]
-        conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
-        return _Source(columns, columns["at_us"], ledger_sums(), conditions)
+        at, amounts = columns["at_us"], ledger_amounts()
+    else:
+        table = rollup_hour if query.by_hour else rollup_day
+        columns, at = dict(table.c), table.c.start_us
+        within = [at >= query.start_us, at < query.end_us]
+        amounts = {name: table.c[name] for name in ROLLUP_SUMS}
+    conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
+    return Source(columns, at, amounts, conditions)
+
+
+def _source(engine: AsyncEngine, query: UsageQuery) -> Source:
+    """Return the rows that answer a query of days of any zone, with the dimensions that it groups by."""
+    if query.in_ledger:
+        return source_of(query)
     rows = rolled_up(
         engine,
         query.start_us,
@@ -245,10 +272,11 @@ def _source(engine: AsyncEngine, query: UsageQuery) -> _Source:
         by_hour="hour" in query.group_by,
         offsets=query.offsets,
     ).c
-    return _Source(dict(rows), rows.start_us, tuple(func.sum(rows[name]).label(name) for name in ROLLUP_SUMS), [])
+    return Source(dict(rows), rows.start_us, {name: rows[name] for name in ROLLUP_SUMS}, [])
 
 
-def _expression(source: _Source, dimension: Dimension, offsets: Offsets) -> ColumnElement[Any]:
+def expression_of(source: Source, dimension: Dimension, offsets: Offsets = ()) -> ColumnElement[Any]:
+    """Return a dimension's value of a row, as SQL."""
     if dimension == "day":
         return day_of_row(source.at, offsets)
     if dimension not in TIMES:
@@ -258,8 +286,8 @@ def _expression(source: _Source, dimension: Dimension, offsets: Offsets) -> Colu
     return start
 
 
-def _page_statement(source: _Source, query: UsageQuery) -> Select[Any]:
-    groups = {each: _expression(source, each, query.offsets) for each in query.order}
+def _page_statement(source: Source, query: UsageQuery) -> Select[Any]:
+    groups = {each: expression_of(source, each, query.offsets) for each in query.order}
     columns = [expression.label(name) for name, expression in groups.items()]
     statement = select(*columns, *source.sums).where(*source.conditions)
     if groups:

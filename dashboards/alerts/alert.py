@@ -7,7 +7,7 @@ import msgspec
 
 from dashboards.ui import formats
 
-Measure = Literal["spend", "errors", "latency", "refusals", "no-room"]
+Measure = Literal["spend", "errors", "latency", "refusals", "no-room", "incidents"]
 MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
@@ -15,6 +15,7 @@ MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "latency": "Time to the first token, 95 of 100 below it",
     "refusals": "Refused requests",
     "no-room": "Attempts that found no room (429)",
+    "incidents": "Incidents, from so many requests hurt on",
 }
 WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}
 """Times that are looked back, by their length."""
@@ -77,7 +78,7 @@ def shown(measure: Measure, value: int) -> str:
             return formats.share(value / MILLION)
         case "latency":
             return formats.seconds(value / MILLION)
-        case "refusals" | "no-room":
+        case "refusals" | "no-room" | "incidents":
             return formats.number(value)
         case _:
             assert_never(measure)

@@ -4,6 +4,7 @@ cost.
 
 from typing import Any, Final, assert_never
 
+import msgspec
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -14,6 +15,7 @@ from cost.ledger.entries import TERMINAL
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
+from dashboards.alerts.incidents import incidents_of
 from proxy.settle.refusals.store import RefusalStore
 
 LOOKED_AT: Final = 2_000
@@ -24,9 +26,15 @@ _MOST_GROUPS: Final = 1_000
 _HIGH: Final = 0.95
 
 
-async def measured(engine: AsyncEngine, alert: Alert, now_us: int) -> int | None:
-    """Return the value now in the measure's unit, or None where too little happened to tell one."""
+async def measured(engine: AsyncEngine, alert: Alert, now_us: int, operator: str = "") -> int | None:
+    """Return the value now in the measure's unit, or None where too little happened to tell one. `operator` is the organisation
+    that is told of all incidents.
+    """
     measure = alert.measure
+    if measure == "incidents":
+        every = msgspec.structs.replace(alert, threshold=0)
+        found = [each for each in await incidents_of(engine, every, operator, now_us) if each.kept.is_open]
+        return max((each.requests or 0 for each in found), default=None)
     if measure == "refusals":
         return await _refusals(engine, alert, now_us)
     async with engine.connect() as connection:

@@ -30,6 +30,7 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "latency": (Decimal(MILLION), Decimal(3_600)),
     "refusals": (Decimal(1), Decimal(10) ** 9),
     "no-room": (Decimal(1), Decimal(10) ** 6),
+    "incidents": (Decimal(1), Decimal(10) ** 9),
 }
 """The factor of a number in the form, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
 _COLUMNS: Final = (
@@ -104,7 +105,7 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     unit, most = _UNITS[measure]
     amount = form.decimal("threshold", most=most)
     threshold = 0 if amount is None else int(amount * unit)
-    if threshold <= 0:
+    if threshold < 0 or (threshold == 0 and measure != "incidents"):
         raise FormError("threshold", "A number above 0: dollars, percent, seconds, or how many.")
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
@@ -161,13 +162,17 @@ async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure,
     found: dict[tuple[Measure, int], int | None] = {}
     for each in alerts:
         if (each.measure, each.window_s) not in found:
-            found[each.measure, each.window_s] = await measured(view.gateway.database, each, view.now_us)
+            found[each.measure, each.window_s] = await measured(
+                view.gateway.database, each, view.now_us, view.gateway.operator
+            )
     return found
 
 
 def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
     if alert.destination not in view.gateway.webhooks:
         state = ("Nobody is told: no such destination", "warn")
+    elif value is None and alert.measure == "incidents":
+        state = ("None open", "good")
     elif value is None:
         state = ("Too little to tell", "quiet")
     else:
@@ -176,7 +181,7 @@ def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
         "id": alert.alert_id,
         "name": alert.name,
         "measure": MEASURE_WORDS[alert.measure],
-        "window": WINDOWS_S[alert.window_s],
+        "window": None if alert.measure == "incidents" else WINDOWS_S[alert.window_s],
         "threshold": shown(alert.measure, alert.threshold),
         "now": None if value is None else shown(alert.measure, value),
         "state": state,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dashboards.alerts.alert import Alert
+from dashboards.alerts.incidents import LOOKED_BACK_US, body, happened, incidents_of, message_id
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import all_alerts
 
@@ -20,7 +21,16 @@ Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
 class AlertRound:
     """A look at every alert. Any number of processes may take it: a message's id is the same in all of them."""
 
-    def __init__(self, engine: AsyncEngine, put: Put, destinations: Collection[str], now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        put: Put,
+        destinations: Collection[str],
+        now_us: Callable[[], int],
+        operator: str = "",
+    ) -> None:
+        """`operator` is the organisation that is told of all incidents."""
+        self._operator = operator
         self._engine = engine
         self._put = put
         self._destinations = destinations
@@ -34,6 +44,8 @@ class AlertRound:
         for alert in alerts:
             if alert.destination not in self._destinations:
                 _log.warning("alert %s: no destination of `webhooks` is named %r", alert.alert_id, alert.destination)
+            elif alert.measure == "incidents":
+                await self._tell_incidents(alert, now_us)
             elif self._told.get(alert.alert_id) != alert.message_id(now_us):
                 await self._look_at(alert, now_us)
         kept = {alert.alert_id for alert in alerts}
@@ -46,3 +58,12 @@ class AlertRound:
         message_id = alert.message_id(now_us)
         await self._put(message_id, alert.destination, TYPE, alert.body(value))
         self._told[alert.alert_id] = message_id
+
+    async def _tell_incidents(self, alert: Alert, now_us: int) -> None:
+        """Tell of each incident twice: when it opens, and when it is closed."""
+        whole = alert.organisation_id == self._operator and not alert.team_id
+        for each in await incidents_of(self._engine, alert, self._operator, now_us - LOOKED_BACK_US):
+            what = happened(each)
+            if (each.kept.closed_us or now_us) >= alert.created_us:
+                put = message_id(alert, each, what), alert.destination, f"incident.{what}"
+                await self._put(*put, body(alert, each, what, whole=whole))

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.operations.snapshot import operations_snapshot
 from dashboards.requests.refusals_table import refusals_table
-from dashboards.ui.formats import plural
+from dashboards.ui.incident_words import KINDS, hit_words, sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -16,24 +16,17 @@ from dashboards.web.view import PageRequest
 router: Final = APIRouter(include_in_schema=False)
 HOME: Final = "/dashboard/operations"
 
-KINDS: Final[Mapping[str, str]] = {
-    "down": "Down",
-    "slow": "Slow",
-    "saturated": "Saturated",
-    "errors": "Errors",
-    "spend": "Spend",
-    "flooding": "Flooding",
-    "unreachable": "Unreachable",
-    "books": "Books",
-    "drift": "Drift",
-    "configuration": "To configure",
-}
 STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ok": ("All well", "good"),
+    "recovering": ("Recovering", "warn"),
     "degraded": ("Degraded", "warn"),
+    "unpriced": ("No price", "warn"),
+    "slow": ("Slow", "warn"),
+    "saturated": ("Saturated", "warn"),
+    "partly_failing": ("Partly failing", "warn"),
     "failing": ("Failing", "bad"),
     "down": ("Down", "bad"),
-    "empty": ("No replicas", "warn"),
+    "empty": ("No replicas", "bad"),
     "starting": ("Starting", "info"),
     "draining": ("Draining", "info"),
     "scaled_to_zero": ("Scaled to zero", "quiet"),
@@ -42,6 +35,7 @@ STATES: Final[Mapping[str, tuple[str, str]]] = {
     "suspect": ("Suspect", "warn"),
 }
 """States of targets, pools and replicas: words and tone."""
+_INCIDENT_STATES: Final[Mapping[str, tuple[str, str]]] = {"recovering": ("Recovering", "info")}
 BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
     "closed": ("Closed", "good"),
     "paced": ("Rate-limited", "warn"),
@@ -51,7 +45,8 @@ BREAKERS: Final[Mapping[str, tuple[str, str]]] = {
 
 TARGETS: Final = (
     Column("target", "Model", "link"),
-    Column("state", "State", "badge"),
+    Column("state", "State", "badge", "The worst of callable, failing, slow and saturated"),
+    Column("since", "Since", "time"),
     Column("where", "Where"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
@@ -106,10 +101,7 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
     context: dict[str, Any] = {
         "now": told,
         "here": address_of(view),
-        "incidents": [
-            {**each, "word": KINDS[each["kind"]], "text": sentence(each["text"]), "hit": hit_words(each)}
-            for each in told["incidents"]
-        ],
+        "incidents": [incident_row(each) for each in told["incidents"]],
         "targets": targets,
         "refused": refused,
         "pools": [{**each, "badge": STATES[each["state"]]} for each in told["pools"]["data"]],
@@ -120,18 +112,21 @@ async def show_overview(view: Annotated[PageRequest, Depends(allowed("operations
     return view.page("operations/overview.html", title="Operations", **context)
 
 
-def sentence(text: str) -> str:
-    """Return the text with a capital first letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+def incident_row(incident: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an incident as pages show it."""
+    return {
+        **incident,
+        "word": KINDS[incident["kind"]],
+        "badge": _INCIDENT_STATES.get(incident["state"]) or (KINDS[incident["kind"]], incident["severity"]),
+        "text": sentence(incident["text"]),
+        "hit": hit_words(incident),
+    }
 
 
-def hit_words(incident: Mapping[str, Any]) -> str:
-    """Return the numbers of requests and teams that an incident hit; empty where nobody counts."""
-    requests, teams = incident["requests"], incident["teams"]
-    of = plural(teams, "team") if teams else ""
-    if not requests:
-        return of
-    return f"{plural(requests, 'request')}{f' of {of}' if of else ''}"
+def problem_lines(place: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a sentence for each problem of a judged target or pool, the gravest first, with its tone."""
+    lines = [(sentence(each.text), each.severity) for each in place["problems_found"]]
+    return sorted(dict.fromkeys(lines), key=lambda line: line[1] != "bad")
 
 
 def address_of(view: PageRequest) -> str:
@@ -147,6 +142,7 @@ def target_rows(targets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "target": each["target_id"],
             "target_href": f"{HOME}/targets/{each['target_id']}",
             "state": STATES[each["state"]],
+            "since": each["since_us"],
             "where": f"pool {each['pool']}" if each["pool"] else each["provider"],
             **figure_cells(each["recent"]),
         }

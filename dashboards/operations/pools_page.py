@@ -1,6 +1,5 @@
 """/dashboard/operations/pools: pools of self-hosted replicas, and draining of replicas."""
 
-import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -10,17 +9,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from api.fleet.drain import drain_replica, undrain_replica
-from api.operations.snapshot import fleet
+from api.operations.snapshot import standing
 from api.web.patience import patience
 from api.web.reading import reading
 from cost.fleet.earnings import EarningsReader, PoolEarnings
 from cost.times import DAY_US, HOUR_US, wall_us
-from dashboards.operations.overview_page import HOME, STATES, address_of, sentence
+from dashboards.operations.overview_page import HOME, STATES, address_of, problem_lines
+from dashboards.ui.incident_words import sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
-from selfhosted.health.fleet_view import FleetView, WatchedPool, told_pool
+from selfhosted.health.fleet_view import FleetView, WatchedPool
 from selfhosted.registry.store import PoolFull
 
 router: Final = APIRouter(include_in_schema=False)
@@ -29,7 +29,8 @@ _EARNED_DAYS: Final = 7
 
 POOLS: Final = (
     Column("pool", "Pool", "link"),
-    Column("state", "State", "badge"),
+    Column("state", "State", "badge", "The worst of callable, failing, slow and saturated"),
+    Column("since_us", "Since", "time"),
     Column("ready", "Ready", "number"),
     Column("there", "Total", "number"),
     Column("desired", "Desired", "number", "What autoscaling decided last; unknown where nobody decides"),
@@ -86,7 +87,7 @@ VERSIONS: Final = (
 @router.get(f"{HOME}/pools")
 async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """Show all pools with their problems."""
-    told = fleet(view.gateway)
+    told = (await standing(view.gateway, wall_us())).pools
     table = Table.of(
         POOLS,
         [_pool_row(each) for each in told["data"]],
@@ -101,7 +102,7 @@ async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.re
     context: dict[str, Any] = {
         "here": address_of(view),
         "pools": table,
-        "problems": [(pool["name"], sentence(each["text"])) for pool in told["data"] for each in pool["problems"]],
+        "problems": [(pool["name"], *line) for pool in told["data"] for line in problem_lines(pool)],
         "registry": told["registry"],
         "at_us": wall_us(),
     }
@@ -113,8 +114,8 @@ async def show_pools(view: Annotated[PageRequest, Depends(allowed("operations.re
 @router.get(f"{HOME}/pools/{{pool}}")
 async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.read"))], pool: str) -> Response:
     """Show one pool's replicas."""
-    found, watched = _pool(view, pool)
-    told = told_pool(watched, found.registry, time.monotonic(), found.turn_problem(pool))
+    _, watched = _pool(view, pool)
+    told = next(each for each in (await standing(view.gateway, wall_us())).pools["data"] if each["name"] == pool)
     table = Table.of(
         REPLICAS,
         [_replica_row(each) for each in told["replicas"]],
@@ -132,7 +133,7 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
         "here": address_of(view),
         "pool": told,
         "state": STATES[told["state"]],
-        "problems": [sentence(each["text"]) for each in told["problems"]],
+        "problems": problem_lines(told),
         "replicas": table,
         "versions": _versions(view, told),
         "config": watched.config,
@@ -231,6 +232,7 @@ def _pool_row(pool: Mapping[str, Any]) -> dict[str, Any]:
         "pool": pool["name"],
         "pool_href": f"{HOME}/pools/{quote(pool['name'], safe='')}",
         "state": STATES[pool["state"]],
+        "since_us": pool["since_us"],
         "ready": pool["counts"]["ready"],
         "there": len(pool["replicas"]),
         "desired": pool["desired"],

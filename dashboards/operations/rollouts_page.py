@@ -8,7 +8,16 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from api.fleet.rollouts import add_version, check_registrable, gets, promote, roll_back, start_canary, verdict_of
+from api.fleet.rollouts import (
+    add_version,
+    check_registrable,
+    gets,
+    promote,
+    ready_versions,
+    roll_back,
+    start_canary,
+    verdict_of,
+)
 from api.web.changing import checked_reason, looking
 from cost.times import wall_us
 from dashboards.operations.overview_page import HOME, address_of
@@ -21,6 +30,7 @@ from proxy.errors import BadRequest, NameTaken, PoolNotFound, RolloutRefused, Ve
 from selfhosted.config import PoolConfig
 from selfhosted.health.fleet_view import WatchedPool
 from selfhosted.health.hardware import usage_of
+from selfhosted.replica import Replica
 from selfhosted.rollouts.comparison import Compared, Estimate, compared
 from selfhosted.rollouts.reading import Samples, VersionReader
 from selfhosted.rollouts.store import RolloutStore
@@ -35,6 +45,7 @@ from selfhosted.rollouts.versions import (
     ModelVersion,
     Rollout,
     Rule,
+    missing,
     share_of,
 )
 
@@ -119,7 +130,7 @@ async def show_rollouts(view: Annotated[PageRequest, Depends(allowed("operations
     table = Table.of(
         MODELS,
         [
-            _model_row(found.get(pool.targets[0], Rollout(model=pool.targets[0], pool=pool.name)))
+            _model_row(view, found.get(pool.targets[0], Rollout(model=pool.targets[0], pool=pool.name)))
             for pool in _pools(view)
         ],
         view.query,
@@ -195,7 +206,7 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
             quality=form.flag("quality"),
         )
         async with looking():
-            await start_canary(
+            after = await start_canary(
                 view.gateway.identity.audit,
                 view.actor,
                 model,
@@ -210,7 +221,10 @@ async def canary(view: Annotated[PageRequest, Depends(allowed("operations.change
         return await _show(
             view, pool, {**_DEFAULTS, "errors": "", "quality": "", **form.plain}, {field: error.message}, status=422
         )
-    return view.redirect(_address(pool), told=f"{percent.normalize():f} % of conversations go there within seconds.")
+    told = f"{percent.normalize():f} % of conversations go there"
+    if missing := _missing(view, after):
+        return view.redirect(_address(pool), told=f"{told} once a replica that runs {missing} is ready; none is now.")
+    return view.redirect(_address(pool), told=f"{told} within seconds.")
 
 
 @router.post(f"{PLACE}/{{pool}}/promote")
@@ -221,6 +235,9 @@ async def promote_version(view: Annotated[PageRequest, Depends(allowed("operatio
     async with looking():
         reason = checked_reason(form.text("reason", most=500))
         after = await promote(view.gateway.identity.audit, view.actor, model, pool, reason=reason)
+    if missing := _missing(view, after):
+        told = f"All conversations go to {missing} once a replica that runs it is ready; none is now."
+        return view.redirect(_address(pool), told=told)
     return view.redirect(_address(pool), told=f"All conversations go to {after.stable} within seconds.")
 
 
@@ -272,7 +289,8 @@ async def _show(
         "place": _address(pool),
         "model": model,
         "rollout": rollout,
-        "state": STATES[rollout.state],
+        "state": _state(rollout, _missing(view, rollout)),
+        "missing": _missing(view, rollout),
         "share": rollout.share_ppm / PPM,
         "samples": samples,
         "figures": figures,
@@ -303,6 +321,16 @@ async def _show(
         may_change=view.may("operations.change"),
         **context,
     )
+
+
+def _missing(view: PageRequest, rollout: Rollout) -> str:
+    """Return the version that is to get conversations and that no replica runs; empty where there is none."""
+    ready = ready_versions(view.gateway, rollout.pool)
+    return "" if ready is None else missing(rollout, ready)
+
+
+def _state(rollout: Rollout, missing_version: str) -> tuple[str, str]:
+    return ("Waits for a replica", "warn") if missing_version else STATES[rollout.state]
 
 
 def _values(rollout: Rollout) -> dict[str, str]:
@@ -345,12 +373,12 @@ def _address(pool: str) -> str:
     return f"{PLACE}/{quote(pool, safe='')}"
 
 
-def _model_row(rollout: Rollout) -> dict[str, Any]:
+def _model_row(view: PageRequest, rollout: Rollout) -> dict[str, Any]:
     return {
         "model": rollout.model,
         "model_href": _address(rollout.pool),
         "pool": rollout.pool,
-        "state": STATES[rollout.state],
+        "state": _state(rollout, _missing(view, rollout)),
         "stable": rollout.stable or None,
         "candidate": rollout.candidate or None,
         "share": rollout.share_ppm / PPM if rollout.candidate else None,
@@ -367,7 +395,7 @@ def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) 
     speeds = [stats.tokens_per_s for stats in known if stats.tokens_per_s is not None]
     return {
         "version": version.version,
-        "gets": gets(rollout, version),
+        "gets": "nothing until a replica runs it" if _waits(rollout, version, there) else gets(rollout, version),
         "ready": sum(each.state == "ready" for each in there),
         "there": len(there),
         "running": sum(stats.running for stats in known) if known else None,
@@ -385,6 +413,11 @@ def _version_row(version: ModelVersion, rollout: Rollout, watched: WatchedPool) 
         "by": version.added_by,
         "note": version.note or None,
     }
+
+
+def _waits(rollout: Rollout, version: ModelVersion, there: Sequence[Replica]) -> bool:
+    ready = {each.address.version for each in there if each.state == "ready"}
+    return version.kind == "weights" and version.version == missing(rollout, ready)
 
 
 def _figure_rows(samples: Samples | None) -> Sequence[dict[str, Any]]:

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from api.operations.snapshot import read_recent, recent_snapshot
-from api.operations.targets import target_snapshots
+from api.operations.snapshot import recent_snapshot, standing
 from cost.times import wall_us
 from dashboards.operations.measurements_page import measured_targets
 from dashboards.operations.overview_page import (
@@ -17,9 +16,10 @@ from dashboards.operations.overview_page import (
     TARGETS,
     address_of,
     figure_cells,
-    sentence,
+    problem_lines,
     target_rows,
 )
+from dashboards.ui.incident_words import sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -129,6 +129,7 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
         "here": address_of(view),
         "facts": found,
         "state": STATES[found["state"]],
+        "problems": problem_lines(found),
         "recent": recent,
         "target": target,
         "evidence": EVIDENCE_WORDS[view.gateway.rules().policy.evidence.get(target_id, "none")],
@@ -143,11 +144,8 @@ async def show_target(view: Annotated[PageRequest, Depends(allowed("operations.r
 
 
 async def _targets_and_figures(view: PageRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    now_us, gateway = wall_us(), view.gateway
-    recent, workers = await read_recent(gateway, now_us), await gateway.views.workers.now()
-    catalog, refused = gateway.rules().catalog, gateway.refused_parameters()
-    told = target_snapshots(catalog, workers, gateway.ready, recent, now_us, refused)
-    return told, recent_snapshot(recent)
+    now = await standing(view.gateway, wall_us())
+    return now.targets, recent_snapshot(now.recent)
 
 
 def _rows(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

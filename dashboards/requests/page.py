@@ -4,12 +4,11 @@ Prompts are never shown, except to the team's own members where the team's learn
 """
 
 import asyncio
-import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from fastapi import APIRouter, Depends
@@ -35,8 +34,9 @@ from cost.reports.recent import (
     RecentReader,
     RecentRequest,
 )
+from cost.reports.request_search import FIELDS, span_of
 from cost.reports.scope import ReadScope
-from cost.times import DAY_US, start_of
+from cost.times import iso
 from cost.usage import CONTINUED
 from dashboards.requests.considered import considered_of, considered_table, deciding
 from dashboards.requests.refused import (
@@ -49,10 +49,13 @@ from dashboards.requests.refused import (
     refused_query,
     refused_row,
 )
+from dashboards.requests.saved import MOST, SavedViews
+from dashboards.requests.searching import read_search
+from dashboards.requests.tables import NAME_CHARS, QUERY_CHARS
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
-from dashboards.web.forms import ungrouped
+from dashboards.web.forms import FormError, ungrouped
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered
@@ -64,7 +67,7 @@ router: Final = APIRouter(include_in_schema=False)
 _ROWS: Final = 50
 _CSV_PAGES: Final = 10
 _FILTERS: Final = tuple(REQUEST_FILTERS)
-_KEPT: Final = frozenset({*_FILTERS, "outcome", "status", "from", "to", "slower", "dearer", "sort", "columns"})
+_KEPT: Final = frozenset({*_FILTERS, "q", "outcome", "status", "from", "to", "slower", "dearer", "sort", "columns"})
 _STATUS_WORDS: Final[Mapping[str, str]] = {
     "2xx": "Succeeded (2xx)",
     "4xx": "Refused (4xx)",
@@ -76,9 +79,7 @@ _STATUSES: Final = tuple(_STATUS_WORDS)
 _STATUS: Final = re.compile(r"[1-5](xx|[0-9]{2})", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?", re.ASCII)
-_DAY_CHARS: Final = 10
-_FIRST_DAY: Final = dt.date(1971, 1, 1)
-_LAST_DAY: Final = dt.date(9990, 1, 1)
+_MOST_PARAMETERS: Final = 40
 _MAX_DIGITS: Final = 18
 _MAX_CHARS: Final = 200
 _SAFE: Final = ""
@@ -94,11 +95,12 @@ OUTCOME_WORDS: Final[Mapping[Outcome, str]] = {
 }
 _COLUMNS: Final = (
     Column("request_id", "Request", "id", sortable=False),
-    Column("at", "When", "time", sortable=False),
+    Column("at", "When", "second", sortable=False),
     Column("outcome", "Outcome", "badge", sortable=False),
     Column("target", "Model", "code", sortable=False),
     Column("why", "Why", sortable=False),
     Column("key", "Key", sortable=False),
+    Column("end_user", "End user", "code", sortable=False),
     Column("duration", "Latency", "seconds", note="Of all attempts, one after the other"),
     Column("cost", "Cost", "money", note="Of all attempts"),
     Column("status", "Status", "number", sortable=False, usual=False),
@@ -131,21 +133,63 @@ _COLUMNS: Final = (
 
 @router.get("/dashboard/teams/{team_id}/requests")
 async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
-    """Show the latest requests that match the filters."""
-    team, query = view.the_team, _query(view)
+    """Show the latest requests that match the search and the filters, or the one that the search names."""
+    return await _list(view)
+
+
+@router.post("/dashboard/teams/{team_id}/requests/views")
+async def keep_view(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
+    """Keep the page's search under a name, for this person."""
+    form = await view.form()
+    query = _kept_query(form.text("query"))
+    try:
+        name = form.text("name", required=True)[:NAME_CHARS]
+        if not await _saved(view).keep(name, query, view.now_us):
+            raise FormError("name", f"You keep {MOST} searches of this team already; remove one first.")  # noqa: TRY301
+    except FormError as error:
+        return await _list(view, name_error=error.message)
+    return view.redirect(
+        f"/dashboard/teams/{view.the_team.team_id}/requests?{query}", f"The search is kept as “{name}”."
+    )
+
+
+@router.post("/dashboard/teams/{team_id}/requests/views/remove")
+async def remove_view(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
+    """Remove one of this person's kept searches."""
+    await _saved(view).remove((await view.form()).text("name")[:NAME_CHARS])
+    return view.redirect(f"/dashboard/teams/{view.the_team.team_id}/requests", "The search is no longer kept.")
+
+
+def _saved(view: PageRequest) -> SavedViews:
+    return SavedViews(view.gateway.database, view.principal.principal_id, view.the_team.team_id)
+
+
+def _kept_query(given: str) -> str:
+    """Return parameters of an address with those of a search alone."""
+    pairs = parse_qsl(given[:QUERY_CHARS], max_num_fields=_MOST_PARAMETERS)
+    return urlencode([(name, value) for name, value in pairs if name in _KEPT and value.isprintable()])[:QUERY_CHARS]
+
+
+async def _list(view: PageRequest, *, name_error: str = "") -> Response:
+    team = view.the_team
     reader = RecentReader(view.gateway.database)
-    sought = _plain(view.query.get("id", ""))
-    if sought:
-        async with reading(view.gateway, on=True):
-            is_there = await reader.one(query.scope, sought) is not None or await _refused(view, sought) is not None
-        if is_there:
-            return view.redirect(_href(team.team_id, sought))
-    if view.query.get("format") == "csv":
-        text, is_whole = await _csv(view, reader, query)
-        return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
     async with reading(view.gateway, on=True):
         names = await key_names(view)
-        page, found = await _merged_page(view, reader, query)
+        asked = await read_search(view, reader, names, _query(view))
+        if asked.request_id and (
+            await reader.one(_scope(view), asked.request_id) or await _refused(view, asked.request_id)
+        ):
+            return view.redirect(_href(team.team_id, asked.request_id))
+    query = asked.query
+    if view.query.get("format") == "csv" and not asked.refusal:
+        text, is_whole = await _csv(view, reader, query, asked.outcome)
+        return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
+    page = RecentPage(requests=())
+    found: Sequence[Found] = ()
+    async with reading(view.gateway, on=True):
+        if not asked.refusal:
+            page, found = await _merged_page(view, reader, query, asked.outcome)
+        views = await _saved(view).read()
     kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
     previous, following = _pages(kept, query, page)
     table = Table.paged(
@@ -155,28 +199,41 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         previous_href=previous,
         next_href=following,
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
-        empty="No request was refused in this time." if _wants_refused(view) else _empty(query, page),
+        empty="No request was refused in this time." if asked.outcome == REFUSED else _empty(query, page),
         query=kept,
     )
     catalog = view.gateway.rules().catalog
     return view.page(
         "requests/requests.html",
         title="Requests",
+        status=422 if asked.refusal or name_error else 200,
         team=team,
         table=table,
         csv_rows=_CSV_PAGES * MAX_ROWS,
         page=page,
         query=query,
+        line=asked.line,
+        problems=asked.problems,
+        refusal=asked.refusal,
+        views=[(name, f"?{kept_query}", kept_query == urlencode(list(kept.items()))) for name, kept_query in views],
+        here=urlencode(list(kept.items())),
+        name_error=name_error,
+        fields=FIELDS,
         outcomes=[*((each, OUTCOME_WORDS[each]) for each in OUTCOMES), (REFUSED, "Refused before a model")],
-        outcome=REFUSED if _wants_refused(view) else query.outcome,
+        outcome=asked.outcome,
         shown_a_minute=SHOWN,
         targets=_choices(sorted(catalog.targets), query.target),
         keys=_key_choices(names, query.key),
         tiers=[("", "Any"), ("interactive", "Interactive"), ("batch", "Batch")],
         statuses=_choices(_STATUSES, query.status, words=_STATUS_WORDS),
-        asked={name: _plain(view.query.get(name, "")) for name in ("from", "to", "slower", "dearer")},
-        sought=sought,
-        is_filtered=query.filtered or _wants_refused(view) or query.since_us is not None or query.until_us is not None,
+        asked={name: _plain(view.query.get(name, "")) for name in ("slower", "dearer")},
+        times={name: _moment_field(view.query.get(name, ""), is_last=name == "to") for name in ("from", "to")},
+        is_filtered=bool(asked.line)
+        or query.filtered
+        or asked.outcome == REFUSED
+        or query.since_us is not None
+        or query.until_us is not None,
+        has_filters=bool(kept.keys() - {"q", "sort", "columns"}),
         columns=kept.get("columns", ""),
         searched=SEARCHED,
     )
@@ -246,15 +303,10 @@ async def _refused_page(view: PageRequest, request_id: str) -> Response:
     )
 
 
-def _wants_refused(view: PageRequest) -> bool:
-    return view.query.get("outcome", "") == REFUSED
-
-
 async def _merged_page(
-    view: PageRequest, reader: RecentReader, query: RecentQuery
+    view: PageRequest, reader: RecentReader, query: RecentQuery, wanted: str
 ) -> tuple[RecentPage, Sequence[Found]]:
     """Return a page of the ledger's requests and the refused ones between them; its next place is that of both."""
-    wanted = view.query.get("outcome", "")
     page = RecentPage(requests=()) if wanted == REFUSED else await reader.page(query)
     if query.order:
         return page, page.requests
@@ -316,6 +368,7 @@ def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[s
         "tier": told.tier,
         "key": names.get(told.key_id, told.key_id),
         "tag": told.tag or None,
+        "end_user": told.end_user or None,
         "attempts": len(found.attempts),
         "status": found.status,
         "duration": _seconds(found.took_us),
@@ -338,12 +391,12 @@ def _scope(view: PageRequest) -> ReadScope:
 def _query(view: PageRequest) -> RecentQuery:
     """Return the address's filters; invalid ones are ignored, as in every table."""
     asked = view.query
-    fields = {name: _plain(asked.get(name, "")) for name in _FILTERS}
+    fields: dict[str, Any] = {name: _plain(asked.get(name, "")) for name in _FILTERS}
     wanted, order = asked.get("outcome", ""), asked.get("sort", "")
     chosen: Outcome = next((each for each in OUTCOMES if each == wanted), "")
     # Refused ones have no other order than that of time.
     ordered: Order = next((each for each in ORDERS if each == order and wanted != REFUSED), "")
-    last = _day_us(asked.get("to", ""))
+    first, last = span_of(asked.get("from", "")), span_of(asked.get("to", ""))
     status = asked.get("status", "")
     page = asked.get("page", "")
     return RecentQuery(
@@ -353,8 +406,8 @@ def _query(view: PageRequest) -> RecentQuery:
         outcome=chosen,
         order=ordered,
         page=min(max(int(page), 1), MAX_PAGE) if _WHOLE.fullmatch(page) else 1,
-        since_us=_day_us(asked.get("from", "")),
-        until_us=None if last is None else last + DAY_US,
+        since_us=None if first is None else first[0],
+        until_us=None if last is None else last[1],
         status=status if _STATUS.fullmatch(status) else "",
         slower_us=_amount(asked.get("slower", ""), 1_000_000),
         dearer_nanousd=_amount(asked.get("dearer", ""), 1_000_000_000),
@@ -362,13 +415,10 @@ def _query(view: PageRequest) -> RecentQuery:
     )
 
 
-def _day_us(text: str) -> int | None:
-    """Return the beginning of a UTC day such as 2026-11-05; None for anything else."""
-    try:
-        found = dt.date.fromisoformat(text) if len(text) == _DAY_CHARS else None
-    except ValueError:
-        return None
-    return start_of(found) if found is not None and _FIRST_DAY <= found < _LAST_DAY else None
+def _moment_field(text: str, *, is_last: bool) -> str:
+    """Return a time of the address as a field of the form has it, to the second; empty for none."""
+    span = span_of(text)
+    return "" if span is None else iso(span[1] - 1 if is_last else span[0]).removesuffix("Z")
 
 
 def _amount(text: str, unit: int) -> int | None:
@@ -410,7 +460,7 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
     return "No request has ended yet. The first one shows here a moment after its answer."
 
 
-async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> tuple[str, bool]:
+async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery, wanted: str) -> tuple[str, bool]:
     """Return up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
     rows: list[Row] = []
     async with reading(view.gateway, on=True):
@@ -419,7 +469,7 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery) -> t
     query = msgspec.structs.replace(query, rows=MAX_ROWS, order="", page=1)
     for _ in range(_CSV_PAGES):
         async with reading(view.gateway, on=True):
-            page, found = await _merged_page(view, reader, query)
+            page, found = await _merged_page(view, reader, query, wanted)
         rows += rows_of(found, view.the_team.team_id, names)
         if page.next_place is None:
             return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), True

@@ -33,7 +33,7 @@ _UNKNOWN: Final = (
     "tier",
     "tag",
 )
-_LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target"})
+_LEDGERS_OWN: Final = tuple(name for name in REQUEST_FILTERS if name not in {"key", "target", "end_user"})
 """Filters of requests by what is not known of a refused one."""
 REFUSED: Final = "refused"
 """The outcome of a request that reached no model."""
@@ -130,7 +130,8 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
     than time.
     """
     ledgers_own = (query.outcome, query.order, *(getattr(query, name) for name in _LEDGERS_OWN))
-    if any(ledgers_own) or query.slower_us is not None or query.dearer_nanousd is not None:
+    bounds = (query.slower_us, query.faster_us, query.dearer_nanousd, query.cheaper_nanousd)
+    if any(ledgers_own) or any(bound is not None for bound in bounds):
         return None
     if outcome not in {"", REFUSED} or query.scope.team_id is None:
         return None
@@ -140,11 +141,19 @@ def refused_query(query: RecentQuery, outcome: str) -> RefusedQuery | None:
         before=query.before,
         since_us=query.since_us,
         until_us=query.until_us,
-        key_id=query.key,
-        model=query.target,
+        keys=_any_of(query.key, query.keys),
+        models=_any_of(query.target, query.targets),
+        end_user=query.end_user,
+        words=tuple((each.text, each.end_user, each.keys, each.targets) for each in query.words),
         statuses=query.statuses,
         rows=min(query.rows + 1, MAX_ROWS),
     )
+
+
+def _any_of(one: str, others: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if not one:
+        return others
+    return (one,) if others is None or one in others else ()
 
 
 async def read_refused(store: RefusedRequestStore, query: RefusedQuery | None) -> tuple[RefusedRequest, ...]:
@@ -179,6 +188,7 @@ def refused_row(refused: RefusedRequest, href: str, names: Mapping[str, str]) ->
         "cost": 0,
         "alias": refused.model or None,
         "key": names.get(refused.key_id, refused.key_id),
+        "end_user": refused.end_user or None,
         "attempts": 0,
         "status": refused.status,
     }

@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -22,7 +23,7 @@ from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
 from cost.savings.comparisons import floor
-from cost.times import DAY_US, start_of
+from cost.times import DAY_US, day_of, start_of
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.colours import model_colours
 from dashboards.ui.tables import Column, Table
@@ -242,7 +243,29 @@ def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
     )
 
 
-def spend_chart(usage: Usage, configured: Iterable[str] = ()) -> Chart:
+class SpendLinks(msgspec.Struct, frozen=True):
+    """Addresses of the parts of a team's spend in the page's days."""
+
+    path: str
+    """The page of spend."""
+    first: str
+    last: str
+    """The days, ISO 8601, both included."""
+
+    def part(self, **values: str) -> str | None:
+        """Return the address of the part with this key, tag or model; None for nobody's."""
+        return (
+            f"{self.path}?{urlencode({'from': self.first, 'to': self.last, **values})}"
+            if all(values.values())
+            else None
+        )
+
+    def days(self, usage: Usage) -> list[str]:
+        """Return the address of each drawn day."""
+        return [f"{self.path}?{urlencode({'from': day_of(at), 'to': day_of(at)})}" for at in usage.drawn_days()]
+
+
+def spend_chart(usage: Usage, links: SpendLinks, configured: Iterable[str] = ()) -> Chart:
     """Return the cost by day and model; all but the most expensive models together. `configured` models' order gives
     their colours.
     """
@@ -254,7 +277,9 @@ def spend_chart(usage: Usage, configured: Iterable[str] = ()) -> Chart:
         series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
     zone = usage.span.time_zone
     caption = "The last bar is today until now." if usage.span.last == usage.this_day else f"Days are in {zone}."
-    return _daily(usage, "stacked", "Spend by day and model", series, "usd", caption=caption)
+    caption = f"{caption} A bar leads to its day."
+    chart = _daily(usage, "stacked", "Spend by day and model", series, "usd", caption=caption)
+    return msgspec.structs.replace(chart, hrefs=links.days(usage))
 
 
 def reference_chart(usage: Usage) -> Chart:
@@ -307,12 +332,13 @@ def cache_chart(usage: Usage) -> Chart:
     )
 
 
-def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
+def models_table(usage: Usage, query: Mapping[str, str], links: SpendLinks) -> Table:
     """Return usage by model in the period."""
     served = usage.period.served
     rows = [
         {
             "model": name,
+            "model_href": links.part(model=name),
             "served": sums.served,
             "share": _share(sums.served, served),
             "input_tokens": sums.input_tokens,
@@ -325,7 +351,7 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
         for name, sums in usage.models()
     ]
     columns = (
-        Column("model", "Model", "code"),
+        Column("model", "Model", "link"),
         Column("served", "Answers", "number", note="Requests whose whole answer came from here"),
         Column("share", "Share", "share", note="Of all answers"),
         Column("input_tokens", "Prompt tokens", "number", usual=False),
@@ -351,7 +377,12 @@ def models_table(usage: Usage, query: Mapping[str, str]) -> Table:
 
 
 async def sources_table(
-    usage: UsageReader, scope: ReadScope, period: Usage, names: Mapping[str, str], query: Mapping[str, str]
+    usage: UsageReader,
+    scope: ReadScope,
+    period: Usage,
+    names: Mapping[str, str],
+    query: Mapping[str, str],
+    links: SpendLinks,
 ) -> Table:
     """Return usage by key and tag. `names` are the team's keys."""
     page = await usage.page(
@@ -366,14 +397,18 @@ async def sources_table(
         with_totals=False,
     )
     # Callers choose tags, so there may be thousands: build the table off the event loop.
-    return await asyncio.to_thread(_sources_table, page.rows, names, query)
+    return await asyncio.to_thread(_sources_table, page.rows, names, query, links)
 
 
-def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: Mapping[str, str]) -> Table:
+def _sources_table(
+    found: Sequence[UsageRow], names: Mapping[str, str], query: Mapping[str, str], links: SpendLinks
+) -> Table:
     rows = [
         {
             "key": names.get(str(row.group[0]), str(row.group[0]) or "No key (posted by the books)"),
+            "key_href": links.part(key=str(row.group[0])),
             "tag": str(row.group[1]) or None,
+            "tag_href": links.part(tag=str(row.group[1])),
             "requests": row.sums.requests,
             "input_tokens": row.sums.input_tokens,
             "output_tokens": row.sums.output_tokens,
@@ -383,8 +418,8 @@ def _sources_table(found: Sequence[UsageRow], names: Mapping[str, str], query: M
         for row in found
     ]
     columns = (
-        Column("key", "Key"),
-        Column("tag", "Tag", note="The header x-weighbridge-tag that the caller sent"),
+        Column("key", "Key", "link"),
+        Column("tag", "Tag", "link", note="The header x-weighbridge-tag that the caller sent"),
         Column("requests", "Requests", "number"),
         Column("input_tokens", "Prompt tokens", "number"),
         Column("output_tokens", "Answer tokens", "number"),

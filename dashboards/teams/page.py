@@ -16,17 +16,21 @@ from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore
 from cost.calendar import Days
 from cost.dimensions import UsageFilters
+from cost.reports.compared import ComparedQuery, ComparedReader, window_of
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
+from cost.reports.movers import signed
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
+from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
 from dashboards.teams.figures import (
     DAYS,
     HABITS,
+    SpendLinks,
     Usage,
     cache_chart,
     coverage,
@@ -57,6 +61,8 @@ from selfhosted.prefixes.store import PrefixStore
 router: Final = APIRouter(include_in_schema=False)
 
 _RECENT: Final = 8
+_CHANGES_SHOWN: Final = 3
+_WEEK_US: Final = 7 * DAY_US
 _PREFIX_DAYS: Final = 7
 _MAX_TEAMS: Final = 100
 _TARGETS_DRAWN: Final = 4
@@ -95,16 +101,21 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
     async with reading(gateway, on=True):
         period = period_of(view.query, view.now_us, await view.calendar(), usual_days=DAYS)
+        links = SpendLinks(f"/dashboard/teams/{team.team_id}/spend", period.first, period.last)
         usage = await read_usage(gateway.finance.usage, scope, now_us=view.now_us, span=period.span)
         names = await key_names(view)
-        sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query)
+        sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
+        week = _week(view.now_us)
+        window = window_of(*week, view.now_us, longest_us=2 * _WEEK_US)
+        asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
+        changes = await read_changes(ComparedReader(gateway.database), asked)
         budgets = await read_budgets(gateway, scope, usage)
         end_users = await read_end_users(gateway, scope)
         refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
         )
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
-    models = models_table(usage, view.query)
+    models = models_table(usage, view.query, links)
     refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
     file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, sources, refused)
     if file is not None:
@@ -120,11 +131,16 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         kept=kept_fields(view.query),
         query=str(view.query),
         figures=_figures(usage),
+        changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, *week)),
+        change=None if changes is None else changes.compared.whole,
+        signed=signed,
+        told=told_window(asked.window),
+        spend_path=links.path,
         budgets=budgets,
         end_users=end_users,
         periods=PERIODS,
         charts=(
-            spend_chart(usage, view.gateway.rules().catalog.targets),
+            spend_chart(usage, links, view.gateway.rules().catalog.targets),
             reference_chart(usage),
             requests_chart(usage),
             cache_chart(usage),
@@ -135,6 +151,12 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         refusals=sum(each.refusals for each in refusals),
         recent=rows_of(recent.requests, team.team_id, names),
     )
+
+
+def _week(now_us: int) -> tuple[int, int]:
+    """Return the last seven days, today included: the page of spend has the same when it is opened."""
+    end_us = now_us - now_us % DAY_US + DAY_US
+    return end_us - _WEEK_US, end_us
 
 
 @router.get("/dashboard/teams/{team_id}/savings")

@@ -53,6 +53,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     caption: str = ""
     """One sentence on the chart's content and period."""
     by_hour: bool = False
+    hrefs: Sequence[str] = ()
+    """Where each point leads, on a click and in the table; none for a chart that leads nowhere."""
 
     def __post_init__(self) -> None:
         if len(self.x) > MAX_POINTS or any(len(each.values) != len(self.x) for each in self.series):
@@ -83,6 +85,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
                     }
                     for each in self.series
                 ],
+                "hrefs": list(self.hrefs),
                 "marks": [{"x": mark.x / 1e6 if self.is_time else mark.x, "label": mark.label} for mark in self.marks],
             }
         ).decode()

@@ -28,12 +28,15 @@ class Group(msgspec.Struct, frozen=True):
 
 _TEAM: Final = (
     ("Overview", ""),
+    ("Spend", "/spend"),
     ("Requests", "/requests"),
+    ("End users", "/end-users"),
     ("Models", "/models"),
     ("Playground", "/playground"),
     ("Policy", "/policy"),
     ("Keys", "/keys"),
     ("Budgets and limits", "/budgets"),
+    ("Incidents", "/incidents"),
     ("Alerts", "/alerts"),
     ("Members", "/members"),
 )
@@ -44,6 +47,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         (
             ("Savings", "/dashboard/finance"),
             ("Month close", "/dashboard/finance/month"),
+            ("Spend", "/dashboard/finance/spend"),
             ("Showback", "/dashboard/finance/showback"),
             ("Price book", "/dashboard/finance/prices"),
             ("Reconciliation", "/dashboard/finance/reconciliation"),
@@ -56,6 +60,7 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
         "operations.read",
         (
             ("Overview", "/dashboard/operations"),
+            ("Incidents", "/dashboard/operations/incidents"),
             ("Traffic", "/dashboard/operations/traffic"),
             ("Models", "/dashboard/operations/targets"),
             ("Pools", "/dashboard/operations/pools"),
@@ -89,7 +94,8 @@ def menu(
     sees_all = may("organisation.read")
     everyone = [("All teams" if sees_all else "Your teams", "/dashboard/teams")] if sees_all or len(teams) != 1 else []
     groups["Teams"] = [
-        Entry(label, href, path == href) for label, href in [*everyone, ("Batches", "/dashboard/batches")]
+        Entry(label, href, path == href)
+        for label, href in [*everyone, ("Ask", "/dashboard/ask"), ("Batches", "/dashboard/batches")]
     ]
     for label, right, lines in _GROUPS:
         if may(right):

@@ -12,7 +12,20 @@ from cost.reports.cells import Cell, csv_line
 from dashboards.ui import formats
 
 Kind = Literal[
-    "text", "number", "money", "share", "exact_share", "seconds", "time", "badge", "link", "id", "code", "bytes", "day"
+    "text",
+    "number",
+    "money",
+    "share",
+    "exact_share",
+    "seconds",
+    "time",
+    "second",
+    "badge",
+    "link",
+    "id",
+    "code",
+    "bytes",
+    "day",
 ]
 Row = Mapping[str, Any]
 
@@ -31,6 +44,7 @@ _EXACT: Final[Mapping[Kind, Callable[[Any], Cell]]] = {
     "money": lambda nanousd: Decimal(nanousd).scaleb(-9),
     "badge": lambda badge: str(badge[0]),
     "time": formats.iso,
+    "second": formats.iso,
     "day": formats.day,
     "share": lambda share: Decimal(str(share)),
     "exact_share": lambda share: Decimal(str(share)),
@@ -268,7 +282,7 @@ class _State:
             return Heading(column, self.href(sort=f"-{column.key}", page=1), "ascending")
         if self.sort == f"-{column.key}":
             return Heading(column, self.href(sort=column.key, page=1), "descending")
-        first = f"-{column.key}" if column.is_numeric or column.kind == "time" else column.key
+        first = f"-{column.key}" if column.is_numeric or column.kind in {"time", "second"} else column.key
         return Heading(column, self.href(sort=first, page=1), "")
 
 

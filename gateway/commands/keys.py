@@ -60,13 +60,13 @@ async def create_key(
     from api.keys.change import audit_record
     from gateway.commands.audit import audited
 
-    read = _configured(config)
+    read = configured(config)
     only = _models(models, read)
     expiry = _expiry(expires_at, expires_in)
 
     async with open_engine() as engine, audited(engine, "key.created", team_id=team_id) as change:
         store = AccountStore(change.within)
-        pepper = _pepper(read, await store.keys_by_pepper())
+        pepper = pepper_for_a_key(read, await store.keys_by_pepper())
         minted = await store.create_key(team_id, name, pepper, expires_at=expiry, role=role, models=only)
         owner = (await store.get_team(team_id)).organisation_id
         created = await store.key_of(owner, team_id, minted.key_id)
@@ -106,7 +106,7 @@ async def list_keys(
         typer.echo(f"warning: {told}", err=True)
 
 
-def _pepper(config: "GatewayConfig | None", keys_by_pepper: "Mapping[str, int]") -> "Pepper":
+def pepper_for_a_key(config: "GatewayConfig | None", keys_by_pepper: "Mapping[str, int]") -> "Pepper":
     """Return the pepper for a new key. Raises ConfigError where no key of the database was made under one that is known here: a gateway
     that verifies those would refuse the new one.
     """
@@ -129,12 +129,12 @@ def _known_peppers() -> "tuple[Pepper, ...] | None":
     from gateway.configuration.peppers import peppers
 
     try:
-        return peppers(_configured(None), read_environment())
+        return peppers(configured(None), read_environment())
     except (ConfigError, LookupError):
         return None
 
 
-def _configured(config: "Path | None") -> "GatewayConfig | None":
+def configured(config: "Path | None") -> "GatewayConfig | None":
     """Return the configuration, where one is named here or in the environment."""
     from gateway.configuration.environment import read_environment
 
@@ -178,7 +178,7 @@ async def set_key(
 
     if models is None and expires_at is None and expires_in is None:
         fail("nothing to change: give at least one option, see --help", 2)
-    only = None if models is None or models.strip() == "all" else _models(models, _configured(config))
+    only = None if models is None or models.strip() == "all" else _models(models, configured(config))
     ends = _expiry(expires_at, expires_in)
 
     async with open_engine() as engine, audited(engine, "key.changed") as change:

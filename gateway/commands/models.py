@@ -160,7 +160,9 @@ async def canary(
         after = await start_canary(
             log_of(engine), actor, model, pool, version, share_ppm=share_ppm, rule=rule, reason=reason
         )
-    _tell(after, as_json, f"{model}: {percent:g} % of conversations go to {version}; {_FOLLOWS}")
+    _tell(
+        after, as_json, f"{model}: {percent:g} % of conversations go to {version} where a replica runs it; {_FOLLOWS}"
+    )
 
 
 @models_app.command("promote")

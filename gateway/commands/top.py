@@ -25,7 +25,7 @@ _OUT_OF_USE: Final = ("open", "half-open", "paced")
 """States of a circuit other than closed, the worst first."""
 _STYLES: Final = {
     "ok": "green", "ready": "green", "closed": "green",
-    "degraded": "yellow", "starting": "yellow", "suspect": "yellow", "paced": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
+    "degraded": "yellow", "recovering": "yellow", "unpriced": "yellow", "slow": "yellow", "saturated": "yellow", "partly_failing": "yellow", "starting": "yellow", "suspect": "yellow", "paced": "yellow", "draining": "yellow", "half-open": "yellow", "warn": "yellow",
     "failing": "red", "down": "red", "open": "red", "empty": "red", "bad": "red",
 }  # fmt: skip
 
@@ -126,7 +126,8 @@ def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableTy
         yield Text("Nothing is down, slow, saturated or failing.", style="green")
     for incident in incidents[:_MOST_INCIDENTS]:
         line = Text(overflow="fold")
-        line.append(f"{incident['kind']:>11} ", style="bold " + _STYLES.get(incident["severity"], ""))
+        kind = incident["kind"] if incident.get("state") != "recovering" else "recovering"
+        line.append(f"{kind:>11} ", style="bold " + _STYLES.get(incident["severity"], ""))
         line.append(_word(f"{incident['subject']}: {incident['text']}"))
         line.append(f" (since {incident['since']}{_hit(incident)})", style="dim")
         yield line
@@ -135,14 +136,11 @@ def _incidents(incidents: Sequence[Mapping[str, Any]]) -> Iterable["RenderableTy
 
 
 def _hit(incident: Mapping[str, Any]) -> str:
-    """Format the requests and teams that it hit, and the number of further lines that it stands for."""
-    parts = [
-        f"{incident[name]:,} {name if incident[name] != 1 else name[:-1]}"
-        for name in ("requests", "teams")
-        if incident[name]
-    ]
-    more = [f"{len(incident['also'])} more of the same"] if incident["also"] else []
-    return "".join(f", {each}" for each in (*parts, *more))
+    """Format whom it hurt, and the number of further lines that it stands for."""
+    from dashboards.ui.incident_words import hit_words
+
+    more = f"{len(incident['also'])} more followed" if incident["also"] else ""
+    return "".join(f", {each}" for each in (hit_words(incident), more) if each)
 
 
 def _targets(targets: Sequence[Mapping[str, Any]]) -> "RenderableType":

@@ -14,7 +14,7 @@ from accounts.store import AccountStore
 from api.live.readers import open_operations
 from api.live.workers import Workers
 from api.metrics.routes import METRICS_LISTENER
-from api.operations.snapshot import operations_snapshot
+from api.operations.incident_round import IncidentRound
 from api.savings_calculator import SavingsCalculator
 from api.web.gateway import READS_AT_ONCE, Finance, Gateway, Jobs, ShownMetrics, Views
 from classifier.learning.store import LearningStore
@@ -70,7 +70,7 @@ from selfhosted.prefixes.store import PrefixStore, keep_pruned
 from selfhosted.scale.process_reports import FleetReport
 
 _LOOK_S = 0.5
-_INCIDENTS_S = 30.0
+_INCIDENTS_S = 10.0
 _PURGE_S = 300.0
 _RETENTION_S = 600.0
 
@@ -242,8 +242,6 @@ class ControlPlane:
             )
             self.hub.handlers.when_told(ResponseQueued, lambda _from, _queued: look())
             self._keep_house(engine, gateway, stack)
-            # So that an incident's beginning is known that nobody looked at.
-            background(stack, every(_INCIDENTS_S, lambda: operations_snapshot(gateway)))
             keep_counts(
                 self.hub,
                 gateway.views.refusals,
@@ -307,6 +305,10 @@ class ControlPlane:
                 gateway.learning, gateway.identity.accounts, keep_days=keep_days, now_us=wall_us()
             )
 
+        incidents = IncidentRound(gateway, self._metrics.states.tell)
+        # So that an incident is known that nobody looked at.
+        background(stack, every(_INCIDENTS_S, incidents.look))
+        background(stack, every(_RETENTION_S, incidents.forget))
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, every(_PURGE_S, gateway.jobs.responses.purge))

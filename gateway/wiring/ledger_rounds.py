@@ -129,7 +129,7 @@ async def keep_rounds(
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if destinations:
-        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us)
+        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us, config.accounts.operator)
         background(stack, every(_ALERTS_S, alerts.look))
     if destinations or desk is not None:
         callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from api.operations.state_metrics import StateMetrics
 from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
@@ -51,6 +52,7 @@ class AllMetrics(NamedTuple):
     kv_events: KvMetrics
     prefixes: PrefixMetrics
     hosts: HostMetrics
+    states: StateMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -80,4 +82,5 @@ def all_metrics() -> AllMetrics:
         kv_events=KvMetrics(page),
         prefixes=PrefixMetrics(page),
         hosts=HostMetrics(page),
+        states=StateMetrics(page),
     )

@@ -112,7 +112,7 @@ class AttemptPolicy:
         began_at = _began_at(candidate, attempts)
         left_s = routed.deadline.remaining_s(began_at)
         kept_s = self._kept_s(candidate, routed, left_s)
-        window = window_s(left_s, self._usually_s(candidate, routed), kept_s, stream=routed.request.stream)
+        window = window_s(left_s, kept_s)
         return kept_s is not None and window - (self._clock() - began_at) < _LEAST_PART * window
 
     async def hold(self, stream: UpstreamStream, attempt: Attempt, events: list[Event], limits: Hold) -> HeldStream:
@@ -206,7 +206,7 @@ class AttemptPolicy:
         """
         stream, usual_s = routed.request.stream, self._usually_s(candidate, routed)
         return patience_s(
-            window_s(routed.deadline.remaining_s(began_at), usual_s, kept_s, stream=stream),
+            window_s(routed.deadline.remaining_s(began_at), kept_s),
             started_at - began_at,
             usual_s,
             first_token_s or routed.timeouts.first_token_s(routed.facts.tier),
@@ -226,8 +226,7 @@ class AttemptPolicy:
             # Others are left no more than that.
             return False
         kept_s = self._kept_s(candidate, routed, left_s, faster_than_s=known_s)
-        usual_s, stream = self._usually_s(candidate, routed), routed.request.stream
-        return kept_s is not None and known_s >= window_s(left_s, usual_s, kept_s, stream=stream) * _HARDLY
+        return kept_s is not None and known_s >= window_s(left_s, kept_s) * _HARDLY
 
     def _kept_s(
         self, candidate: Candidate, routed: RoutedRequest, left_s: float, *, faster_than_s: float = math.inf
@@ -278,16 +277,12 @@ def needed_s(usual_s: float | None, guess_s: float, left_s: float) -> float:
     return min(wanted_s, left_s / 2)
 
 
-def window_s(left_s: float, usual_s: float | None, kept_s: float | None, *, stream: bool) -> float:
+def window_s(left_s: float, kept_s: float | None) -> float:
     """Return the seconds that all tries at one target may take together, of the `left_s` that are left when the first
     begins. `kept_s` is kept for candidates that may answer instead; None where there is none, and all the time is the
-    target's. A whole answer has three times its usual time in any case: it has nothing to show before its end, and
-    one that is merely long would be paid for twice.
+    target's. Also a whole answer that is usually long leaves them their time: late it is worth nothing.
     """
-    if kept_s is None:
-        return left_s
-    window = left_s - kept_s
-    return window if stream or usual_s is None else min(left_s, max(window, _USUAL * usual_s))
+    return left_s if kept_s is None else left_s - kept_s
 
 
 def patience_s(

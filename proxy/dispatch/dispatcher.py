@@ -126,7 +126,7 @@ class Dispatcher:
                 queue_permit = await self._take_place(candidate, routed, on_wait)
             except (QueueRefusal, DeadlineExceeded) as error:
                 # The first that was short is told: it is where the request would have gone.
-                short = short or error
+                short = _first_short(short, error, candidate.target.target_id)
                 self.room.record_overflow(candidate.target, routed.facts.input_tokens + candidate.output_tokens)
                 continue
             if not self._may_ask(candidate, routed, failure):
@@ -514,6 +514,14 @@ def _telling(earlier: UpstreamError | None, error: UpstreamError) -> UpstreamErr
     that was able.
     """
     return error if earlier is None or error.owner != "request" else earlier
+
+
+def _first_short(short: Refused | None, error: Refused, target_id: str) -> Refused:
+    """Return the first refusal, with the names of all targets that had no room."""
+    short = short or error
+    if isinstance(error, QueueRefusal):
+        short.targets = (*short.targets, target_id)
+    return short
 
 
 def _is_of_target(error: Exception) -> bool:

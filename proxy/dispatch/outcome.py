@@ -117,8 +117,12 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     operation: Operation = "chat"
     asked_model: str = ""
     """The model that the caller named, where the configuration knows it."""
+    end_user: str = ""
+    """The end user whom the caller named, as the books have it."""
     error_message: str | None = None
     """The message to the caller, where the gateway itself refused."""
+    out_of_use: tuple[str, ...] = ()
+    """Of a refused request: targets that it might have gone to, and that could not be called or had no room."""
     escalated_from: str | None = None
     """The target whose weak answer was replaced by that of `target_id`."""
     weakness: Weakness | None = None

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cost.usage import MOST_TOKENS, Usage, plain_usage
+from cost.usage import MOST_TOKENS, Usage, estimated, from_openai
 from providers.errors import RequestRejected, UpstreamError
 from providers.target import Deployment
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -37,6 +37,7 @@ _TRIES: Final = 2
 """Replicas that are asked to read one prompt. The prompt may be the cause of their failure."""
 _MOST_WAITING_S: Final = 5.0
 """Seconds that the pieces of one prompt wait in all for requests without a first token."""
+_UNTOLD: Final = estimated(input_tokens=0, output_tokens=0)
 _LONGEST_PIECE_S: Final = 10.0
 """The longest that a piece may take, in seconds. A slower engine has too much to do; the request waits in its queue
 once, and not once for each piece.
@@ -138,7 +139,8 @@ async def _read_chunk(upstream: Upstream, call: UpstreamCall, upto: int) -> Usag
     except (UpstreamError, TimeoutError):
         # The fault, if it is the request's, is told by the request itself.
         return None
-    return None if told is None else plain_usage(told, max_input_tokens=MOST_TOKENS, max_output_tokens=MOST_TOKENS)
+    found = from_openai(told, estimate=_UNTOLD, max_input_tokens=MOST_TOKENS, max_output_tokens=MOST_TOKENS)
+    return None if found.source == _UNTOLD.source else found
 
 
 async def _read_apart(

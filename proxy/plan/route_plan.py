@@ -612,9 +612,8 @@ def _no_target_error(
     told = (rejection for rejection in rejected if rejection.obstacle != "not-allowed")
     reasons = "; ".join(f"{rejection.target_id}: {_detail(rejection, absences)}" for rejection in told)
     if "unavailable" in obstacles:
-        return _unavailable(
-            reasons, [absences.get(each.target_id) for each in rejected if each.obstacle == "unavailable"]
-        )
+        away = [each.target_id for each in rejected if each.obstacle == "unavailable"]
+        return _unavailable(reasons, away, [absences.get(each) for each in away])
     if "budget" in obstacles:
         able = (catalog.targets[each.target_id] for each in rejected if each.obstacle == "budget")
         spent = [found for each in able if (found := _spent(each, facts)) is not None]
@@ -661,7 +660,7 @@ def with_pace(route: RoutePlan, absences: Absences) -> RoutePlan:
     return msgspec.structs.replace(route, paced_s=paced_s)
 
 
-def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUnavailable:
+def _unavailable(reasons: str, away: Sequence[str], absences: Sequence[Absence | None]) -> TargetsUnavailable:
     """Return the error for a request whose eligible targets are all out of use. Where one only waits for its
     provider's pace, that is a 429, as the provider's own was; its time is that of the first target to be called
     again.
@@ -671,6 +670,7 @@ def _unavailable(reasons: str, absences: Sequence[Absence | None]) -> TargetsUna
     error = TargetsUnavailable(
         f"No eligible target can be called right now ({reasons}).", retry_after_s=again_s or _AGAIN_S
     )
+    error.targets = tuple(away)
     if known and len(known) == len(absences) and all(each.owner == "operator" for each in known):
         # As for the first caller: an operator must act first, and clients would wait in vain.
         error.should_retry = False

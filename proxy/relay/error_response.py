@@ -20,6 +20,8 @@ async def tell_failure(context: RequestContext, error: Exception) -> None:
     told = error_reply(error)
     context.end("failed")
     context.error_code = told.code
+    if isinstance(error, Refused):
+        context.out_of_use = error.targets
     if isinstance(error, Refused | BudgetExceeded | UnpricedUnderBudget | BudgetsUnavailable):
         # Our own words; what an upstream wrote is with its attempt.
         context.error_message = str(error)

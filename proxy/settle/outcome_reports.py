@@ -86,11 +86,21 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
     )
     if context.agreement is not None:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
+    if context.parsed is not None and context.parsed.request.end_user:
+        outcome = msgspec.structs.replace(outcome, end_user=context.parsed.request.end_user)
     if context.waits:
         outcome = msgspec.structs.replace(outcome, waits=tuple(context.waits))
+    if context.error_code is not None:
+        outcome = msgspec.structs.replace(outcome, out_of_use=_out_of_use(context))
     if context.routed is not None:
         outcome = _with_routing(outcome, context, context.routed)
     return _with_attempts(outcome, context, context.attempts) if context.attempts else outcome
+
+
+def _out_of_use(context: RequestContext) -> tuple[str, ...]:
+    """Return the targets for whose absence a request was refused: what its refusal names, and what its plan passed over."""
+    rejected = () if context.routed is None else context.routed.plan.rejected
+    return (*context.out_of_use, *(each.target_id for each in rejected if each.obstacle == "unavailable"))
 
 
 def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: RoutedRequest) -> RequestOutcome:

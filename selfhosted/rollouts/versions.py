@@ -1,7 +1,7 @@
 """Versions of a model, the rollout of a new one, and which of the two a conversation gets. All values; no I/O."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, Literal
 from zlib import crc32
 
@@ -274,3 +274,11 @@ def serves(rollout: Rollout, version: str, *, candidate: bool) -> bool:
     if candidate:
         return version == rollout.candidate
     return version == rollout.stable if rollout.stable else version != rollout.candidate
+
+
+def missing(rollout: Rollout, ready: Collection[str]) -> str:
+    """Return the version that is to get conversations and gets none, as no replica that takes work runs it; empty where there is none.
+    `ready` are the versions of the replicas that take work.
+    """
+    wanted = rollout.candidate if rollout.state == "canary" else rollout.stable
+    return "" if wanted in ready else wanted

@@ -18,7 +18,7 @@ _PEOPLE = {
     "member": "milo@northwind.example",
 }
 _VARYING = re.compile(
-    r"(?<=/)(key_[a-z0-9]+|req_[a-z0-9]+|person_[a-z0-9]+|budget_[a-z0-9]+|[0-9a-f]{16,}|\d+|\d{4}-\d\d(-\d\d)?)(?=/|$)"
+    r"(?<=/)(key_[a-z0-9]+|inc_[0-9a-f]+|req_[a-z0-9]+|person_[a-z0-9]+|budget_[a-z0-9]+|[0-9a-f]{16,}|\d+|\d{4}-\d\d(-\d\d)?)(?=/|$)"
 )
 Look = Callable[[Visitor], Awaitable[list[str]]]
 _MOST = 80

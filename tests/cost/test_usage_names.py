@@ -35,6 +35,11 @@ def read(usage: dict[str, Any]) -> Usage:
             {"reasoning_tokens": 150},
         ),
         ("mistral", {"num_cached_tokens": 600}, {"cached_input_tokens": 600}),
+        (
+            "vllm",
+            {"prompt_tokens_details": {"cached_tokens": 600, "created_cache_tokens": 384, "multimodal_tokens": None}},
+            {"cached_input_tokens": 600, "cache_write_tokens": 384},
+        ),
         ("sglang", {"reasoning_tokens": 150}, {"reasoning_tokens": 150}),
         (
             "openrouter",

@@ -97,3 +97,107 @@ def test_messages_in_their_place_are_not_read() -> None:
     assert b'[{"role":"system","content":"a"},  {"role":"user","content":"b", "x":1}]' in upstream_body(
         chat, deployment("vllm")
     )
+
+
+def call(name: str) -> dict[str, Any]:
+    return {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def result(name: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call_{name}", "content": name}
+
+
+def turn(*calls: dict[str, Any], content: str | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+TOOLS = [{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        (
+            [USER, turn(call("a"), call("b"), content="Both."), result("b"), result("a"), USER],
+            [USER, turn(call("a"), content="Both."), result("a"), turn(call("b")), result("b"), USER],
+        ),
+        (
+            [USER, turn(call("a"), call("b")), result("a"), turn(call("c")), result("c")],
+            [USER, turn(call("a")), result("a"), turn(call("b")), turn(call("c")), result("c")],
+        ),
+        (
+            [USER, turn(call("a"), call("b")), {**result("a"), "tool_call_id": "odd"}, result("b"), result("b")],
+            [
+                *[USER, turn(call("a")), turn(call("b"))],
+                *[{**result("a"), "tool_call_id": "odd"}, result("b"), result("b")],
+            ],
+        ),
+        ([USER, turn(call("a")), result("a")], [USER, turn(call("a")), result("a")]),
+    ],
+    ids=["out of order", "one without a result", "a result of none", "one call"],
+)
+def test_a_template_of_one_call_is_told_each_in_a_turn(
+    messages: list[dict[str, Any]], found: list[dict[str, Any]]
+) -> None:
+    """What another model called at once, Llama 3's template refuses. Nothing is lost, whatever the results are."""
+    chat = read(CHAT, {"model": "auto", "messages": messages, "tools": TOOLS})
+    body = msgspec.json.decode(upstream_body(chat, deployment("vllm", upstream_model=LLAMA)))
+    assert body["messages"] == found
+    assert body["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        ("vllm", "meta-llama/Llama-4-Scout-17B-16E-Instruct"),
+        ("vllm", "NousResearch/Hermes-3-Llama-3.1-8B"),
+        ("ollama", "llama3.2"),
+        ("openai", LLAMA),
+    ],
+)
+def test_others_are_told_all_calls_of_a_turn(kind: DeploymentKind, model: str) -> None:
+    """Newer Llamas, models with other templates, and hosts."""
+    messages = [USER, turn(call("a"), call("b")), result("a"), result("b")]
+    chat = read(CHAT, {"model": "auto", "messages": messages, "tools": TOOLS})
+    body = msgspec.json.decode(upstream_body(chat, deployment(kind, upstream_model=model)))
+    assert body["messages"] == messages
+    assert "parallel_tool_calls" not in body
+
+
+def test_without_tools_nothing_is_said_of_their_calls() -> None:
+    chat = read(CHAT, {"model": "auto", "messages": [USER], "tools": []})
+    assert "parallel_tool_calls" not in msgspec.json.decode(
+        upstream_body(chat, deployment("vllm", upstream_model=LLAMA))
+    )
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        ([USER, LATER, USER], [{"role": "user", "content": f"hi\n{REMINDER}\n\nhi"}]),
+        ([SYSTEM, USER, USER], [SYSTEM, {"role": "user", "content": "hi\n\nhi"}]),
+        (
+            [USER, {"role": "user", "content": [PICTURE]}],
+            [{"role": "user", "content": [{"type": "text", "text": "hi"}, PICTURE]}],
+        ),
+        (
+            [USER, {"role": "assistant", "content": "Let me see."}, turn(call("a")), result("a"), result("a")],
+            [USER, turn(call("a"), content="Let me see."), result("a"), result("a")],
+        ),
+        ([DEVELOPER, USER], [SYSTEM, USER]),
+    ],
+    ids=["reminder", "text", "parts", "assistant", "developer"],
+)
+def test_a_host_that_wants_turns_by_turns_gets_neighbours_joined(
+    messages: list[dict[str, Any]], found: list[dict[str, Any]]
+) -> None:
+    """Perplexity refuses a conversation in which somebody speaks twice in a row."""
+    to = deployment(base_url="https://api.perplexity.ai", upstream_model="sonar-pro")
+    chat = read(CHAT, {"model": "auto", "messages": messages})
+    assert msgspec.json.decode(upstream_body(chat, to))["messages"] == found
+    elsewhere = msgspec.json.decode(upstream_body(chat, deployment(upstream_model="sonar-pro")))["messages"]
+    assert elsewhere == messages

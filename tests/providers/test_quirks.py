@@ -130,6 +130,77 @@ def test_others_of_openai_take_four(model: str) -> None:
     assert limits.stops == 4
 
 
+def test_an_engine_that_refuses_what_it_does_not_name_is_not_sent_it() -> None:
+    """TensorRT-LLM forbids every other field; it completes texts from tokens, and echoes them."""
+    lacks, _ = _target_of("tensorrt-llm", "Qwen/Qwen3-8B")
+    assert {"store", "metadata", "service_tier", "prompt_cache_key", "verbosity", "prediction"} <= lacks
+    assert lacks.isdisjoint({"stream_options", "seed", "logit_bias", "user", "an echo", "tokens as a prompt"})
+    assert "a suffix" in lacks
+
+
+@pytest.mark.parametrize(
+    ("address", "model", "lacks", "stops"),
+    [
+        ("https://api.together.xyz/v1", "moonshotai/Kimi-K2.6", {"logprobs", "max_completion_tokens"}, None),
+        ("https://api.fireworks.ai/inference/v1", "accounts/fireworks/models/kimi-k3", {"store", "verbosity"}, 4),
+        ("https://api.perplexity.ai", "sonar-pro", {"seed", "logit_bias", "max_completion_tokens"}, None),
+        ("https://integrate.api.nvidia.com/v1", "google/gemma-2-9b-it", {"prompt_cache_key", "presence_penalty"}, None),
+        ("https://api.cohere.ai/compatibility/v1", "command-a-03-2025", {"store", "service_tier", "n"}, 5),
+        ("https://api.z.ai/api/paas/v4", "glm-5.1", {"n", "logprobs", "max_completion_tokens"}, 1),
+        ("https://api.x.ai/v1", "grok-3", {"audio", "logit_bias", "prediction"}, None),
+        ("https://api.mistral.ai/v1", "mistral-large-latest", {"audio", "modalities", "store"}, None),
+    ],
+)
+def test_hosts_of_many_models_have_limits_of_their_own(
+    address: str, model: str, lacks: set[str], stops: int | None
+) -> None:
+    found, limits = _target_of("openai", model, address)
+    assert lacks <= found
+    assert limits.stops == stops
+    assert found.isdisjoint({"temperature", "stop", "max_tokens", "stream_options"})
+
+
+def test_mistral_tells_probabilities_and_takes_predictions() -> None:
+    """Its published types have had them since 2026."""
+    lacks, _ = _target_of("openai", "mistral-large-latest", "https://api.mistral.ai/v1")
+    assert lacks.isdisjoint({"logprobs", "top_logprobs", "n", "prediction", "prompt_cache_key", "service_tier"})
+
+
+def test_openais_models_on_bedrock_reason_as_everywhere() -> None:
+    assert {"temperature", "top_p"} <= quirks_of("litellm", "", "bedrock/us.openai.gpt-5.4").refuses
+    assert "temperature" not in quirks_of("litellm", "", "bedrock/openai.gpt-oss-120b-1:0").refuses
+
+
+def test_the_one_gpt_5_that_never_reasons_takes_no_effort() -> None:
+    for name, takes in (("gpt-5-chat-latest", False), ("gpt-5.2-chat-latest", True), ("gpt-5-mini", True)):
+        assert ("reasoning_effort" not in quirks_of("openai", OPENAI, name).refuses) is takes
+    assert quirks_of("openai", OPENAI, "gpt-5-chat-latest").most_output_tokens == 16_384
+
+
+def test_the_longest_answer_is_one_field_where_two_are_refused() -> None:
+    """Fireworks takes either name, and not both."""
+    one = quirks_of("openai", "https://api.fireworks.ai/inference/v1", "accounts/fireworks/models/kimi-k3")
+    assert ("max_completion_tokens", "max_tokens") in one.excludes
+
+
+def test_a_nova_takes_a_temperature_unless_it_reasons() -> None:
+    for name in ("bedrock/us.amazon.nova-2-lite-v1:0", "bedrock/global.amazon.nova-3-pro-v1:0"):
+        nova = quirks_of("litellm", "", name)
+        assert {"temperature", "top_p"} <= nova.refuses_thinking - nova.refuses
+        assert nova.most_output_tokens == 64_000
+    older = quirks_of("litellm", "", "bedrock/eu.amazon.nova-pro-v1:0")
+    assert not older.refuses_thinking
+    assert older.most_output_tokens == 10_000
+
+
+def test_pictures_beyond_what_a_model_takes_are_counted_by_its_family() -> None:
+    assert (
+        _target_of("openai", "meta/llama-4-scout-17b-16e-instruct", "https://integrate.api.nvidia.com/v1")[1].images
+        == 5
+    )
+    assert _target_of("litellm", "cohere_chat/command-a-vision-07-2025")[1].images == 20
+
+
 def test_what_translates_for_many_providers_is_sent_as_asked() -> None:
     """OpenRouter fits parameters to the model itself."""
     assert "stop" not in _target_of("openai", "openai/gpt-5.4", "https://openrouter.ai/api/v1")[0]

@@ -16,6 +16,11 @@ from tests.proxy.parse.wires.reading import read
 USER = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "It is"}
 OPENAI = "https://api.openai.com/v1"
+TOGETHER = "https://api.together.xyz/v1"
+FIREWORKS = "https://api.fireworks.ai/inference/v1"
+PERPLEXITY = "https://api.perplexity.ai"
+NVIDIA = "https://integrate.api.nvidia.com/v1"
+COHERE = "https://api.cohere.ai/compatibility/v1"
 
 
 def sent(request: Any, to: Deployment) -> dict[str, Any]:
@@ -73,6 +78,27 @@ def test_efforts_have_the_models_own_words(model: str, asked: str, told: str) ->
 
 
 @pytest.mark.parametrize(
+    ("to", "asked", "told"),
+    [
+        (deployment("tensorrt-llm", upstream_model="Qwen/Qwen3-8B"), "minimal", "none"),
+        (deployment("tensorrt-llm", upstream_model="Qwen/Qwen3-8B"), "xhigh", "high"),
+        (deployment("tensorrt-llm", upstream_model="openai/gpt-oss-20b"), "minimal", "low"),
+        (deployment(base_url=COHERE, upstream_model="command-a-reasoning-08-2025"), "low", "none"),
+        (deployment(base_url=COHERE, upstream_model="command-a-reasoning-08-2025"), "medium", "high"),
+        (deployment(base_url=TOGETHER, upstream_model="openai/gpt-oss-120b"), "xhigh", "high"),
+        (deployment(base_url=FIREWORKS, upstream_model="accounts/fireworks/models/glm-4p7"), "none", "none"),
+        (deployment(base_url=FIREWORKS, upstream_model="accounts/fireworks/models/gpt-oss-120b"), "none", "low"),
+        (deployment(base_url=PERPLEXITY, upstream_model="sonar-deep-research"), "none", "minimal"),
+        (deployment(base_url=NVIDIA, upstream_model="nvidia/nemotron-3-super-120b-a12b"), "medium", "low"),
+        (deployment(base_url=NVIDIA, upstream_model="nvidia/nemotron-3-ultra-550b-a55b"), "low", "medium"),
+    ],
+)
+def test_hosts_have_words_of_their_own_for_an_effort(to: Deployment, asked: str, told: str) -> None:
+    request = read(CHAT, {"model": "auto", "messages": [USER], "reasoning_effort": asked})
+    assert sent(request, to)["reasoning_effort"] == told
+
+
+@pytest.mark.parametrize(
     ("to", "field", "value"),
     [
         (deployment("vllm", upstream_model="Qwen/Qwen3-32B"), "chat_template_kwargs", {"enable_thinking": False}),
@@ -88,6 +114,10 @@ def test_efforts_have_the_models_own_words(model: str, asked: str, told: str) ->
             "enable_thinking",
             False,
         ),
+        (deployment(base_url=TOGETHER, upstream_model="zai-org/GLM-5.1"), "reasoning", {"enabled": False}),
+        (deployment(base_url=TOGETHER, upstream_model="Qwen/Qwen3.5-9B"), "reasoning", {"enabled": False}),
+        (deployment(base_url=TOGETHER, upstream_model="moonshotai/Kimi-K2.6"), "reasoning", {"enabled": False}),
+        (deployment(base_url=TOGETHER, upstream_model="deepseek-ai/DeepSeek-V4-Pro"), "reasoning", {"enabled": False}),
     ],
 )
 def test_thinking_is_turned_off_as_each_knows_it(to: Deployment, field: str, value: Any) -> None:

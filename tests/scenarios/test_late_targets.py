@@ -74,16 +74,37 @@ async def test_a_target_that_was_too_slow_is_tried_again_after_a_while() -> None
     assert (await asked(house, stream=True))[1] == "t0,t1"
 
 
-@pytest.mark.parametrize(("usual_s", "targets"), [(4, "t0"), (1, "t0,t1")])
-async def test_an_answer_that_is_merely_long_is_waited_for(usual_s: int, targets: str) -> None:
-    """For three times the usual time of its target, though another could answer."""
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("by", TEN_S)
+@pytest.mark.parametrize("siblings", [0, 2])
+@pytest.mark.parametrize("usual_s", [2.0, 6.0, 9.5])
+@pytest.mark.parametrize("other_s", [None, 0.3, 3.0])
+async def test_a_pool_that_is_later_than_it_usually_is_leaves_another_its_time(
+    other_s: float | None, usual_s: float, siblings: int, by: str, *, stream: bool
+) -> None:
+    """However long its answers usually take, and whatever is known of the healthy model after it."""
+    tracker = a_tracker()
+    for target_id, seen_s in (("t0", usual_s), ("t1", other_s)):
+        for _ in range(0 if seen_s is None else 10):
+            tracker.observe(target_id, seen_s, 0.005)
+            tracker.observe_whole(target_id, seen_s or 0.0)
+    quick = f"slow-first-token-{round(1000 * (other_s or 0.5))}ms"
+    deadlines = SHORT if by == "tier" else DeadlinesSection()
+    house = a_house("hang", quick, siblings=["hang"] * siblings, latency=tracker, deadlines=deadlines)
+    status, targets, took_s = await asked(house, stream=stream, by=by)
+    assert (status, targets[-2:], took_s <= 10) == (200, "t1", True)
+
+
+@pytest.mark.parametrize("usual_s", [1, 4])
+async def test_an_answer_that_is_merely_long_is_waited_for(usual_s: int) -> None:
+    """Until the time begins that is kept for the other."""
     tracker = a_tracker()
     for _ in range(10):
         tracker.observe_whole("t0", usual_s)
         tracker.observe_whole("t1", 2)
-    house = a_house("slow-first-token-9000ms", "ok", latency=tracker)
+    house = a_house("slow-first-token-5900ms", "ok", latency=tracker)
     status, called, _ = await asked(house, stream=False)
-    assert (status, called) == (200, targets)
+    assert (status, called) == (200, "t0")
 
 
 @pytest.mark.parametrize("stream", [True, False])

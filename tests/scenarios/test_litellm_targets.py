@@ -205,6 +205,33 @@ async def test_a_providers_error_is_told_in_openais_shape(
         assert (await _booked(gateway))[0] == "void"
 
 
+@pytest.mark.parametrize(
+    ("asked", "told", "sampling"),
+    [
+        ({}, None, {"temperature": 0.2}),
+        ({"reasoning_effort": "none"}, None, {"temperature": 0.2}),
+        ({"reasoning_effort": "minimal"}, "low", {}),
+        ({"reasoning_effort": "xhigh"}, "high", {}),
+    ],
+    ids=["unsaid", "none", "minimal", "xhigh"],
+)
+async def test_a_nova_reasons_in_its_own_words_and_without_a_temperature(
+    tmp_path: Path, asked: dict[str, Any], told: str | None, sampling: dict[str, Any]
+) -> None:
+    """Bedrock refuses other efforts, and a temperature beside the highest."""
+    async with provider(bedrock_whole) as served:
+        deployment = bedrock(served) | {"upstream_model": "bedrock/converse/us.amazon.nova-2-lite-v1:0"}
+        async with running_gateway(tmp_path, [claude([deployment])]) as gateway, client(gateway) as caller:
+            reply = await caller.chat.completions.with_raw_response.create(
+                model="claude", messages=ASK, temperature=0.2, max_tokens=50, **asked
+            )
+    (body,) = served.bodies
+    config = (body.get("additionalModelRequestFields") or {}).get("reasoningConfig")
+    assert (config or {}).get("maxReasoningEffort") == told
+    assert body["inferenceConfig"] == {"maxTokens": 50, **sampling}
+    assert reply.headers.get("x-weighbridge-dropped") == (None if sampling else "temperature")
+
+
 async def test_a_parameter_that_the_provider_cannot_take_is_refused_by_name(tmp_path: Path) -> None:
     """It is neither dropped in silence nor sent."""
     async with provider(anthropic_whole) as served, running_gateway(tmp_path, [claude([anthropic(served)])]) as gateway:

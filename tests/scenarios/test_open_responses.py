@@ -173,6 +173,40 @@ async def test_image_input(tmp_path: Path, upstream: Upstream) -> None:
         check_response(await posted(gateway, model="auto", input=[user(content)]))
 
 
+async def test_file_input(tmp_path: Path, upstream: Upstream) -> None:
+    """A small document in a user's message."""
+    async with running_gateway(tmp_path, house(upstream)) as gateway:
+        document = {
+            "type": "input_file",
+            "filename": "fixture.pdf",
+            "file_data": "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.1\n").decode(),
+        }
+        content = [{"type": "input_text", "text": "Answer with its title only."}, document]
+        check_response(await posted(gateway, model="auto", input=[user(content)]))
+
+
+async def test_function_call_roundtrip(tmp_path: Path, upstream: Upstream) -> None:
+    """A call, and its output to the response that made it; an output of a call that nobody made is refused."""
+    async with running_gateway(tmp_path, house(upstream, "tools")) as gateway:
+        choice = {"type": "function", "name": "weigh"}
+        first = await posted(gateway, model="auto", input="How heavy?", tools=[WEATHER], tool_choice=choice)
+        (call,) = first["output"]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "7 kg"}
+        second = await posted(gateway, model="auto", input=[output], previous_response_id=first["id"])
+        check_response(second)
+        assert second["output"]
+        async with httpx.AsyncClient(headers=tags(gateway), timeout=300) as plain:
+            for body in (
+                {"input": [{**output, "call_id": "call_missing"}], "previous_response_id": first["id"]},
+                {"input": [user("hi"), {**output, "type": "custom_tool_call_output"}]},
+            ):
+                reply = await plain.post(f"{gateway.base_url}/responses", json={"model": "auto", **body})
+                error = reply.json()["error"]
+                assert reply.status_code == 400
+                assert error["message"].startswith("No tool call found for function call output with call_id call_")
+                assert error["param"].endswith(".call_id")
+
+
 async def test_multi_turn(tmp_path: Path, upstream: Upstream) -> None:
     """A history of both sides in the input, and by the id of the response before."""
     async with running_gateway(tmp_path, house(upstream)) as gateway:
@@ -296,6 +330,13 @@ async def test_websocket_failed_continuation_evicts_the_cache(tmp_path: Path, up
             input="two", store=False, previous_response_id=first["id"], tools=[{"type": "web_search"}]
         )
         assert error["status"] == 400
+        (error,) = await socket.events(input="two", store=False, previous_response_id=first["id"])
+        assert error["error"]["code"] == "previous_response_not_found"
+        # The suite's own way to make a turn fail.
+        first = await socket.turn(input="one", store=False)
+        output = {"type": "function_call_output", "call_id": "call_openresponses_missing", "output": "x"}
+        (error,) = await socket.events(input=[output], store=False, previous_response_id=first["id"])
+        assert (error["status"], error["error"]["type"]) == (400, "invalid_request_error")
         (error,) = await socket.events(input="two", store=False, previous_response_id=first["id"])
         assert error["error"]["code"] == "previous_response_not_found"
 

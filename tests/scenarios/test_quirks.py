@@ -57,7 +57,9 @@ class Providers:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, cheap: str, dear: str = "") -> AsyncIterator[tuple[Running, Providers]]:
+async def house(
+    folder: Path, cheap: str, dear: str = "", *, kind: str = "openai"
+) -> AsyncIterator[tuple[Running, Providers]]:
     """A gateway before a cheap model, which `auto` prefers, and a dear one."""
     served = Providers()
     app = web.Application()
@@ -68,7 +70,7 @@ async def house(folder: Path, cheap: str, dear: str = "") -> AsyncIterator[tuple
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        models = [served.entry(cheap), *([served.entry(dear, dear=True)] if dear else [])]
+        models = [served.entry(cheap, kind=kind), *([served.entry(dear, dear=True)] if dear else [])]
         async with running_gateway(folder, models) as gateway:
             yield gateway, served
     finally:
@@ -189,3 +191,43 @@ async def test_a_temperature_beside_an_effort_is_left_out(tmp_path: Path) -> Non
         assert served.last[0] == "gpt-4o"
         assert (await ask(gateway, logprobs=True))[0] == 200
         assert served.last[0] == "gpt-5.2"
+
+
+async def test_calls_that_one_model_made_at_once_reach_another_one_by_one(tmp_path: Path) -> None:
+    """An agent's history has two calls in a turn; a Llama 3, asked by any wire, is told of them in its template's way."""
+    calls = [
+        {"id": f"call_{n}", "type": "function", "function": {"name": "weigh", "arguments": f'{{"kg":{n}}}'}}
+        for n in (1, 2)
+    ]
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "done"} for each in calls]
+    turn = {"role": "assistant", "content": None, "tool_calls": calls}
+    schema = {"type": "object", "properties": {"kg": {"type": "integer"}}}
+    async with house(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", kind="vllm") as (gateway, served):
+        tools = [{"type": "function", "function": {"name": "weigh", "parameters": schema}}]
+        assert (await ask(gateway, messages=[USER, turn, *results], tools=tools))[0] == 200
+        blocks = [{"type": "tool_use", "id": each["id"], "name": "weigh", "input": {"kg": 1}} for each in calls]
+        answers = [{"type": "tool_result", "tool_use_id": each["id"], "content": "done"} for each in calls]
+        history = [USER, {"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
+        tools = [{"name": "weigh", "input_schema": schema}]
+        assert (await ask(gateway, "messages", messages=history, tools=tools, max_tokens=9))[0] == 200
+        for _, body in served.got:
+            assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
+            assert [len(each.get("tool_calls", ())) for each in body["messages"]] == [0, 1, 0, 1, 0]
+            assert body["parallel_tool_calls"] is False
+
+
+async def test_a_strict_engine_is_not_sent_what_it_does_not_name(tmp_path: Path) -> None:
+    """TensorRT-LLM refuses a request for every field that it does not know; the caller is told what was left out."""
+    async with house(tmp_path, "Qwen/Qwen3-8B", kind="tensorrt-llm") as (gateway, served):
+        fields: Body = {
+            "store": False,
+            "prompt_cache_key": "k",
+            "verbosity": "low",
+            "seed": 7,
+            "reasoning_effort": "minimal",
+        }
+        status, _, dropped = await ask(gateway, **fields)
+        assert (status, dropped) == (200, "prompt_cache_key, store, verbosity")
+        sent = served.last[1]
+        assert sent.keys() == {"messages", "model", "reasoning_effort", "seed"}
+        assert sent["reasoning_effort"] == "none"

@@ -52,7 +52,9 @@ class Engine(OddEngine):
         self.kept = max(self.kept, tokens // 16 * 16 if self.keeps else 0)
         usage = {
             "prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {
+                "cached_tokens": cached, "created_cache_tokens": max(0, self.kept - cached), "multimodal_tokens": None,
+            },
         }  # fmt: skip
         choice = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "stop"}
         head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"]}
@@ -95,7 +97,7 @@ async def test_a_prompt_is_read_in_pieces_and_booked_once(tmp_path: Path) -> Non
             assert body["messages"] == LONG
             assert not {"min_tokens", "logprobs", "max_completion_tokens"} & body.keys()
         assert (whole["max_tokens"], whole["min_tokens"], "truncation_side" in whole) == (7, 3, False)
-        assert reply.usage["prompt_tokens_details"] == {"cached_tokens": 384}
+        assert reply.usage["prompt_tokens_details"]["cached_tokens"] == 384
         (row,) = await fleet.gateway.rows("entry = 'settle'")
         assert (row["input_tokens"], row["cached_input_tokens"], row["attempt"]) == (TOKENS, 0, 1)
         for headers, fields in (({}, {}), (BATCH, {"n": 2}), (BATCH, {"prompt_logprobs": 1})):

@@ -12,12 +12,13 @@
   const zone = (at) => named.formatToParts(at).find((part) => part.type === "timeZoneName").value;
   const day = (at) => at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate());
   const moment = { format: (at) => day(at) + " " + two(at.getHours()) + ":" + two(at.getMinutes()) + " " + zone(at) };
+  const second = { format: (at) => day(at) + " " + [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":") + " " + zone(at) };
   const clock = { format: (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":") + " " + zone(at) };
   const localTimes = (root) => {
     for (const each of root.querySelectorAll("time[data-local]")) {
       const at = new Date(each.dateTime);
       if (!isNaN(at)) {
-        each.textContent = (each.dataset.local === "clock" ? clock : moment).format(at);
+        each.textContent = ({ clock, second }[each.dataset.local] || moment).format(at);
         each.removeAttribute("data-local");
       }
     }
@@ -123,6 +124,13 @@
     const rest = () => plot.setLegend({ idx: chart.x.length - 1 });
     requestAnimationFrame(rest);
     plot.over.addEventListener("mouseleave", rest);
+    const lead = (place) => {
+      if (chart.hrefs.length && place !== null && place !== undefined) location.href = chart.hrefs[place];
+    };
+    if (chart.hrefs.length) {
+      plot.over.classList.add("leads");
+      plot.over.addEventListener("click", () => lead(plot.cursor.idx));
+    }
     // Arrow keys move along the chart as a pointer does, and its legend tells the values there.
     const point = (place) => {
       plot.setCursor({ left: plot.valToPos(chart.x[place], "x"), top: 0 });
@@ -132,6 +140,7 @@
     box.onkeydown = (event) => {
       const last = chart.x.length - 1;
       const at = plot.cursor.idx ?? last;
+      if (event.key === "Enter") return lead(at);
       const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
       if (to === undefined) return;
       event.preventDefault();

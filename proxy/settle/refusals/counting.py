@@ -6,6 +6,7 @@ A refusal is an error reply that callers can do something about, or that is for 
 of a minute only grow, so that reading one twice, or storing it twice, changes nothing.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,7 @@ import msgspec
 from cost.times import MINUTE_US
 from proxy.dispatch.outcome import RequestOutcome
 from proxy.errors import Overloaded, code_of
+from proxy.settle.hurt.counting import HurtCount, HurtCounts
 from proxy.settle.observers.logs import safe_name, told_message
 
 MOST_KEPT: Final = 4_000
@@ -66,6 +68,7 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     message: str
     """The message that the caller was sent, without text that it may have typed itself."""
+    end_user: str = ""
 
 
 class RefusalsTold(msgspec.Struct, frozen=True):
@@ -75,6 +78,8 @@ class RefusalsTold(msgspec.Struct, frozen=True):
     counts: tuple[RefusedCount, ...]
     mark: int
     requests: tuple[RefusedRequest, ...] = ()
+    hurt: tuple[HurtCount, ...] = ()
+    """Requests that ill targets hurt, since the same mark."""
 
 
 class _Count(msgspec.Struct):
@@ -83,10 +88,13 @@ class _Count(msgspec.Struct):
 
 
 class Refusals:
-    """The count of refusals; an observer of requests."""
+    """The count of refusals, and of requests that ill targets hurt; an observer of requests."""
 
-    def __init__(self, now_us: Callable[[], int]) -> None:
+    def __init__(self, now_us: Callable[[], int], slow_s: Callable[[], float] = lambda: math.inf) -> None:
+        """`slow_s` returns the seconds from which on a first token is slow."""
         self._now_us = now_us
+        self._slow_s = slow_s
+        self._hurt = HurtCounts()
         self._counts: dict[Refused, _Count] = {}
         self._shown: deque[tuple[int, RefusedRequest]] = deque(maxlen=MOST_SHOWN)
         self._mark = 0
@@ -94,6 +102,8 @@ class Refusals:
         """Refusals that found no room in the count."""
 
     def finished(self, outcome: RequestOutcome) -> None:
+        if self._hurt.add(outcome, self._minute_us(), self._slow_s(), self._mark + 1):
+            self._mark += 1
         if not is_refusal(outcome.status):
             return
         reason = safe_name(outcome.error_code or "") or "invalid_request"
@@ -125,6 +135,7 @@ class Refusals:
             team_id=outcome.team_id,
             key_id=outcome.key_id,
             model=outcome.asked_model,
+            end_user=outcome.end_user,
             reason=reason,
             status=outcome.status,
             message=told_message(outcome.error_message, says_names=ours) or "",
@@ -142,7 +153,8 @@ class Refusals:
         changed = tuple(RefusedCount(key, found.count) for key, found in self._counts.items() if found.mark > mark)
         while self._shown and self._shown[0][0] <= mark:
             self._shown.popleft()
-        return RefusalsTold(boot_id, changed, self._mark, tuple(each for _, each in self._shown))
+        hurt = self._hurt.changed_after(mark, old_us)
+        return RefusalsTold(boot_id, changed, self._mark, tuple(each for _, each in self._shown), hurt)
 
     def _minute_us(self) -> int:
         now_us = self._now_us()

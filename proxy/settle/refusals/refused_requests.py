@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Table, delete, func, literal, select
+from sqlalchemy import ColumnElement, Table, delete, func, literal, or_, select
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -34,8 +34,12 @@ class RefusedQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The moment and id before which they lie."""
     since_us: int | None = None
     until_us: int | None = None
-    key_id: str = ""
-    model: str = ""
+    keys: tuple[str, ...] | None = None
+    """Any of these keys; None for all."""
+    models: tuple[str, ...] | None = None
+    end_user: str = ""
+    words: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    """Each is somewhere: the beginning of an id or end user, that end user, one of these keys, or of these models."""
     statuses: tuple[int, int] | None = None
     """The least and the greatest status, both included."""
     rows: int = 50
@@ -92,9 +96,17 @@ class RefusedRequestStore:
             statement = statement.where(_table.c.at_us < query.until_us)
         if query.statuses is not None:
             statement = statement.where(_table.c.status.between(*query.statuses))
-        for name in ("key_id", "model"):
-            if wanted := getattr(query, name):
-                statement = statement.where(_table.c[name] == wanted)
+        for name, wanted in (("key_id", query.keys), ("model", query.models)):
+            if wanted is not None:
+                statement = statement.where(_table.c[name].in_(wanted))
+        if query.end_user:
+            statement = statement.where(_table.c.end_user == query.end_user)
+        for text, end_user, keys, models in query.words:
+            begins = (func.substr(_table.c[name], 1, len(text)) == text for name in ("request_id", "end_user"))
+            named: list[ColumnElement[bool]] = [_table.c.key_id.in_(keys), _table.c.model.in_((*models, text))]
+            if end_user:
+                named.append(_table.c.end_user == end_user)
+            statement = statement.where(or_(*begins, *named))
         newest = statement.order_by(_table.c.at_us.desc(), _table.c.request_id.desc())
         async with self._engine.connect() as connection:
             rows = (await connection.execute(newest.limit(min(query.rows, MAX_ROWS)))).mappings().all()

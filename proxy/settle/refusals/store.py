@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.times import DAY_US, HOUR_US
+from proxy.settle.hurt.store import HurtStore
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.refusals.refused_requests import RefusedRequestStore
 from proxy.settle.refusals.tables import RefusalCount
@@ -39,11 +40,12 @@ class RefusalSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusalStore:
-    """The only writer and reader of `refusal_count`; `requests` are those kept one by one."""
+    """The only writer and reader of `refusal_count`; `requests` are those kept one by one, `hurt` those that ill targets hurt."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self.requests: Final = RefusedRequestStore(engine)
+        self.hurt: Final = HurtStore(engine)
         self._insert: Any = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
 
     async def keep(self, told: RefusalsTold) -> None:
@@ -51,6 +53,7 @@ class RefusalStore:
         once.
         """
         await self.requests.keep(told.requests)
+        await self.hurt.keep(told.boot_id, told.hurt)
         rows = [
             {
                 "span": "minute",
@@ -80,6 +83,7 @@ class RefusalStore:
     async def roll_up(self, now_us: int) -> None:
         """Add minutes that are long over to their hours, and delete hours after three months, requests before."""
         await self.requests.forget(now_us)
+        await self.hurt.roll_up(now_us)
         over = (_table.c.span == "minute", _table.c.start_us < now_us - _MINUTES_FOR_US)
         names = [_table.c[name] for name in ("start_us", *_WHO, "refusals")]
         async with self._engine.begin() as connection:

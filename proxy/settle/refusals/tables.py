@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, String
+from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, String, text
 from sqlmodel import Field, SQLModel
 
 _ID = 200
@@ -61,3 +61,4 @@ class RefusedRequestRow(SQLModel, table=True):
     status: int = Field(sa_column=Column(Integer, nullable=False))
     message: str = Field(sa_column=Column(String(500), nullable=False))
     """The message that the caller was sent, without text that it may have typed itself."""
+    end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))

@@ -1,5 +1,6 @@
 """Who is told of the fleet, who drains it, and who may say that it is a part of it."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +21,11 @@ from accounts.audit.tables import AuditHeadRow
 from accounts.caller import Caller
 from accounts.errors import AccountsError, UnknownKey
 from api.fleet.routes import router
+from api.live.readers import open_operations
+from api.live.workers import WorkersNow
 from gateway.database import make_engine
+from providers.catalog import Catalog
+from providers.config import TimeoutsConfig
 from proxy.errors import Refused, error_reply
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery
@@ -50,13 +55,21 @@ class House:
         self._discoveries = {name: Discovery(each, registry=self.registry) for name, each in pools.items()}
         view = FleetView({name: self._watched(name, each) for name, each in pools.items()}, self.registry, self.store)
         self.gateway = SimpleNamespace(
-            rules=lambda: SimpleNamespace(body_timeout_s=5.0),
+            rules=lambda: SimpleNamespace(body_timeout_s=5.0, catalog=Catalog(targets={}), timeouts=TimeoutsConfig()),
+            boot_id="here",
+            finance=SimpleNamespace(reads=asyncio.Semaphore()),
+            ready=lambda _target: (),
+            refused_parameters=dict,
             directory=SimpleNamespace(lookup_fresh=CALLERS.get, authenticate=self._authenticate),
             metrics=SimpleNamespace(
                 registry=SimpleNamespace(count_registration=lambda _pool, result: self.registrations.append(result))
             ),
             operator="default",
-            views=SimpleNamespace(fleet=view),
+            views=SimpleNamespace(
+                fleet=view,
+                workers=SimpleNamespace(now=_nobody),
+                operations=open_operations(engine, contextlib.AsyncExitStack()),
+            ),
             identity=SimpleNamespace(audit=AuditLog(engine)),
             config=lambda: SimpleNamespace(sign_in=SimpleNamespace(trusted_proxies=())),
         )
@@ -107,6 +120,10 @@ class House:
         await self.registry.refresh()
         _, told = await self.ask("GET", "/v1/fleet/pools/own", "operator")
         return [each["name"] for each in told["replicas"]]
+
+
+async def _nobody() -> WorkersNow:
+    return WorkersNow(())
 
 
 async def _tell(_request: Request, error: Exception) -> Response:

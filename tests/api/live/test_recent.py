@@ -40,6 +40,21 @@ async def test_what_failed_is_told_apart_from_what_had_no_room(engine: AsyncEngi
     assert found.since_us == NOW_US - WINDOW_US
 
 
+async def test_a_wildcard_has_the_figures_of_all_its_names(engine: AsyncEngine) -> None:
+    """What fails there is shown where its circuit is, and at its own name."""
+    names = [f"many/{number % 2}" for number in range(4)]
+    await LedgerStore(engine).insert(
+        [
+            ended(number, NOW_US - 1_000, target_id=name, deployment_id="many/*/main", status=502)
+            for number, name in enumerate(names)
+        ]
+    )
+    found = await reader(engine, [0.0]).recent()
+    assert {name: each.failed for name, each in found.by_target.items()} == {"many/*": 4, "many/0": 2, "many/1": 2}
+    assert found.runs["many/*"].is_failing
+    assert found.all.attempts == 4
+
+
 async def test_only_streams_have_a_speed(engine: AsyncEngine) -> None:
     """A whole answer comes with its first token, and one that broke off is no measure: neither makes the median."""
     at_us = NOW_US - 1_000

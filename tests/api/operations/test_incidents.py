@@ -5,10 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from api.incidents.kept import changes
 from api.live.first_seen import FirstSeen
 from api.live.recent import ENOUGH
-from api.operations.incidents import incidents
+from api.operations.incidents import Incident, counted, told_incident
+from api.operations.incidents import incidents as found_in
+from api.operations.state import judge, lasting
 from api.operations.targets import figures_snapshot
+from cost.times import MINUTE_US
+from dashboards.ui.incident_words import hit_words
+from proxy.settle.hurt.counting import Fate
+from proxy.settle.hurt.store import HurtSum
 
 FIGURES = {
     **figures_snapshot(None),
@@ -34,7 +41,15 @@ def quiet() -> dict[str, Any]:
                 "target_id": "small",
                 "pool": None,
                 "provider": "openai",
-                "run": {"failures": 0, "since_us": None, "teams": 0, "minute_attempts": 0, "minute_failures": 0},
+                "run": {
+                    "failures": 0,
+                    "since_us": None,
+                    "first_us": None,
+                    "teams": 0,
+                    "minute_attempts": 0,
+                    "minute_failures": 0,
+                },
+                "late": [],
                 "state": "ok",
                 "why": None,
                 "available": 2,
@@ -50,6 +65,9 @@ def quiet() -> dict[str, Any]:
                     "state": "ok",
                     "problems": [],
                     "kv_usage": 0.5,
+                    "waiting": 0,
+                    "targets": ["own"],
+                    "replicas": [1, 2],
                     "desired": 2,
                     "counts": {"ready": 2},
                 }
@@ -70,6 +88,12 @@ def quiet() -> dict[str, Any]:
         "spend": {"times_usual": 1.1, "spent_nanousd": 20_000_000_000},
         "classifier": {"fallback_reason": None, "drift": "steady"},
     }
+
+
+def incidents(told: dict[str, Any]) -> list[Incident]:
+    """What is found in a snapshot once it is judged, as operators' pages do."""
+    judge(told["targets"], told["pools"]["data"], told["queues"], told["patience_s"])
+    return found_in(told)
 
 
 def test_a_quiet_day_has_no_problem() -> None:
@@ -159,17 +183,55 @@ def test_who_floods_is_named_once_with_the_key_that_has_most() -> None:
     assert incidents(told) == []
 
 
-def test_a_failing_target_is_one_line_with_since_when_and_whom_it_hit() -> None:
-    """Not another for its share of failures."""
+def hurt(
+    targets: tuple[str, ...], requests: int, *, team: str = "a", minute: int = 1, fate: Fate = "refused"
+) -> HurtSum:
+    """Requests of a team in a minute, and what became of them."""
+    return HurtSum(
+        start_us=minute * MINUTE_US,
+        is_minute=True,
+        organisation_id="org",
+        team_id=team,
+        key_id=f"key_{team}",
+        model="small",
+        targets=targets,
+        fate=fate,
+        requests=requests,
+    )
+
+
+def test_a_failing_target_is_one_line_that_begins_with_its_cause() -> None:
+    """Not another for its share of failures; since when the run began."""
     told = quiet()
     told["targets"][0] |= {
         "state": "failing",
-        "run": {"failures": 4, "since_us": 7, "teams": 2, "minute_attempts": 5, "minute_failures": 4},
+        "why": "its provider refuses our key (401)",
+        "run": {"failures": 4, "since_us": 7, "first_us": 3, "teams": 2, "minute_attempts": 5, "minute_failures": 4},
         "recent": {**FIGURES, "failed": 18, "failed_share": 0.9},
     }
     (found,) = incidents(told)
-    assert (found.severity, found.kind, found.since_us, found.requests, found.teams) == ("bad", "errors", 7, 18, 2)
-    assert found.text.startswith("its last 4 attempts failed; 4 of 5 attempts")
+    assert (found.severity, found.kind, found.since_us) == ("bad", "errors", 7)
+    assert found.text.startswith("its provider refuses our key (401): its last 4 attempts failed, and 4 of 5 attempts")
+
+
+def test_an_incident_counts_everybody_once() -> None:
+    """Each request is in one row, whatever targets it tried; of all teams, from the minute of the beginning on."""
+    incident = Incident(
+        severity="bad", kind="down", subject="p", text="", advice="", href="", targets=("large", "tiny", "many/*")
+    )
+    rows = [
+        hurt(("large", "tiny"), 100, minute=2),
+        hurt(("tiny",), 30, team="b", minute=3),
+        hurt(("many/one",), 8, team="b", minute=3, fate="rerouted"),
+        hurt(("other",), 1_000, team="c", minute=3),
+        hurt(("large",), 500, minute=1),
+    ]
+    found = counted(incident, rows, 2 * MINUTE_US + 7)
+    assert (found.requests, found.refused, found.teams, found.keys) == (138, 130, 2, 2)
+    assert [(each.team_id, each.requests, each.refused) for each in found.hurt] == [("a", 100, 100), ("b", 38, 30)]
+    assert hit_words(told_incident(found)) == "138 requests of 2 teams: 130 refused, 8 delayed"
+    nobody = counted(incident, [], 0)
+    assert (nobody.requests, hit_words(told_incident(nobody))) == (0, "nobody so far")
 
 
 def test_one_outage_is_one_line() -> None:
@@ -179,8 +241,8 @@ def test_one_outage_is_one_line() -> None:
     told = quiet()
     (ours,) = told["targets"]
     ours |= {"pool": "gpu", "provider": "vllm", "state": "down"}
-    run = {"failures": 9, "since_us": 50, "teams": 1, "minute_attempts": 9, "minute_failures": 9}
-    bought = {**ours, "pool": None, "provider": "openai", "state": "failing", "run": run}
+    run = {"failures": 9, "since_us": 50, "first_us": 9, "teams": 1, "minute_attempts": 9, "minute_failures": 9}
+    bought = {**ours, "pool": None, "provider": "openai", "state": "failing", "run": run, "why": "it answered 500"}
     told["targets"] = [
         ours,
         {**bought, "target_id": "large", "recent": {**FIGURES, "failed": 9}},
@@ -195,10 +257,59 @@ def test_one_outage_is_one_line() -> None:
     found = {each.subject: each for each in incidents(told)}
     assert set(found) == {"gpu", "openai", "database"}
     assert [line.partition(":")[0] for line in found["gpu"].also] == ["small", "q"]
-    assert (found["gpu"].severity, found["gpu"].requests) == ("bad", 4)
+    assert (found["gpu"].severity, found["gpu"].targets) == ("bad", ("own", "small"))
     assert [line.partition(":")[0] for line in found["openai"].also] == ["large", "tiny"]
-    assert (found["openai"].since_us, found["openai"].requests) == (40, 9)
+    assert (found["openai"].since_us, found["openai"].targets) == (40, ("large", "tiny"))
+    assert found["openai"].text == "it answered 500: all of its 2 models that are asked fail"
+    assert set(found["openai"].places) == {"provider/openai", "target/large", "target/tiny"}
     assert [line.partition(":")[0] for line in found["database"].also] == ["journal", "registry"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "target", "pool"),
+    [
+        ("targets.0.recent", {**FIGURES, "failed_share": 0.198}, "partly_failing", "partly_failing"),
+        ("targets.0.recent", {**FIGURES, "failed_share": 0.64}, "failing", "failing"),
+        ("targets.0.recent", {**FIGURES, "turned_away": 5}, "saturated", "saturated"),
+        ("targets.0.recent", {**FIGURES, "ttft_p95_s": 9.0}, "slow", "slow"),
+        ("targets.0.is_priced", False, "unpriced", "ok"),
+        ("pools.data.0.kv_usage", 0.99, "saturated", "saturated"),
+        ("pools.data.0.desired", 3, "degraded", "degraded"),
+        ("pools.data.0.state", "degraded", "degraded", "degraded"),
+        ("queues.0.waiting", 4, "saturated", "ok"),
+        ("targets.0.state", "down", "down", "ok"),
+    ],
+)
+def test_nothing_is_well_beside_an_open_incident(path: str, value: Any, target: str, pool: str) -> None:
+    """A target's state is the worst of its own, its pool's and its queue's; a pool's of its own and of how its targets do."""
+    told = quiet()
+    told["targets"][0]["pool"] = "gpu"
+    told["queues"][0]["targets"] = ["small"]
+    at(told, path, value)
+    found = incidents(told)
+    assert found
+    assert (told["targets"][0]["state"], told["pools"]["data"][0]["state"]) == (target, pool)
+
+
+def test_what_is_over_is_not_well_until_its_incident_is_closed() -> None:
+    """Nor what another host alone sees."""
+    (kept,) = changes(incidents(with_state("down")), [], "here", 1_000)
+    for boot_id, now_us, state in (
+        ("here", 2_000, "recovering"),
+        ("there", 2_000, "down"),
+        ("there", 10**9, "recovering"),
+    ):
+        told = quiet()
+        judge(told["targets"], told["pools"]["data"], (), 15.0, lasting([kept.kept], boot_id, now_us))
+        assert told["targets"][0]["state"] == state
+        assert told["targets"][0]["since_us"] == 1_000
+        assert found_in(told) == []
+
+
+def with_state(state: str) -> dict[str, Any]:
+    told = quiet()
+    at(told, "targets.0.state", state)
+    return told
 
 
 def test_one_model_that_fails_is_no_outage_of_its_provider() -> None:

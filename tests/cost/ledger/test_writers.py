@@ -36,7 +36,7 @@ def _write_at_once(url: str) -> None:
         child.stdin.write(b"go\n")
         child.stdin.flush()
     for child in children:
-        _, errors = child.communicate(timeout=120)
+        _, errors = child.communicate(timeout=600)
         assert child.returncode == 0, errors.decode()
 
 

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.incidents.history import History
 from api.webhooks.mail import Mailer
 from api.webhooks.outbox import Outbox
 from api.webhooks.sender import Destination, Sender
@@ -23,6 +24,7 @@ from dashboards.alerts.store import add_alert
 from dashboards.alerts.telling import AlertRound
 from proxy.settle.refusals.counting import RefusalsTold, Refused, RefusedCount
 from proxy.settle.refusals.store import RefusalStore
+from tests.api.incidents.seen import seen
 from tests.cost.entries import settle
 
 NOON = 1_775_390_400_000_000
@@ -237,3 +239,55 @@ def test_words_are_bounded_and_cannot_add_headers() -> None:
     assert mail["Bcc"] is None
     assert len(mail["Subject"]) < 140
     assert len(slack_body(evil)) < 3_200
+
+
+async def test_an_incident_is_told_when_it_opens_and_when_it_is_over(engine: AsyncEngine) -> None:
+    """Once each, whoever looks: all of it to the operators, to a team its own share without the upstream's words, and nothing to
+    who was not hurt.
+    """
+    about = msgspec.structs.replace(ALERT, measure="incidents", threshold=1, team_id="", name="Outages")
+    await set_up(engine, msgspec.structs.replace(about, alert_id="all"))
+    for team_id in ("team_b", "team_c"):
+        await set_up(engine, msgspec.structs.replace(about, alert_id=team_id, team_id=team_id))
+    await set_up(engine, msgspec.structs.replace(about, alert_id="many", threshold=139))
+    clock, told = Clock(), dict[str, tuple[str, Mapping[str, Any]]]()
+
+    async def put(message_id: str, destination: str, kind: str, body: Mapping[str, Any]) -> bool:
+        assert destination == "ops"
+        told.setdefault(message_id, (kind, body))
+        return True
+
+    history = History(engine)
+    await history.note([seen(since_us=NOON - MINUTE_US)], "here", NOON)
+    for _ in range(2):
+        await AlertRound(engine, put, {"ops"}, clock, "default").look()
+    assert {(kind, body["alert_id"], body["requests"], body["refused"]) for kind, body in told.values()} == {
+        ("incident.opened", "all", 138, 130),
+        ("incident.opened", "team_b", 48, 40),
+    }
+    words = {body["alert_id"]: body["text"] for _, body in told.values()}
+    assert words["all"] == (
+        "Outages: down, small, since 2026-04-05T11:59:00Z. Its provider refuses our key, so no deployment is called. "
+        "Hurt: 138 requests of 2 teams: 130 refused, 8 delayed."
+    )
+    assert words["team_b"] == (
+        "Outages: down, small, since 2026-04-05T11:59:00Z. Hurt: 48 requests of 1 team: 40 refused, 8 delayed."
+    )
+    clock.us += HOUR
+    await history.note([], "here", clock.us)
+    await AlertRound(engine, put, {"ops"}, clock, "default").look()
+    closed = [body for kind, body in told.values() if kind == "incident.closed"]
+    assert {(body["alert_id"], body["requests"], body["closed_at"]) for body in closed} == {
+        ("all", 138, "2026-04-05T12:00:00Z"),
+        ("team_b", 48, "2026-04-05T12:00:00Z"),
+    }
+    assert all("is over after" in body["text"] for body in closed)
+
+
+async def test_the_worst_open_incident_is_what_is_measured(engine: AsyncEngine) -> None:
+    """None while there is none; of a team its own requests."""
+    about = msgspec.structs.replace(ALERT, measure="incidents", threshold=1)
+    whole, team = (msgspec.structs.replace(about, team_id=team_id) for team_id in ("", "team_b"))
+    assert await measured(engine, whole, NOON, "default") is None
+    await History(engine).note([seen()], "here", NOON)
+    assert [await measured(engine, each, NOON, "default") for each in (whole, team)] == [138, 48]

@@ -15,12 +15,14 @@ from api.operations.snapshot import operations_snapshot
 from api.operations.stores import in_database
 from api.web.gateway import Gateway
 from cost.ledger.store import LedgerStore
-from cost.times import wall_us
+from cost.times import MINUTE_US, wall_us
 from dashboards.web.cookie import COOKIE
 from gateway.configuration.environment import Environment
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import load
 from gateway.database import make_engine
+from proxy.settle.hurt.counting import Hurt, HurtCount
+from proxy.settle.hurt.store import HurtStore
 from tests.api.live.ledger import ended
 from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
@@ -161,7 +163,9 @@ async def test_an_open_breaker_is_told_first(own: Running) -> None:
     async with signed_in(own, role="operator") as browser:
         overview = (await browser.get(HOME)).text
         assert (
-            overview.index("Incidents (") < overview.index("No deployment can be called") < overview.index("<h2>Models")
+            overview.index("Incidents (")
+            < overview.index("It answered that it cannot serve (503), so no deployment is called")
+            < overview.index("<h2>Models")
         )
         assert 'href="/dashboard/operations/targets/org/small"' in overview
         target = (await browser.get(f"{HOME}/targets/org/small")).text
@@ -266,6 +270,9 @@ async def test_the_same_over_the_api(own: Running) -> None:
     await LedgerStore(own.engine).insert(
         [ended(number, wall_us(), target_id="org/small", status=502, served=False) for number in range(30)]
     )
+    minute_us = wall_us() // MINUTE_US * MINUTE_US
+    refused = Hurt(minute_us, "default", "team_a", "key_1", "org/small", ("org/small",), "refused")
+    await HurtStore(own.engine).keep("worker", [HurtCount(refused, 30)])
     pepper = peppers(
         load(own.config_path, Environment(data_dir=own.config_path.parent, pepper=PEPPER)),
         Environment(pepper=PEPPER),
@@ -287,7 +294,7 @@ async def test_the_same_over_the_api(own: Running) -> None:
     assert CANARY not in text
     assert told["object"] == "operations"
     (errors,) = [each for each in told["incidents"] if each["subject"] == "org/small"]
-    assert (errors["kind"], errors["severity"], errors["requests"]) == ("errors", "bad", 30)
+    assert (errors["kind"], errors["severity"], errors["requests"], errors["teams"]) == ("errors", "bad", 30, 1)
     small = next(each for each in told["targets"] if each["target_id"] == "org/small")
     assert (small["recent"]["attempts"], small["recent"]["failed_share"]) == (30, 1.0)
     assert [each["name"] for each in told["queues"]] == ["line"]

@@ -303,6 +303,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "provider": "none",
         "token": "none",
         "pool": "none",
+        "incident_id": "none",
         "measurement_id": "none",
         "name": "none",
         "target": "m",

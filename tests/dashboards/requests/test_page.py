@@ -6,14 +6,17 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
 from classifier.learning.store import ClassifiedRequest, LearningStore
 from classifier.prediction import Prompt
+from cost.end_users import booked
 from cost.times import DAY_US, wall_us
 from dashboards.requests import page as requests
+from dashboards.requests import saved
 from proxy.plan.decision_record import Considered, ConsideredTarget
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.running_gateway import Running
@@ -90,7 +93,7 @@ async def test_the_address_is_the_search(running: Running, member: Browser) -> N
     assert await found("outcome=failed") == {"slow"}
     assert await found("tag=red&outcome=") == {"slow"}
     assert await found("target=large") == set()
-    for wrong in ("outcome=lucky", "before=x", "before=1e9.r", "before=99999999999999999999.r", "tag=%00", "key=%0a"):
+    for wrong in ("before=x", "before=1e9.r", "before=99999999999999999999.r", "tag=%00", "key=%0a"):
         assert await found(wrong) == {"mine", "slow"}, wrong
     assert "No request fits this." in (await member.get(f"{LIST}?target=large")).text
 
@@ -294,3 +297,85 @@ def compared(target_id: str, why: str, *, may_be_asked: bool = True, **changes: 
         "detail": "",
     }
     return ConsideredTarget(target_id=target_id, why=why, may_be_asked=may_be_asked, **{**usual, **changes})
+
+
+async def test_one_field_finds_a_complaints_request(running: Running, member: Browser) -> None:
+    """By end user, however many are newer; by key and model by their names; by the second; by cost and latency; another team's never."""
+    noon_us = 1_775_390_400_000_000
+    await keep(
+        running,
+        [
+            asked(
+                "complaint", at_us=noon_us + 7_000_000, end_user="ann", status=502, served=False, duration_us=9_000_000
+            ),
+            asked("usual", at_us=noon_us, end_user="bob", target_id="large", tag="nightly"),
+            asked("dear", at_us=noon_us + DAY_US, cost_nanousd=2_000_000_000),
+            asked("theirs", team_id="team_b", end_user="ann"),
+            asked("mailed", at_us=noon_us, end_user=booked("ann@example.com")),
+        ],
+    )
+    (key_id,) = {row["key"] for row in rows(await member.get(f"{LIST}?format=csv"))}
+
+    async def found(line: str) -> set[str]:
+        answer = await member.get(f"{LIST}?{urlencode({'q': line, 'format': 'csv'})}")
+        return {row["request_id"] for row in rows(answer)}
+
+    for line, wanted in (
+        ("ann", {"complaint"}),
+        ("user:ann", {"complaint"}),
+        ("an", {"complaint"}),
+        ("user:ann@example.com", {"mailed"}),
+        ("ann@example.com", {"mailed"}),
+        ("large", {"usual"}),
+        ("model:larg", {"usual"}),
+        ("tag:nightly", {"usual"}),
+        ("2026-04-05T12:00:07", {"complaint"}),
+        ("at:2026-04-05T12:00 status:5xx", {"complaint"}),
+        ("cost>1", {"dear"}),
+        ("latency>5s", {"complaint"}),
+        ("latency<5s cost<1", {"usual", "mailed"}),
+        ("outcome:failed", {"complaint"}),
+        (f"key:{key_id[:8]} user:bob", set()),
+        ("bob large", {"usual"}),
+        ("bob small", set()),
+        ("usua", {"usual"}),
+        ("100%", set()),
+    ):
+        assert await found(line) == wanted, line
+    assert (await member.get(f"{LIST}?q=complaint")).headers["location"] == f"{LIST}/complaint"
+    page = (await member.get(f"{LIST}?q=user%3Aann")).text
+    assert "2026-04-05 12:00:07 UTC" in page
+    assert "<code>ann</code>" in page
+
+
+async def test_a_search_says_what_it_did_not_understand(running: Running, member: Browser) -> None:
+    """An unknown outcome is refused with the list, in the address too; names that nobody has are told."""
+    await keep(running, [asked("mine")])
+    for query in ("outcome=lucky", "q=outcome%3Alucky", "outcome=lucky&format=csv"):
+        answer = await member.get(f"{LIST}?{query}")
+        assert answer.status == 422, query
+        assert "There is no outcome `lucky`; there are answered, failed" in answer.text
+        assert "/requests/mine" not in answer.text
+    assert "No key of this team is called `ghost`" in (await member.get(f"{LIST}?q=key%3Aghost")).text
+    assert "is no field" in (await member.get(f"{LIST}?q=colour%3Ared")).text
+    assert "There is no request `nope`" in (await member.get(f"{LIST}?q=id%3Anope")).text
+
+
+async def test_searches_are_kept_by_each_person(running: Running, member: Browser) -> None:
+    """By name, in one team; nobody else sees them; so many at most; of the address only what is a search."""
+    await keep(running, [asked("mine", tag="red")])
+    given = {"name": "Red <ones>", "query": "tag=red&q=cost%3E0&before=1.x&csrf=y"}
+    assert (await member.post(f"{LIST}/views", given)).status == 303
+    page = (await member.get(LIST)).text
+    assert 'href="?tag=red&amp;q=cost%3E0"' in page
+    assert "Red &lt;ones&gt;" in page
+    async with signed_in(running, "other@example.com", teams={"team_a": "member"}) as other:
+        assert "Red &lt;ones&gt;" not in (await other.get(LIST)).text
+    for number in range(saved.MOST - 1):
+        assert (await member.post(f"{LIST}/views", {"name": f"n{number}", "query": "tag=x"})).status == 303
+    full = await member.post(f"{LIST}/views", {"name": "one more", "query": "tag=x"})
+    assert full.status == 422
+    assert "remove one first" in full.text
+    assert (await member.post(f"{LIST}/views", {"name": "n0", "query": "tag=y"})).status == 303
+    assert (await member.post(f"{LIST}/views/remove", {"name": "Red <ones>"})).status == 303
+    assert "Red &lt;ones&gt;" not in (await member.get(LIST)).text

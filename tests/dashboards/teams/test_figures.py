@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from cost.reports.usage import UsageSums
 from cost.times import DAY_US, day_of
 from dashboards.teams.figures import (
     HABITS,
+    SpendLinks,
     Usage,
     budget_line,
     cache_chart,
@@ -26,6 +28,7 @@ from dashboards.teams.figures import (
 TODAY = 20_549 * DAY_US
 """2026-04-06, a Monday."""
 NOON = TODAY + DAY_US // 2
+LINKS = SpendLinks("/dashboard/teams/team_a/spend", "2026-11-01", "2026-11-30")
 
 
 def sums(**fields: int) -> UsageSums:
@@ -87,7 +90,7 @@ def test_models_are_told_with_what_each_answer_cost() -> None:
         (TODAY, "odd", "caller"): sums(served=0, cost_nanousd=0, unpriced_attempts=2),
         (TODAY, "large", "shadow"): sums(requests=0, served=0, cost_nanousd=1_000, input_tokens=0),
     }
-    rows = models_table(usage(mix), {}).rows
+    rows = models_table(usage(mix), {}, LINKS).rows
     assert [(row["model"], row["cost"], row["each"], row["saved"]) for row in rows] == [
         ("large", 6_000, 600, None),
         ("small", 3_000, 100, 6_000),
@@ -106,7 +109,7 @@ def test_charts_draw_every_day_and_no_more() -> None:
     }
     found = usage(mix)
     spend, reference, requests, cache = (
-        make(found) for make in (spend_chart, reference_chart, requests_chart, cache_chart)
+        make(found) for make in (partial(spend_chart, links=LINKS), reference_chart, requests_chart, cache_chart)
     )
     assert [list(each.values) for each in spend.series] == [[0, 0, 0, 0, 0, 0, 1_000]]
     assert list(reference.series[0].values)[:2] == [None, 0]
@@ -118,7 +121,7 @@ def test_charts_draw_every_day_and_no_more() -> None:
 def test_many_models_are_drawn_as_a_few() -> None:
     """The rest together, so that nothing is left out of the bar."""
     mix = {(TODAY, f"m{each}", "caller"): sums(cost_nanousd=1_000 - each) for each in range(9)}
-    series = spend_chart(usage(mix)).series
+    series = spend_chart(usage(mix), LINKS).series
     assert [each.label for each in series] == ["m0", "m1", "m2", "m3", "m4", "4 others"]
     assert sum(list(each.values)[-1] or 0 for each in series) == sum(1_000 - each for each in range(9))
 

@@ -71,7 +71,7 @@ def test_from_first_to_last() -> None:
         ["sql", "1", "as"],
     ]
     told = ok("canary", "llama", "v2", "--percent", "5", "--reason", "half the memory")
-    assert told == "llama: 5 % of conversations go to v2; every process follows within 2 s\n"
+    assert told == "llama: 5 % of conversations go to v2 where a replica runs it; every process follows within 2 s\n"
     ok("canary", "llama", "v2", "--percent", "20", "--no-rollback-on-errors", "--rollback-on-ttft", "0")
     found = gets()
     assert (found["state"], found["candidate"], found["percent"]) == ("canary", "v2", 20.0)

@@ -123,7 +123,9 @@ def told(**changes: Any) -> dict[str, Any]:
                 "text": "fails\x1b[2J",
                 "href": "/",
                 "since": "2026-11-22T09:58:00Z",
+                "state": "open",
                 "requests": 12,
+                "refused": 12,
                 "teams": 1,
                 "also": ["q: 3 requests wait"],
             }

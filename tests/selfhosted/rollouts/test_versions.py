@@ -12,8 +12,10 @@ from selfhosted.rollouts.versions import (
     Rollout,
     RolloutConflict,
     Rule,
+    State,
     checked,
     gets_candidate,
+    missing,
     promoted,
     rolled_back,
     serves,
@@ -116,3 +118,20 @@ def test_arguments_that_only_sound_like_secrets() -> None:
     """A tokenizer and a number of tokens are none."""
     harmless = msgspec.structs.replace(GOOD, arguments=("--tokenizer=x", "--max-num-batched-tokens", "8192"))
     assert checked(harmless) is harmless
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "told"),
+    [
+        ("canary", {"v1"}, "v2"),
+        ("canary", {"v1", "v2"}, ""),
+        ("settled", {"v2"}, "v1"),
+        ("settled", {"v1"}, ""),
+        ("rolled_back", {"v1"}, ""),
+    ],
+)
+def test_a_version_that_nobody_runs_is_told(state: State, ready: set[str], told: str) -> None:
+    """It has a share and gets none of it."""
+    rollout = Rollout(model="llama", pool="own", stable="v1", candidate="v2", share_ppm=500_000, state=state)
+    assert missing(rollout, ready) == told
+    assert missing(Rollout(model="llama", pool="own"), set()) == ""

@@ -49,7 +49,7 @@ def given_items(value: Any, number: str) -> list[Item]:
         raise BadRequest(f"At most {MOST_ADDED} items can be added at a time.", param="items")
     # An item that no model could be given is refused now, not in the middle of the conversation.
     try:
-        chat_messages(None, items, NO_TOOLS, signed=False)
+        chat_messages(None, items, NO_TOOLS, signed=False, whole=False)
     except BadRequest as error:
         # They are read as a response's input, which its caller knows nothing of.
         if (place := error.param) is None or not place.startswith(_READ_AS):

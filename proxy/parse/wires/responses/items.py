@@ -14,6 +14,7 @@ import msgspec
 
 from providers.provider_tools import tool_name
 from providers.thoughts import Thought
+from proxy.errors import BadRequest
 from proxy.parse.wires.reading import objects, text, unsupported, wrong
 from proxy.parse.wires.responses.tools import INPUT, Toolbox
 from proxy.parse.wires.thoughts import MARK, from_base64, joined, unsealed
@@ -74,12 +75,14 @@ def chat_messages(
     signed: bool,
     foreign: dict[str, str] | None = None,
     thoughts: dict[int, Thought] | None = None,
+    whole: bool = True,
 ) -> list[Message]:
     """Return the conversation as chat messages; with `signed` each assistant message has its signed thinking. Calls are of
     the functions in `box`. Items that a provider's own tools wrote are left out, and the tools are noted in `foreign`, each with its place; thoughts
-    are noted in `thoughts`, by the number of the assistant's message. Raises BadRequest.
+    are noted in `thoughts`, by the number of the assistant's message. In a `whole` conversation each output has its call.
+    Raises BadRequest.
     """
-    talk = _Talk(box, {} if thoughts is None else thoughts, signed=signed)
+    talk = _Talk(box, {} if thoughts is None else thoughts, signed=signed, whole=whole)
     if isinstance(instructions, str) and instructions:
         talk.messages.append({"role": "system", "content": instructions})
     elif instructions:
@@ -146,8 +149,10 @@ def unsealed_summary(item: Item) -> str | None:
 class _Talk:
     """The messages so far. Texts and calls of the assistant between two others' messages are one message."""
 
-    def __init__(self, box: Toolbox, thoughts: dict[int, Thought], *, signed: bool) -> None:
+    def __init__(self, box: Toolbox, thoughts: dict[int, Thought], *, signed: bool, whole: bool) -> None:
         self.messages: list[Message] = []
+        self._whole = whole
+        self._called: set[str] = set()
         self._box = box
         self._thoughts = thoughts
         self._thought: Thought | None = None
@@ -196,6 +201,13 @@ class _Talk:
             beside = [part for part in content if part["type"] != "text"]
             content = "\n".join(part["text"] for part in content if part["type"] == "text")
         call_id = text(item.get("call_id"), f"{where}.call_id")
+        if self._whole and call_id not in self._called:
+            # OpenAI's words. Engines answer such a conversation, and its caller would never learn that a part of it is missing.
+            raise BadRequest(
+                f"No tool call found for function call output with call_id {call_id[:64]}: send the call before it, or go on "
+                "from the response that made it.",
+                param=f"{where}.call_id",
+            )
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         if beside:
             self.messages.append({"role": "user", "content": beside})
@@ -220,12 +232,15 @@ class _Talk:
                 "This compaction is none of this gateway's, and only who wrote it can read it: send the items that it stands for.",
             )
         self.messages.append({"role": "user", "content": summary})
+        # Calls may be among what was summed up.
+        self._whole = False
 
     def _call(self, item: Item, where: str, arguments: str) -> None:
         name = self._box.function_of(text(item.get("name"), f"{where}.name"), item.get("namespace"))
         call_id = text(item.get("call_id"), f"{where}.call_id")
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._assistant().setdefault("tool_calls", []).append(call)
+        self._called.add(call_id)
 
     def _assistant(self) -> Message:
         if not self.messages or self.messages[-1]["role"] != "assistant":

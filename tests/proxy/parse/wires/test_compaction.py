@@ -81,3 +81,14 @@ def test_the_summary_may_be_bounded_and_leaves_out_what_nobody_can_read() -> Non
     fields = {"input": [{"role": "user", "content": "Search."}, search], "max_output_tokens": 64}
     request = read(**fields).request
     assert (request.max_output_tokens, len(request.messages), request.as_written) == (64, 1, None)
+
+
+def test_an_output_behind_a_compaction_needs_no_call() -> None:
+    """The call may be among what was summed up."""
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "7 kg"}
+    talk = chat_messages(
+        None, [{"type": "compaction", "encrypted_content": compacted("Weighed.")}, output], NO_TOOLS, signed=False
+    )
+    assert [each["role"] for each in talk] == ["user", "tool"]
+    with pytest.raises(BadRequest, match="No tool call found for function call output with call_id call_1"):
+        chat_messages(None, [output], NO_TOOLS, signed=False)

@@ -33,15 +33,19 @@ async def test_the_newest_of_a_team_that_match(engine: AsyncEngine) -> None:
     """Page by page, by time, key, model and status; another team's or organisation's are never among them."""
     store = RefusedRequestStore(engine)
     others = (refused(8, team_id="rival"), refused(9, request_id="r9", organisation_id="elsewhere"))
-    mine = (refused(1), refused(2, status=402, key_id="other"), refused(3, model="small"))
+    mine = (refused(1), refused(2, status=402, key_id="other", end_user="ann"), refused(3, model="small"))
     for _ in range(2):
         await store.keep((*mine, *others))
     assert await ids(store) == ["r00003", "r00002", "r00001"]
     assert await ids(store, rows=1) == ["r00003"]
     assert await ids(store, before=(NOW_US + 3, "r00003")) == ["r00002", "r00001"]
     assert await ids(store, statuses=(400, 410)) == ["r00002"]
-    assert await ids(store, key_id="other") == ["r00002"]
-    assert await ids(store, model="small") == ["r00003"]
+    assert await ids(store, keys=("other", "third")) == ["r00002"]
+    assert await ids(store, keys=()) == []
+    assert await ids(store, models=("small",)) == ["r00003"]
+    assert await ids(store, end_user="ann") == ["r00002"]
+    assert await ids(store, words=(("an", "an", (), ()),)) == ["r00002"]
+    assert await ids(store, words=(("r0000", "", (), ()), ("small", "", (), ()))) == ["r00003"]
     assert await ids(store, since_us=NOW_US + 2, until_us=NOW_US + 3) == ["r00002"]
     assert await store.one("acme", "team", "r00001") == refused(1)
     assert await store.one("acme", "rival", "r00001") is None

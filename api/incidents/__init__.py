@@ -1,0 +1,1 @@
+"""The history of incidents: what was wrong, from when to when, and whom it hurt."""

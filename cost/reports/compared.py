@@ -1,0 +1,364 @@
+"""Spending of a time beside that of the time before, by any dimensions, in one statement: what changed, and why.
+
+A change is divided exactly. What was asked costs requests x tokens a request x price a token, so each has a factor, and their product is
+the factor of the cost. In dollars each has its mean effect over all orders in which the three could have changed (Shapley's value):
+
+    requests: dR x ( (T0 x P0 + T1 x P1) / 3 + (T0 x P1 + T1 x P0) / 6 ),   and so on
+
+These add up to the change, to the nano-dollar: what rounding leaves is the price's. Where nothing has tokens (images, seconds), it is
+requests x price a request. What was posted since (corrections, adjustments of own GPUs) is a part of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, and_, case, false, func, not_, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from cost.dimensions import BY_NAME, COLUMNS, GROUPINGS, Dimension, UsageFilters
+from cost.ledger.rollups import first_ids
+from cost.reports.report_errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.reports.usage import MAX_DAYS, MAX_DAYS_BY_HOUR, Source, UsageQuery, expression_of, known_cost, source_of
+from cost.times import DAY_US, HOUR_US
+
+Against = Literal["previous", "week"]
+AGAINST: Final[tuple[Against, ...]] = ("previous", "week")
+"""What a time is compared with: the same length right before it, or the same weekdays whole weeks before."""
+MOST_ROWS: Final = 200
+ASKED: Final = ("caller", "shadow")
+"""Origins of what a model was asked; all others are posted afterwards."""
+_WEEK_US: Final = 7 * DAY_US
+_BY_HOUR_US: Final = 7 * DAY_US
+"""Longest time that is cut at the last full hour rather than at the last full day."""
+_COUNTS: Final = ("attempts", "requests", "served", "input_tokens", "output_tokens", "unpriced_attempts")
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A time and the one that it is compared with, of the same length."""
+
+    start_us: int
+    end_us: int
+    shift_us: int
+    """How long before it the other one lies; 0 for a time that is compared with nothing."""
+
+    @property
+    def previous_start_us(self) -> int:
+        """Start of the time before."""
+        return self.start_us - self.shift_us
+
+    @property
+    def previous_end_us(self) -> int:
+        """End of the time before, excluded."""
+        return self.end_us - self.shift_us
+
+
+def window_of(start_us: int, end_us: int, now_us: int, against: Against = "previous", *, longest_us: int) -> Window:
+    """Return what a time is compared with. One that is not over is compared as far as its last full hour, or day where it is longer than
+    a week. Where nothing of it is over, or both together are longer than `longest_us`, it is compared with nothing.
+    """
+    length_us, last_us = end_us - start_us, end_us
+    if end_us > now_us:
+        last_us = now_us - now_us % (HOUR_US if length_us <= _BY_HOUR_US else DAY_US)
+    shift_us = length_us if against == "previous" else -(-length_us // _WEEK_US) * _WEEK_US
+    if last_us <= start_us or start_us < shift_us or last_us - start_us + shift_us > longest_us:
+        return Window(start_us=start_us, end_us=end_us, shift_us=0)
+    return Window(start_us=start_us, end_us=last_us, shift_us=shift_us)
+
+
+def longest_us(filters: UsageFilters, group_by: Sequence[Dimension], start_us: int, end_us: int) -> int:
+    """Return the longest time that both periods may take together."""
+    in_ledger = any(not BY_NAME[each].rolled_up for each in group_by) or bool(filters.end_user)
+    is_short = in_ledger or end_us - start_us <= _BY_HOUR_US
+    return (MAX_DAYS_BY_HOUR if is_short else MAX_DAYS) * DAY_US
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of one of the two times. Nano-dollars."""
+
+    asked_nanousd: int = 0
+    """Cost of what models were asked."""
+    posted_nanousd: int = 0
+    """What was posted afterwards."""
+    attempts: int = 0
+    """Calls of a model, with those that failed and were tried again elsewhere."""
+    requests: int = 0
+    served: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    unpriced_attempts: int = 0
+
+    @property
+    def cost_nanousd(self) -> int:
+        """Everything that is booked."""
+        return self.asked_nanousd + self.posted_nanousd
+
+    @property
+    def known_cost_nanousd(self) -> int | None:
+        """Cost, or None if there are unpriced attempts and no cost: unknown is not 0."""
+        return known_cost(self.unpriced_attempts, self.cost_nanousd)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of prompts and answers."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Measured") -> "Measured":
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Measured(**dict(zip(self.__struct_fields__, (one + two for one, two in pairs), strict=True)))
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """A change by what caused it, in nano-dollars that add up to it; and the three factors, whose product is that of the cost."""
+
+    requests_nanousd: int
+    tokens_nanousd: int
+    """0 where it is not known apart: nothing has tokens, or one of the two times has no calls."""
+    price_nanousd: int
+    posted_nanousd: int
+    requests: Fraction | None
+    """Calls, as a multiple of those before; None without any before."""
+    tokens: Fraction | None
+    """Tokens a call, as a multiple; None where one of the two times has none."""
+    price: Fraction | None
+    """Cost a token, or a call where there are no tokens, as a multiple; None where one of the two times has none."""
+
+
+class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One group, now and before. `group` has a value for each of the query's `group_by`."""
+
+    group: tuple[str, ...]
+    now: Measured
+    before: Measured
+
+    @property
+    def change_nanousd(self) -> int:
+        """Cost less the cost before."""
+        return self.now.cost_nanousd - self.before.cost_nanousd
+
+    @property
+    def change_share(self) -> Fraction | None:
+        """The change as a share of the cost before; None where there was none."""
+        before = self.before.cost_nanousd
+        return Fraction(self.change_nanousd, before) if before > 0 else None
+
+    @property
+    def parts(self) -> Parts:
+        """The change by its causes."""
+        return parts_of(self.before, self.now)
+
+
+class ComparedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Query of a time beside the one before. Construction raises BadQuery."""
+
+    scope: ReadScope
+    window: Window
+    group_by: tuple[Dimension, ...] = ()
+    filters: UsageFilters = UsageFilters()
+    order: Literal["change", "cost"] = "change"
+    """The largest changes first, up or down, or the dearest groups."""
+    limit: int = 10
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= MOST_ROWS:
+            raise BadQuery(f"it must be from 1 to {MOST_ROWS}", param="limit")
+        if not set(self.group_by) <= set(GROUPABLE):
+            raise BadQuery(f"use each of {', '.join(GROUPABLE)} at most once", param="group_by")
+        self.usage  # noqa: B018 - it raises for ranges and values that cannot be
+
+    @property
+    def usage(self) -> UsageQuery:
+        """The query of usage from the beginning of the earlier time to the end of the later one."""
+        window = self.window
+        query = UsageQuery(
+            scope=self.scope,
+            start_us=window.previous_start_us,
+            end_us=window.end_us,
+            group_by=self.group_by,
+            filters=self.filters,
+        )
+        edges = (window.previous_end_us, window.start_us)
+        if query.in_ledger or query.by_hour or not any(edge % DAY_US for edge in edges):
+            return query
+        # Half a day beside the other half begins and ends at midnight, and is of hours all the same.
+        return msgspec.structs.replace(query, group_by=(*self.group_by, "hour"))
+
+
+GROUPABLE: Final[tuple[Dimension, ...]] = tuple(
+    each for each in GROUPINGS if each in COLUMNS and each not in {"origin", "unit"}
+)
+"""Dimensions that a change is divided by."""
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups that were asked for, and the whole, of which they may be a part."""
+
+    rows: tuple[ComparedRow, ...]
+    whole: ComparedRow
+
+    @property
+    def others(self) -> ComparedRow:
+        """What is in the whole and in none of the rows."""
+        now, before = self.whole.now, self.whole.before
+        for row in self.rows:
+            now, before = _less(now, row.now), _less(before, row.before)
+        return ComparedRow(group=(), now=now, before=before)
+
+
+def _less(whole: Measured, part: Measured) -> Measured:
+    pairs = zip(msgspec.structs.astuple(whole), msgspec.structs.astuple(part), strict=True)
+    return Measured(**dict(zip(whole.__struct_fields__, (one - two for one, two in pairs), strict=True)))
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Hours or days, one after the other."""
+
+    start_us: int
+    end_us: int
+    step_us: int
+
+    @property
+    def steps(self) -> int:
+        """Number of them."""
+        return -(-(self.end_us - self.start_us) // self.step_us)
+
+
+class ComparedReader:
+    """A reader of two times at once, from the roll-ups, or for end users from the ledger. The scope is in every statement."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def read(self, query: ComparedQuery) -> Compared:
+        """Return the groups and the whole."""
+        source = source_of(query.usage)
+        async with self._engine.connect() as connection:
+            rows = await _read(connection, source, query) if query.group_by else []
+            if 0 < len(rows) < query.limit:
+                # Added up here, so that a booking in between cannot make the two differ.
+                now = sum((row.now for row in rows), Measured())
+                whole = ComparedRow(group=(), now=now, before=sum((row.before for row in rows), Measured()))
+            else:
+                (whole,) = await _read(connection, source, msgspec.structs.replace(query, group_by=()))
+        return Compared(rows=tuple(rows), whole=whole)
+
+    async def series(self, query: ComparedQuery, groups: Sequence[tuple[str, ...]], span: Span) -> list[list[int]]:
+        """Return the cost of what models were asked, of each of these groups in every hour or day of the span. Nano-dollars."""
+        time: Dimension = "hour" if span.step_us == HOUR_US else "day"
+        asked = UsageQuery(
+            scope=query.scope,
+            start_us=span.start_us,
+            end_us=span.end_us,
+            group_by=(*query.group_by, time),
+            filters=query.filters,
+        )
+        source = source_of(asked)
+        columns, at = group_columns(source, query.group_by), expression_of(source, time)
+        wanted = [and_(*(column == value for column, value in zip(columns, each, strict=True))) for each in groups]
+        statement = (
+            select(*columns, at, func.sum(source.amounts["cost_nanousd"]))
+            .where(*source.conditions, source.columns["origin"].in_(ASKED), or_(false(), *wanted))
+            .group_by(*columns, at)
+        )
+        found = {each: [0] * span.steps for each in groups}
+        async with self._engine.connect() as connection:
+            for *group, start_us, cost in await connection.execute(statement):
+                found[tuple(group)][(int(start_us) - span.start_us) // span.step_us] = int(cost or 0)
+        return [found[each] for each in groups]
+
+
+def group_columns(source: Source, group_by: Sequence[Dimension]) -> list[ColumnElement[Any]]:
+    """Return the columns that a change is divided by; a key that replaced another goes on with its figures."""
+    columns = ((BY_NAME[each], source.columns[COLUMNS[each]]) for each in group_by)
+    return [first_ids(column) if row.rotates else column for row, column in columns]
+
+
+async def _read(connection: AsyncConnection, source: Source, query: ComparedQuery) -> list[ComparedRow]:
+    found = (await connection.execute(_statement(source, query))).mappings().all()
+    return [
+        ComparedRow(
+            group=tuple(str(row[name]) for name in query.group_by),
+            now=_measured(row, "now"),
+            before=_measured(row, "before"),
+        )
+        for row in found
+    ]
+
+
+def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
+    window = query.window
+    periods = {
+        "now": source.at >= window.start_us,
+        "before": source.at < window.previous_end_us if window.shift_us else false(),
+    }
+    asked = source.columns["origin"].in_(ASKED)
+    sums: dict[str, ColumnElement[Any]] = {}
+    for period, within in periods.items():
+        cost = source.amounts["cost_nanousd"]
+        sums[f"{period}_asked_nanousd"] = func.sum(case((and_(within, asked), cost), else_=0))
+        sums[f"{period}_posted_nanousd"] = func.sum(case((and_(within, not_(asked)), cost), else_=0))
+        for name in _COUNTS:
+            sums[f"{period}_{name}"] = func.sum(case((within, source.amounts[name]), else_=0))
+    columns = dict(zip(query.group_by, group_columns(source, query.group_by), strict=True))
+    named = [column.label(name) for name, column in columns.items()]
+    statement = select(*named, *(each.label(name) for name, each in sums.items())).where(
+        *source.conditions, or_(*periods.values())
+    )
+    if not columns:
+        return statement
+    now = sums["now_asked_nanousd"] + sums["now_posted_nanousd"]
+    before = sums["before_asked_nanousd"] + sums["before_posted_nanousd"]
+    first = func.abs(now - before) if query.order == "change" else now
+    return statement.group_by(*columns.values()).order_by(first.desc(), *columns.values()).limit(query.limit)
+
+
+def _measured(row: Mapping[Any, Any], period: str) -> Measured:
+    # PostgreSQL sums integers to Decimals, and an empty sum is null.
+    return Measured(**{name: int(row[f"{period}_{name}"] or 0) for name in Measured.__struct_fields__})
+
+
+_Factors = tuple[Fraction, Fraction, Fraction]
+
+
+def parts_of(before: Measured, now: Measured) -> Parts:
+    """Return a change by its causes."""
+    posted = now.posted_nanousd - before.posted_nanousd
+    change = now.asked_nanousd - before.asked_nanousd
+    if not before.attempts or not now.attempts:
+        # What is new, or gone, has nothing to be compared with: all of it is calls.
+        requests = Fraction(now.attempts, before.attempts) if before.attempts else None
+        return Parts(
+            requests_nanousd=change, tokens_nanousd=0, price_nanousd=0, posted_nanousd=posted,
+            requests=requests, tokens=None, price=None,
+        )  # fmt: skip
+    has_tokens = bool(before.tokens and now.tokens)
+    each: list[_Factors] = [
+        (
+            Fraction(found.attempts),
+            Fraction(found.tokens, found.attempts) if has_tokens else Fraction(1),
+            Fraction(found.asked_nanousd, found.tokens if has_tokens else found.attempts),
+        )
+        for found in (before, now)
+    ]
+    by_requests, by_tokens, _ = _effects(*each)
+    return Parts(
+        requests_nanousd=by_requests,
+        tokens_nanousd=by_tokens,
+        price_nanousd=change - by_requests - by_tokens,
+        posted_nanousd=posted,
+        requests=each[1][0] / each[0][0],
+        tokens=each[1][1] / each[0][1] if has_tokens else None,
+        price=each[1][2] / each[0][2] if each[0][2] else None,
+    )
+
+
+def _effects(before: _Factors, now: _Factors) -> tuple[int, ...]:
+    """Return what each of three factors changed of their product, on average over the orders in which they could have changed."""
+    found = []
+    for place in range(3):
+        (a0, a1), (b0, b1) = ((before[other], now[other]) for other in range(3) if other != place)
+        weight = (a0 * b0 + a1 * b1) / 3 + (a0 * b1 + a1 * b0) / 6
+        found.append(round((now[place] - before[place]) * weight))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Ask: a question in words about spend and requests, answered with links to the rows."""

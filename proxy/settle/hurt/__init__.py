@@ -1,0 +1,1 @@
+"""Requests that ill targets hurt: counted in each worker, kept by the control plane, read by incidents."""
