@@ -32,6 +32,8 @@ class PlacedPrompt(msgspec.Struct, frozen=True):
     """Probability that the prompt is like those with known outcomes; where it is low, the complexity leads."""
     log_tokens: float
     kind: int
+    kind_chance: float
+    """Probability of that kind of task."""
     loads: Floats
 
 
@@ -96,6 +98,8 @@ def place_by(scores: Values, manifest: Manifest) -> Place:
         complexity = (logistic(one) + logistic(two) + logistic(three)) / TIERS
         trusted = trust_in(trust, told[0], complexity, tools=tools)
         mixed, likely = blend.mixed(own, trusted, complexity), told[of_kinds]
-        return PlacedPrompt(complexity, trusted, float(mixed[loads]), likely.index(max(likely)), mixed[:loads])
+        most = max(likely)
+        chance = 1 / sum([math.exp(each - most) for each in likely])
+        return PlacedPrompt(complexity, trusted, float(mixed[loads]), likely.index(most), chance, mixed[:loads])
 
     return place

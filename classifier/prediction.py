@@ -57,7 +57,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     complexity: float
     source: PredictionSource
     kind: str = ""
-    """The kind of task, such as `code` or `translation`: for people, nothing is decided by it."""
+    """The kind of task, such as `code`; empty where none is clear. It is for people: nothing is decided by it."""
     expected_output_tokens: int
     """Median of the answer's length."""
     output_tokens_p90: int = 0

@@ -135,6 +135,9 @@ class LedgerEntry(SQLModel, table=True):
     unit: str = Field(sa_column=Column(String(_UNIT), nullable=False, server_default=text("''")))
     quantity_milli: int = Field(sa_column=_amount())
     end_user: str = Field(sa_column=Column(String(64), nullable=False, server_default=text("''")))
+    began_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    queued_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    given_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
 
 
 # The columns of the meters follow their table, but for those of the first schema, which have no default.

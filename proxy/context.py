@@ -77,8 +77,6 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """The target whose weak answer was replaced by a better target's."""
     agreement: Agreement | None = None
     """The outcome of two cheap answers; None where two were not asked."""
-    released_at: float | None = None
-    """The moment, on the monotonic clock, at which a held-back answer was released."""
     ended_by: EndedBy | None = None
     """The ending; None while the request runs."""
     asked_model: str = ""

@@ -332,7 +332,7 @@ class RequestPipeline:
         """
         if routed.agreement is not None:
             committed = await self._two_answers.dispatch(context, routed)
-            context.released_at = self._clock()
+            committed.attempt.released_at = self._clock()
             if context.agreement in {"agreed", "unconfirmed"}:
                 return committed
         else:
@@ -340,5 +340,5 @@ class RequestPipeline:
         if routed.hold is not None:
             # It was held back to be judged, so a weak one may still be asked again of a better target.
             committed = await self._better_answers.choose(context, committed)
-            context.released_at = self._clock()
+            committed.attempt.released_at = self._clock()
         return committed

@@ -74,7 +74,7 @@ class RolloutRow(SQLModel, table=True):
     reason: str = Field(sa_column=Column(Text, nullable=False))
     rule: str = Field(sa_column=Column(Text, nullable=False))
     """JSON of a `Rule`."""
-    evidence: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    evidence: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=text("''")))
     """JSON of an `Evidence`: what was seen of both versions since the step."""
 
 

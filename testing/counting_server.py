@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from testing.scripted.log import LogLine
-from testing.scripted.server import make_app
+from testing.scripted.server import Answer, make_app
 
 _BLOCKS: Final = 4_096
 _BLOCK_TOKENS: Final = 16
@@ -18,15 +18,16 @@ _CACHED_SHARE: Final = 0.4
 class CountingServer:
     """A scripted server that counts its requests and reports them as vLLM does."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, answer: Answer | None = None) -> None:
         self.name = name
+        self._answer = answer
         self._running = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._started = time.time()
 
     def app(self) -> web.Application:
-        app = make_app(self._wrote)
+        app = make_app(self._wrote, self._answer)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         return app

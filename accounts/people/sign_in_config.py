@@ -48,6 +48,11 @@ class SignInSection(Section):
         json_schema_extra={"unit": "list of networks"},
         description="Networks of reverse proxies whose X-Forwarded-For is believed.",
     )
+    notice: Reloadable[str] = Field(
+        default="",
+        max_length=300,
+        description="Text at the top of every page, such as `Staging: keys do not last here`.",
+    )
     providers: tuple[OidcSection, ...] = Field(
         default=(), max_length=8, description="OpenID providers whose people may sign in."
     )

@@ -42,6 +42,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int | None
     baseline_nanousd: int | None
     ttft_us: int | None
+    given_us: int | None
     duration_us: int | None
 
     @property

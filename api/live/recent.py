@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.live.newest import EndedAttempt, newest
-from cost.reports.latency import tpot_s
+from cost.reports.latency import first_token_us, tpot_s
 from cost.tables import rollup_hour
 from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 
@@ -46,10 +46,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts refused for lack of room, by the upstream or the queue before it."""
     ttft_p50_s: float | None
     ttft_p95_s: float | None
+    """Time from a request to its caller's first token, of streams: with queues, retries and what was held back."""
+    model_ttft_p50_s: float | None
+    model_ttft_p95_s: float | None
+    """Time from an attempt's beginning to its first token, of streams: what the model itself took."""
     tokens_per_s: float | None
     """Median speed of streams after their first token."""
-    usual_ttft_s: float | None = None
-    """Median time to first token of a day ago, in seconds."""
+    usual_model_ttft_s: float | None = None
+    """The model's own median of a day ago, in seconds."""
 
     @property
     def failed_share(self) -> float | None:
@@ -110,16 +114,19 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 
 def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None) -> Figures:
     """Return counts and quantiles of these attempts."""
-    ttfts = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
+    callers = sorted(first / _MICRO for first in map(first_token_us, attempts) if first is not None)
+    own = sorted(each.ttft_us / _MICRO for each in attempts if each.ttft_us is not None and each.stream)
     speeds = sorted(filter(None, map(_tokens_per_s, attempts)))
     return Figures(
         attempts=len(attempts),
         failed=sum(each.failed for each in attempts),
         turned_away=sum(each.turned_away for each in attempts),
-        ttft_p50_s=quantile(ttfts, 0.5),
-        ttft_p95_s=quantile(ttfts, 0.95),
+        ttft_p50_s=quantile(callers, 0.5),
+        ttft_p95_s=quantile(callers, 0.95),
+        model_ttft_p50_s=quantile(own, 0.5),
+        model_ttft_p95_s=quantile(own, 0.95),
         tokens_per_s=quantile(speeds, 0.5),
-        usual_ttft_s=usual_ttft_s,
+        usual_model_ttft_s=usual_ttft_s,
     )
 
 
@@ -193,9 +200,9 @@ def _by_target(attempts: Iterable[EndedAttempt]) -> dict[str, list[EndedAttempt]
 
 
 def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
-    """Return the median seconds to the first token by target, of targets with at least ENOUGH attempts."""
+    """Return the model's own median seconds to the first token by target, of targets with at least ENOUGH attempts."""
     found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
-    return {name: each.ttft_p50_s for name, each in found.items() if each.ttft_p50_s is not None}
+    return {name: each.model_ttft_p50_s for name, each in found.items() if each.model_ttft_p50_s is not None}
 
 
 class _Cached:

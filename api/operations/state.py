@@ -221,7 +221,8 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
     recent, why = target["recent"], target["why"]
     if recent["attempts"] < ENOUGH:
         return
-    share, p50, p95, usual = (recent[key] for key in ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s"))
+    names = ("failed_share", "model_ttft_p50_s", "model_ttft_p95_s", "usual_model_ttft_p50_s")
+    share, p50, p95, usual = (recent[name] for name in names)
     first_us = target["run"]["first_us"]
     # Of a target that is down or failing one line is enough.
     if share >= FAILING and not is_told:
@@ -248,9 +249,9 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
         "Compare with another model of the same capability; its weight (`routing_weight`) takes traffic away from it."
     )
     if p95 is not None and p95 >= SLOW_SHARE * patience_s:
-        text = f"one request in twenty waits {p95:.1f} s or longer for its first token, of the {patience_s:.0f} s that it may take"
+        text = f"one request in twenty waits {p95:.1f} s or longer for the model's own first token, of the {patience_s:.0f} s that it may take"
     elif p50 is not None and usual and p50 >= SLOWER * usual:
-        text = f"its median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
+        text = f"its own median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
     else:
         return
     yield Problem(severity="warn", kind="slow", state="slow", text=text, advice=advice)

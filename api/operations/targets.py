@@ -181,12 +181,22 @@ def figures_snapshot(found: Figures | None) -> dict[str, Any]:
         "failed_share": _rounded(found.failed_share),
         "ttft_p50_s": _rounded(found.ttft_p50_s),
         "ttft_p95_s": _rounded(found.ttft_p95_s),
-        "usual_ttft_p50_s": _rounded(found.usual_ttft_s),
+        "model_ttft_p50_s": _rounded(found.model_ttft_p50_s),
+        "model_ttft_p95_s": _rounded(found.model_ttft_p95_s),
+        "usual_model_ttft_p50_s": _rounded(found.usual_model_ttft_s),
         "tokens_per_s": _rounded(found.tokens_per_s),
     }
 
 
-_FIGURES: Final = ("failed_share", "ttft_p50_s", "ttft_p95_s", "usual_ttft_p50_s", "tokens_per_s")
+_FIGURES: Final = (
+    "failed_share",
+    "ttft_p50_s",
+    "ttft_p95_s",
+    "model_ttft_p50_s",
+    "model_ttft_p95_s",
+    "usual_model_ttft_p50_s",
+    "tokens_per_s",
+)
 _PLACES: Final = 4
 
 

@@ -278,7 +278,7 @@ def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = 
     if any(not offer.reached for offer in preview.offers):
         yield "A minimum marked as not reached cannot be kept with these models; its row shows the most that can."
     if preview.basis != "none" and preview.unmeasured:
-        yield f"No minimum moves what these have, which are not measured: {', '.join(preview.unmeasured)}."
+        yield f"Not affected by the minimum, because they are not measured: {', '.join(preview.unmeasured)}."
     yield from evidence_notes(preview.evidence, trained=preview.trained)
     yield (
         "Nothing was changed. To apply a minimum: "

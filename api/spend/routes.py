@@ -202,7 +202,10 @@ def _by_first(rows: Iterable[UsageRow], *, newest_first: bool = False) -> list[t
 def _log_row(row: LoggedAttempt, organisation_id: str) -> dict[str, Any]:
     """Return an attempt as LiteLLM logs a call. Prompts and answers are not stored."""
     start_us = row.at_us - (row.duration_us or 0)
+    # The caller's first token, where it had one.
     first_us = None if row.ttft_us is None else start_us + row.ttft_us
+    if row.given_us is not None and row.began_us is not None:
+        first_us = max(start_us, start_us + row.given_us - row.began_us)
     return {
         "request_id": row.request_id,
         "litellm_call_id": f"{row.request_id}/{row.attempt}/{row.entry}",

@@ -18,6 +18,7 @@ from api.web.gateway import Gateway, Keyed, caller_of, gateway_of
 from api.web.parameters import check_path
 from api.web.reading import json_reply
 from api.web.request_body import read_body
+from cost.amounts import EXAMPLE
 from proxy.errors import BadRequest, NotAllowed, TeamNotFound
 
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -145,6 +146,7 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
         named = _FIELD.fullmatch(told)
         param = place.strip("`.").split(".")[0].split("[")[0] or (named[1] if named else None)
         where = f"`{param}` is not valid: " if param else "The body is not valid: "
-        raise BadRequest(f"{where}{told[:300]}.{_allowed(kind, told, param)}", param=param) from error
+        example = f" As an amount, {EXAMPLE}." if "decimal" in told else ""
+        raise BadRequest(f"{where}{told[:300]}.{example}{_allowed(kind, told, param)}", param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is no JSON: {str(error)[:200]}.") from error

@@ -90,11 +90,16 @@ def refusals() -> Iterator[None]:
         raise ChangesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error
 
 
+def may_change_key(key: KeyRecord, *, may_all: bool) -> bool:
+    """Return True for a member's key, and for any where the actor may change the whole organisation (`may_all`)."""
+    return may_all or key.role == "member"
+
+
 def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
     """Raise NotAllowed for a key that is not a member's, unless the actor may change the whole organisation
     (`may_all`).
     """
-    if key.role != "member" and not may_all:
+    if not may_change_key(key, may_all=may_all):
         raise NotAllowed(f"A key of the role {key.role} is for the organisation's administrators to change.")
 
 

@@ -27,6 +27,7 @@ from api.live.readers import Operations
 from api.live.workers import Workers
 from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
+from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.store import LearningStore
@@ -99,6 +100,8 @@ class Settings(Protocol):
     def deadlines(self) -> DeadlinesSection: ...
     @property
     def telemetry(self) -> MetricsAccess: ...
+    @property
+    def webhooks(self) -> WebhooksSection: ...
 
 
 class Identity(NamedTuple):

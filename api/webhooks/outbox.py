@@ -102,13 +102,22 @@ class Outbox:
         self._max_waiting = max_waiting
         self._keep_finished = keep_finished
 
-    async def put(self, message_id: str, destination: str, type: str, body: Mapping[str, Any]) -> bool:  # noqa: A002 - the standard's word
+    async def put(
+        self,
+        message_id: str,
+        destination: str,
+        type: str,  # noqa: A002 - the standard's word
+        body: Mapping[str, Any],
+        *,
+        url: str | None = None,
+        team_id: str | None = None,
+    ) -> bool:
         """Store a message; False where its id is known or the outbox is full. `body` becomes the envelope's `data`.
 
         The id names the subject (`budget/b_1/2026-11/80`), so that it is sent once whichever process stores it.
         """
         async with self._engine.begin() as connection:
-            return await self.put_in(connection, message_id, destination, type, body)
+            return await self.put_in(connection, message_id, destination, type, body, url=url, team_id=team_id)
 
     async def put_in(
         self,

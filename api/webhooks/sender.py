@@ -18,6 +18,7 @@ from api.webhooks.mail import Mailer
 from api.webhooks.outbox import GONE, DueMessage, Outbox
 from api.webhooks.shapes import mail_of, slack_body
 from api.webhooks.signature import BadSecret, signed_headers, signing_key
+from api.webhooks.team_addresses import MAIL, SLACK
 from api.webhooks.webhook_metrics import Result
 from api.webhooks.webhooks_config import MailServer, WebhookDestination, destination_url
 from cost.times import wall_us
@@ -56,6 +57,8 @@ class Callbacks(NamedTuple):
 
     addresses: CallbackAddresses
     keys_of: Callable[[str], Awaitable[tuple[bytes, ...]]]
+    mailer: Mailer | None = None
+    """A transport of mail to addresses of teams."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +85,7 @@ def destinations_of(
         try:
             keys = tuple(signing_key(resolve(reference)) for reference in references if reference is not None)
             url = each.url or ("" if each.url_from is None else destination_url(resolve(each.url_from)))
-            mailer = _mailer(mail, resolve) if each.shape == "mail" else None
+            mailer = mailer_of(mail, resolve) if each.shape == "mail" else None
         except BadSecret as error:
             raise BadSecret(f"webhooks: destination `{each.name}`: {error}") from None
         except (LookupError, OSError):
@@ -93,7 +96,8 @@ def destinations_of(
     return found
 
 
-def _mailer(server: MailServer | None, resolve: Callable[[str], str]) -> Mailer | None:
+def mailer_of(server: MailServer | None, resolve: Callable[[str], str]) -> Mailer | None:
+    """Return the configured transport of mail, with its password resolved."""
     if server is None:
         return None
     return Mailer(
@@ -220,7 +224,14 @@ class Sender:
                 return Answer(status=await destination.mailer.send(mail))
             if destination is not None and destination.shape == "slack":
                 return await self._answer(self._session, destination.url, slack_body(message.body), {})
+            mailer = None if self._callbacks is None else self._callbacks.mailer
+            if message.url is not None and message.url.startswith(MAIL) and mailer is not None:
+                to = (message.url.removeprefix(MAIL),)
+                mail = mail_of(message.body, message.message_id, mailer.sender, to)
+                return Answer(status=await mailer.send(mail))
             session, url, keys = await self._route(message)
+            if message.url is not None and message.url.startswith(SLACK):
+                return await self._answer(session, url, slack_body(message.body), {})
             headers = signed_headers(message.message_id, self._now_us() // 1_000_000, message.body, keys)
             return await self._answer(session, url, message.body, headers)
         except (aiohttp.ClientError, smtplib.SMTPException, TimeoutError, OSError, BadCallbackUrl) as error:
@@ -241,8 +252,9 @@ class Sender:
             destination = self._destinations[message.destination]
             return self._session, destination.url, destination.keys
         # A literal address is not looked up, so it is looked at here, at each try.
-        self._callbacks.addresses.check_url(message.url)
-        return self._checked_session, message.url, await self._callbacks.keys_of(message.team_id or "")
+        url = message.url.removeprefix(SLACK)
+        self._callbacks.addresses.check_url(url)
+        return self._checked_session, url, await self._callbacks.keys_of(message.team_id or "")
 
     async def test(self, name: str, message_id: str) -> int:
         """Send a test message once and return the status, 0 for no reply. Acceptance re-enables a disabled destination."""

@@ -34,13 +34,14 @@ def destination_url(value: str) -> str:
     return value
 
 
-def _mail_address(value: str) -> str:
+def mail_address(value: str) -> str:
+    """Return an address that mail may be sent to. Raises ValueError."""
     if not value.isascii() or not value.isprintable() or _ADDRESS.fullmatch(value) is None:
         raise ValueError("must be a mail address such as alerts@example.com")
     return value
 
 
-MailAddress = Annotated[str, AfterValidator(_mail_address)]
+MailAddress = Annotated[str, AfterValidator(mail_address)]
 
 
 class MailServer(Section):
@@ -111,6 +112,13 @@ class WebhooksSection(Section):
 
     destinations: tuple[WebhookDestination, ...] = Field(
         default=(), max_length=32, description="The only places that messages are ever sent to."
+    )
+
+    team_hosts: tuple[Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")], ...] = Field(
+        default=(),
+        max_length=64,
+        description="Hosts, such as `hooks.slack.com` or `*.example.com`, and domains of mail, that a team's administrators may "
+        "send its alerts to. None: only `destinations`. Needs `batch.enabled`, whose callbacks they are.",
     )
 
     @model_validator(mode="after")

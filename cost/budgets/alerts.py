@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from cost.budgets.budget import THRESHOLDS_PERCENT, BudgetStatus
+from cost.budgets.periods import PERIODS
 from cost.prices import usd
 from cost.times import DAY_US, iso, moment
 
@@ -87,6 +88,7 @@ def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
     """Return the message's JSON body. Amounts are decimal text: as numbers they would lose digits in most readers."""
     budget = standing.budget
     return {
+        "text": _text(standing, percent),
         "budget_id": budget.budget_id,
         "organisation_id": budget.organisation_id,
         "scope": budget.scope,
@@ -100,6 +102,19 @@ def _body(standing: BudgetStatus, percent: int) -> dict[str, Any]:
         "share": None if standing.share is None else f"{standing.share:f}",
         "threshold": f"{Decimal(percent) / 100:.2f}",
     }
+
+
+def _text(standing: BudgetStatus, percent: int) -> str:
+    """Return the warning in one or two sentences, with what happens to requests."""
+    budget = standing.budget
+    if budget.on_exhausted == "downgrade":
+        then = "Once it is spent, requests go to the cheapest capable model."
+    elif budget.kind == "soft":
+        then = "It is soft: it warns and refuses nothing."
+    else:
+        then = "It is hard: what it has no room for is refused."
+    spent, limit = (f"${usd(amount):,f}" for amount in (standing.spent_nanousd, standing.limit_nanousd))
+    return f"The budget of {budget.in_words} has reached {percent} %: {spent} of {limit} {PERIODS[budget.period].amount_per}. {then}"
 
 
 def dollars(amount_nanousd: int) -> str:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cost.amounts import BadAmount, amount_in
 from cost.budgets.budget_errors import BadBudget, UnknownBudget
 from cost.budgets.periods import PERIODS, Period, end_us, start_us
 from cost.calendar import UTC_CALENDAR, Calendar
@@ -161,11 +162,13 @@ def split_id(budget_id: str) -> tuple[str, str]:
 def limit_from_usd(dollars: Decimal | str | int) -> int:
     """Return a dollar limit in nano-dollars. Raises BadBudget if it is no number, too fine, negative or too large."""
     try:
-        exact = Decimal(dollars)
+        exact = amount_in(dollars) if isinstance(dollars, str) else Decimal(dollars)
         # Compared first: a whole number of a million digits takes a while to make.
         if not 0 <= exact <= MAX_LIMIT_NANOUSD // NANO_PER_USD:
             raise BadBudget(_LIMIT)
         return nanousd(exact)
+    except BadAmount as error:
+        raise BadBudget(str(error)) from error
     except (ValueError, ArithmeticError) as error:
         raise BadBudget("a limit is an amount of dollars such as 500 or 0.25, with at most 9 decimals") from error
 

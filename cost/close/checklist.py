@@ -172,7 +172,7 @@ def _true_up_step(facts: MonthFacts) -> Step:
             kind="true-up",
             title=title,
             state="waiting",
-            said="All days but today, whose bill is posted a quarter of an hour after midnight (UTC).",
+            said="All days except today, whose bill is posted at 00:15 UTC.",
         )
     shown = _days_text(missing)
     return Step(
@@ -195,7 +195,7 @@ def _unpriced_step(facts: MonthFacts) -> Step:
         kind="unpriced",
         title=title,
         state="open",
-        said=f"{_count_text(facts.unpriced_attempts, 'attempt stands', 'attempts stand')} in no sum{where}.",
+        said=f"{_count_text(facts.unpriced_attempts, 'attempt is', 'attempts are')} in no total{where}.",
         todo="Enter the price, then book it for the days that are past by:",
         command="weighbridge prices correct TARGET --version unpriced --from DAY --to DAY",
     )
@@ -209,7 +209,7 @@ def _estimated_step(facts: MonthFacts) -> Step:
     share = Fraction(total.estimated_attempts, total.attempts) if total.attempts else Fraction(0)
     said = (
         f"{total.estimated_attempts:,} of {_count_text(total.attempts, 'attempt')} ({float(share) * 100:.2f} %) "
-        f"{'is' if total.estimated_attempts == 1 else 'are'} counted by us, because the provider told no usage."
+        f"{'is' if total.estimated_attempts == 1 else 'are'} counted by us, because the provider reported no usage."
     )
     if share <= MOST_ESTIMATED:
         return Step(kind="estimated", title=title, state="done", said=said)
@@ -267,7 +267,7 @@ def _idle_step(facts: MonthFacts) -> Step:
     idle = facts.spent.part("idle")
     title = "Idle GPU hours have an owner"
     if idle <= 0:
-        return Step(kind="idle", title=title, state="done", said="Nothing of the GPUs' bill is nobody's.")
+        return Step(kind="idle", title=title, state="done", said="Every GPU hour was used by a team.")
     # "The bill" is everything, as on Showback; the GPUs' own is a part of it, and is named.
     of_all, of_gpus = _share_text(idle, facts.spent.cost_nanousd), _share_text(idle, facts.gpu_bill_nanousd)
     told = f"{of_all} of the bill and {of_gpus} of the GPUs' part of it"
@@ -275,7 +275,7 @@ def _idle_step(facts: MonthFacts) -> Step:
         kind="idle",
         title=title,
         state="look",
-        said=f"${idle / 10**9:,.2f}, {told}, was used by nobody and stands in a row of its own.",
+        said=f"${idle / 10**9:,.2f}, {told}, was used by no team and is listed in a row of its own.",
         todo="Decide who carries it; the statement has it apart so that you can.",
     )
 
@@ -286,13 +286,13 @@ def _books_step(facts: MonthFacts) -> Step:
     if known.state == "waiting":
         return Step(kind="books", title=title, state="waiting", said="A check is asked for and starts within a minute.")
     if known.state == "running":
-        return Step(kind="books", title=title, state="waiting", said="The ledger is being summed up anew, day by day.")
+        return Step(kind="books", title=title, state="waiting", said="The ledger is being added up again, day by day.")
     if known.state == "never":
         return Step(
             kind="books",
             title=title,
             state="open",
-            said="This month's figures were not held against the ledger yet.",
+            said="This month's figures have not been checked against the ledger yet.",
             todo="Ask for a check. In the week after a month it is checked by itself, from two hours after its end on.",
         )
     if known.differences:

@@ -125,6 +125,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     audio_output_nanousd: int = 0
     image_output_nanousd: int = 0
     video_output_nanousd: int = 0
+    began_us: int | None = None
+    """Time from the request's arrival to the attempt's beginning. None where it is not known, as in the two below."""
+    queued_us: int | None = None
+    """Part of it that the request waited in queues since the attempt before."""
+    given_us: int | None = None
+    """Of an attempt whose answer the caller was given, or its beginning: time from the request's arrival to the caller's first
+    token. `ttft_us` is the attempt's own: a queue, a retry, and holding an answer back come between the two.
+    """
 
 
 BOOKS: Final = "books"

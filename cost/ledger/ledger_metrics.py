@@ -47,7 +47,7 @@ class LedgerMetrics:
         )
         self._verified = Gauge(
             "weighbridge_ledger_verified_timestamp_seconds",
-            "When the roll-ups were last held against the ledger; 0 before the first time.",
+            "When the roll-ups were last checked against the ledger; 0 before the first time.",
             registry=registry,
             multiprocess_mode="livemostrecent",
         )

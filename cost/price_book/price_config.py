@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
 
+from cost.amounts import amount_in
 from cost.meters import METER_COLUMNS, METERS, PRICED_PER_TOKEN, TOKEN_METERS, Meter
 from cost.price_book.book import DatedPrice
 from cost.price_book.litellm_table import MOST_NAME_CHARACTERS, LitellmTable, priced
@@ -33,7 +34,9 @@ _OWN_METERS: Final = tuple(each.name for each in METERS if each.within)
 
 
 def _as_written(value: Any) -> Any:
-    """Convert a YAML number to the decimal that was written: 0.1 is a tenth, not the nearest binary fraction."""
+    """Convert a YAML number to the decimal that was written: 0.1 is a tenth, not the nearest binary fraction. Raises BadAmount."""
+    if isinstance(value, str):
+        return amount_in(value)
     return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

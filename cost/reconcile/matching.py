@@ -82,6 +82,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Group to which a difference is booked when we have no rows at all."""
 
     @property
+    def our_models(self) -> tuple[str, ...]:
+        """Our names of the model; the provider's own where we have none."""
+        return tuple(sorted({row.target_id for row in self.rows})) or (self.blank.target_id,)
+
+    @property
     def tokens_difference(self) -> Tokens:
         """Theirs less ours by meter; zeros where the export tells no tokens."""
         theirs = self.ours_tokens if self.theirs_tokens is None else self.theirs_tokens
@@ -123,6 +128,11 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
     """Organisation that a difference is booked to if it belongs to nobody."""
 
 
+def without_snapshot(name: str) -> str:
+    """Return a model's name without the date of a snapshot at its end."""
+    return _SNAPSHOT.sub("", name)
+
+
 class Names:
     """Equivalence of their names and ours: connected names share one label."""
 
@@ -147,8 +157,8 @@ class Names:
 
     def guess(self, name: str) -> str | None:
         """Return the only label with a name that differs from this one by no more than a snapshot's date, else None."""
-        bare = _SNAPSHOT.sub("", name)
-        found = {label for known, label in self._theirs.items() if _SNAPSHOT.sub("", known) == bare}
+        bare = without_snapshot(name)
+        found = {label for known, label in self._theirs.items() if without_snapshot(known) == bare}
         return found.pop() if len(found) == 1 else None
 
     def first_ours(self, label: str) -> str | None:

@@ -1,11 +1,12 @@
 """Reconciliation report: table rows, JSON values, and the tolerance within which it agrees. Pure."""
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
+from cost.amounts import BadAmount, amount_in
 from cost.prices import usd
 from cost.reconcile.matching import ALL, Line, OurRow, Reconciliation, nanousd_of
 from cost.reconcile.statement import TOKEN_METERS, Tokens
@@ -43,12 +44,12 @@ def tolerance_of(text: str) -> Tolerance:
     """Parse a tolerance: `0.01` is a cent on each line, `0.5%` that share of their figure. Raises ValueError."""
     is_share = text.endswith("%")
     try:
-        number = Decimal(text.removesuffix("%").strip())
-    except InvalidOperation as error:
+        number = amount_in(text.removesuffix("%"))
+    except BadAmount as error:
         raise ValueError(
-            f"{text[:40]!r} is no tolerance; write dollars such as 0.01, or a share such as 0.5%"
+            f"{text[:40]!r} is no tolerance, which is dollars such as 0.01 or a share such as 0.5%: {error}"
         ) from error
-    if not number.is_finite() or number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
+    if number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
         raise ValueError(f"{text[:40]!r} is no tolerance: it must be finite, not negative, and at most 100%")
     return Tolerance(share=number / 100) if is_share else Tolerance(nanousd=nanousd_of(number))
 
@@ -90,8 +91,7 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def cells(self, places: int) -> list[str]:
         day = TOTAL if self.line.model == TOTAL else day_of(self.line.day_us).isoformat()
-        model = "" if self.line.model == TOTAL else self.line.model
-        names = [day, "(all models)" if model == ALL else model, _key(self.line), self.meter]
+        names = [day, "" if self.line.model == TOTAL else model_words(self.line), _key(self.line), self.meter]
         if self.theirs is None:
             return [*names, "-", self._format(self.ours, places), "-", ""]
         difference = self.theirs - self.ours
@@ -107,6 +107,14 @@ class _Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def _format(self, amount: int, places: int) -> str:
         return f"{usd(amount):,.{places}f}" if self.meter == COST else f"{amount:,}"
+
+
+def model_words(line: Line) -> str:
+    """Return the line's model by our name, and the provider's in brackets where it is another."""
+    if line.model == ALL:
+        return "(all models)"
+    ours = ", ".join(line.our_models)
+    return ours if ours == line.model else f"{ours} ({line.model})"
 
 
 def disputed_of(line: Line) -> int:

@@ -50,6 +50,8 @@ class LoggedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     ttft_us: int | None
     duration_us: int | None
+    began_us: int | None
+    given_us: int | None
     tag: str
     end_user: str
     origin: str

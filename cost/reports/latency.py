@@ -39,6 +39,7 @@ _COLUMNS: Final = (
     "stream",
     "complexity",
     "ttft_us",
+    "given_us",
     "duration_us",
     "output_tokens",
     "flags",
@@ -59,18 +60,21 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     complexity: float | None
     ttft_us: int | None
+    given_us: int | None
     duration_us: int | None
     output_tokens: int
     flags: tuple[str, ...]
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds to the first token of a served streamed answer; else None. The first token of a whole answer comes
-        with its last; that of a continued answer begins the rest, for which no caller waited.
+        """Seconds from the request to the caller's first token, of a served streamed answer; else None. The first token of a
+        whole answer comes with its last.
         """
-        if self.ttft_us is None or not (self.served and self.stream) or CONTINUED in self.flags:
+        if self.given_us is None and CONTINUED in self.flags:
+            # The attempt's own begins the rest, for which no caller waited.
             return None
-        return self.ttft_us / _US
+        first_us = first_token_us(self)
+        return None if first_us is None else first_us / _US
 
     @property
     def tpot_s(self) -> float | None:
@@ -95,7 +99,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimedAttempt(Protocol):
-    """Basis of the time per token: an attempt's end as the ledger has it."""
+    """Basis of times to tokens: an attempt's end as the ledger has it."""
 
     @property
     def served(self) -> bool: ...
@@ -107,6 +111,22 @@ class TimedAttempt(Protocol):
     def duration_us(self) -> int | None: ...
     @property
     def output_tokens(self) -> int: ...
+
+
+class GivenAttempt(TimedAttempt, Protocol):
+    """An attempt whose request's first token is known too."""
+
+    @property
+    def given_us(self) -> int | None: ...
+
+
+def first_token_us(attempt: GivenAttempt) -> int | None:
+    """Return the time from the request to the caller's first token, of a served streamed answer; None for others. Of one that
+    was booked before that was kept, it is the attempt's own.
+    """
+    if not (attempt.served and attempt.stream):
+        return None
+    return attempt.ttft_us if attempt.given_us is None else attempt.given_us
 
 
 def tpot_s(attempt: TimedAttempt) -> float | None:

@@ -2,12 +2,27 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, assert_never, get_args
+from typing import Any, Final, Literal, assert_never, cast, get_args
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Select, String, and_, case, func, literal, or_, select, true
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.dimensions import REQUEST_FILTERS
@@ -19,7 +34,7 @@ from cost.reports.usage import HAS_END_USER, check_values
 from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
-Outcome = Literal["", "answered", "failed", "fell-back", "escalated", "estimated", "unpriced"]
+Outcome = Literal["", "answered", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced"]
 """Filter by the outcome of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
@@ -38,8 +53,10 @@ SEARCHED: Final = 5_000
 """Most ends of attempts that a filtered page searches; beyond them there is a next page, not a longer wait."""
 _ATTEMPTS: Final = 5
 """Attempts that a request has at most, nearly always; where it has more, a page is a little shorter."""
+LEAST_STEP_US: Final = 1_000
+"""What is shorter is no wait of a request's: it is the clock's reading."""
 _FAILED_FROM: Final = 400
-_NO_FALLBACKS: Final = ("escalated", "hedge", "agreement")
+_NOT_AFTER_FAILURE: Final = ("escalated", "hedge", "agreement")
 """Reasons of further attempts that were not made because one had failed."""
 _ENDS: Final = tuple(sorted(TERMINAL))
 _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
@@ -148,6 +165,26 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
         return low, low + _CLASS - 1 if self.status.endswith("xx") else low
 
 
+Way = Literal["first", "retry", "fallback", "continued", "escalated", "hedge", "agreement"]
+"""How an attempt came about: the first one, after a failure at the same model or at another one, or for another reason."""
+
+
+def way_of(entry: Entry, attempts: Sequence[Entry]) -> Way:
+    """Return how an attempt of a request came about, among all `attempts` of it."""
+    if CONTINUED in entry.flags:
+        return "continued"
+    if entry.reason in _NOT_AFTER_FAILURE:
+        return cast("Way", entry.reason)
+    if entry.attempt == 1:
+        return "first"
+    earlier = [each.target_id for each in attempts if each.attempt < entry.attempt]
+    return "retry" if entry.target_id in earlier else "fallback"
+
+
+def _end_us(entry: Entry) -> int | None:
+    return None if entry.began_us is None or entry.duration_us is None else entry.began_us + entry.duration_us
+
+
 class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A caller's request with the ends of its attempts, in the order in which they were made."""
 
@@ -198,9 +235,12 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def took_us(self) -> int | None:
-        """Duration of all attempts, made one after the other, without queueing; None if one is unknown. Where attempts ran
-        beside each other, the time from the first one's start to the last one's end.
+        """Time from its arrival to the end of its last attempt; None if it is unknown. Of one that was booked before the arrival
+        was, the time of its attempts, without queueing.
         """
+        ends = [_end_us(each) for each in self.attempts]
+        if None not in ends:
+            return max(end for end in ends if end is not None)
         begun_us = self._begun_us
         if begun_us is not None:
             return self.at_us - begun_us
@@ -209,9 +249,12 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_token_us(self) -> int | None:
-        """Time from the first attempt's start to the first token given, of a streamed answer; else None. Of a continued one
-        the first token is that of the attempt that broke off.
+        """Time from its arrival to the caller's first token, of a streamed answer, also one that broke off; else None. Of one that
+        was booked before that was, the time from its first attempt's start.
         """
+        given = next((each.given_us for each in self.attempts if each.given_us is not None), None)
+        if given is not None:
+            return given if self.told.stream else None
         told = self._opening
         if told is None or not told.stream or told.ttft_us is None or told.duration_us is None or self.took_us is None:
             return None
@@ -229,6 +272,21 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
             return told
         began = (each for each in self.attempts if each.ttft_us is not None and "hedge_lost" not in each.flags)
         return next(began, told)
+
+    @property
+    def was_retried(self) -> bool:
+        """True if a model was asked once more after it had failed."""
+        return any(each == "retry" for each in self.ways)
+
+    @property
+    def fell_back(self) -> bool:
+        """True if another model was asked after one had failed."""
+        return any(each == "fallback" for each in self.ways)
+
+    @property
+    def ways(self) -> tuple["Way", ...]:
+        """How each of its attempts came about, in their order."""
+        return tuple(way_of(each, self.attempts) for each in self.attempts)
 
     @property
     def was_hedged(self) -> bool:
@@ -249,7 +307,18 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def was_held(self) -> bool:
         """True if the answer was judged before it was given, so that the first token was given later than it was made."""
-        return any(each.reason in {"escalated", "agreement"} or "discarded" in each.flags for each in self.attempts)
+        return self.held_us is not None or any(
+            each.reason in {"escalated", "agreement"} or "discarded" in each.flags for each in self.attempts
+        )
+
+    @property
+    def held_us(self) -> int | None:
+        """Time for which the answer that was given was held back; None where it was not, or that is not known."""
+        given = next((each for each in self.attempts if each.given_us is not None), None)
+        if given is None or given.given_us is None or given.began_us is None or given.ttft_us is None:
+            return None
+        held_us = given.given_us - given.began_us - given.ttft_us
+        return held_us if held_us >= LEAST_STEP_US else None
 
     @property
     def estimated(self) -> bool:
@@ -337,7 +406,7 @@ class RecentReader:
 def _was_shown(request: RecentRequest, query: RecentQuery) -> bool:
     place = query.before
     return place is not None and any(
-        (each.at_us, each.request_id) >= place and matches(each, query) for each in request.attempts
+        (each.at_us, each.request_id) >= place and matches(each, query, request.attempts) for each in request.attempts
     )
 
 
@@ -372,8 +441,10 @@ _FILTER_COLUMNS: Final = tuple(
         "usage_source",
         "cost_nanousd",
         "duration_us",
+        "began_us",
         "input_tokens",
         "output_tokens",
+        "flags",
     )
 )
 """Columns that filters use."""
@@ -437,7 +508,13 @@ def _ordered_search(query: RecentQuery, depth: int) -> Select[Any]:
     amounts: dict[str, ColumnElement[Any]] = {
         # A sum of which one part is unknown is unknown.
         "cost": case((func.count(columns.cost_nanousd) == func.count(), func.sum(columns.cost_nanousd))),
-        "duration": case((func.count(columns.duration_us) == func.count(), func.sum(columns.duration_us))),
+        "duration": case(
+            (
+                func.count(columns.began_us + columns.duration_us) == func.count(),
+                func.max(columns.began_us + columns.duration_us),
+            ),
+            (func.count(columns.duration_us) == func.count(), func.sum(columns.duration_us)),
+        ),
         "tokens": func.sum(columns.input_tokens + columns.output_tokens),
     }
     amount = amounts[query.order.removeprefix("-")].label("amount")
@@ -502,8 +579,10 @@ def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool])
             found = [columns.served]
         case "failed":
             found = [or_(columns.status >= _FAILED_FROM, columns.status == 0)]
+        case "retried":
+            found = [*_after_failure(columns), _asked_before(columns)]
         case "fell-back":
-            found = [and_(columns.attempt > 1, columns.reason.not_in(_NO_FALLBACKS))]
+            found = [*_after_failure(columns), not_(_asked_before(columns))]
         case "escalated":
             found = [columns.reason == "escalated"]
         case "estimated":
@@ -515,8 +594,27 @@ def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool])
     return found
 
 
-def matches(entry: Entry, query: RecentQuery) -> bool:
-    """Return whether an entry matches; the counterpart of `_filters` in Python."""
+def _after_failure(columns: Any) -> list[ColumnElement[bool]]:
+    return [
+        columns.attempt > 1,
+        columns.reason.not_in(_NOT_AFTER_FAILURE),
+        columns.flags.not_like(f'%"{CONTINUED}"%'),
+    ]
+
+
+def _asked_before(columns: Any) -> ColumnElement[bool]:
+    """Return the condition that an earlier attempt of the same request was made at the same model."""
+    earlier = aliased(LedgerEntry)
+    return exists().where(
+        col(earlier.request_id) == columns.request_id,
+        col(earlier.attempt) < columns.attempt,
+        col(earlier.target_id) == columns.target_id,
+        col(earlier.entry).in_(_ENDS),
+    )
+
+
+def matches(entry: Entry, query: RecentQuery, attempts: Sequence[Entry] = ()) -> bool:
+    """Return whether an entry, one of the request's `attempts`, matches; the counterpart of `_filters` in Python."""
     asked = ((getattr(query, name), getattr(entry, column)) for name, column in REQUEST_FILTERS.items())
     if any(wanted not in {"", found} for wanted, found in asked) or not _is_within(entry, query):
         return False
@@ -529,7 +627,8 @@ def matches(entry: Entry, query: RecentQuery) -> bool:
         "": True,
         "answered": entry.served,
         "failed": entry.status >= _FAILED_FROM or entry.status == 0,
-        "fell-back": entry.attempt > 1 and entry.reason not in _NO_FALLBACKS,
+        "retried": way_of(entry, attempts) == "retry",
+        "fell-back": way_of(entry, attempts) == "fallback",
         "escalated": entry.reason == "escalated",
         "estimated": entry.usage_source == "estimated",
         "unpriced": entry.entry != "void" and entry.cost_nanousd is None,

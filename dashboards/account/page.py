@@ -23,8 +23,8 @@ SignedIn = Annotated[PageRequest, Depends(allowed("signed-in"))]
 
 _ROLES: Final[dict[OrganisationRole, str]] = {
     "": "Member: sees the teams below",
-    "admin": "Administrator: sees and changes everything of the organisation",
-    "finance": "Finance: reads everything of the organisation, changes nothing",
+    "admin": "Administrator: can see and change everything in the organisation",
+    "finance": "Finance: can read everything in the organisation",
     "operator": "Operator: runs the gateway",
 }
 _TEAM_ROLES: Final = {"admin": "Team administrator", "member": "Member"}

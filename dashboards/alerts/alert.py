@@ -12,10 +12,10 @@ MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
     "errors": "Share of attempts that failed",
-    "latency": "Time to the first token, 95 of 100 below it",
+    "latency": "Time to first token, p95",
     "refusals": "Refused requests",
-    "no-room": "Attempts that found no room (429)",
-    "incidents": "Incidents, from so many requests hurt on",
+    "no-room": "Attempts refused for lack of room (429)",
+    "incidents": "Incidents that hurt at least so many requests",
 }
 WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}
 """Times that are looked back, by their length."""
@@ -40,6 +40,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     window_s: int
     destination: str
     created_us: int = 0
+    address: str = ""
+    """The team's own address, when it is not told to a configured destination."""
 
     def message_id(self, now_us: int) -> str:
         """Return the id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""

@@ -7,6 +7,9 @@ import msgspec
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from api.web.changing import changing
+from api.webhooks.outbox import Outbox
+from api.webhooks.team_addresses import host_of
+from cost.times import MINUTE_US
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.store import MOST, add_alert, remove_alert
 from proxy.errors import BadRequest
@@ -32,7 +35,29 @@ async def take_alert(log: AuditLog, actor: Actor, organisation_id: str, team_id:
     return alert
 
 
+async def send_test(log: AuditLog, actor: Actor, outbox: Outbox, alert: Alert, now_us: int) -> bool:
+    """Put a test message for an alert into the outbox; False where it is full, or one was sent in this minute."""
+    async with changing(log, actor, "alert.tested", alert.organisation_id, team_id=alert.team_id) as change:
+        message_id = f"alert-test/{alert.alert_id}/{now_us // MINUTE_US}"
+        body = {"text": f"A test of the alert “{alert.name}”.", "alert_id": alert.alert_id}
+        async with change.within.begin() as connection:
+            put = await outbox.put_in(
+                connection,
+                message_id,
+                alert.destination,
+                "weighbridge.test",
+                body,
+                url=alert.address or None,
+                team_id=alert.team_id or None,
+            )
+        if put:
+            change.tell("alert", alert.alert_id, None, {"name": alert.name})
+    return put
+
+
 def audit_record(alert: Alert) -> dict[str, Any]:
     """Return an alert as its audit entry stores it."""
     whole = msgspec.structs.asdict(alert)
-    return {name: whole[name] for name in ("name", "team_id", "measure", "threshold", "window_s", "destination")}
+    record = {name: whole[name] for name in ("name", "team_id", "measure", "threshold", "window_s", "destination")}
+    # The rest of an address may be a secret.
+    return record | ({"host": host_of(alert.address)} if alert.address else {})

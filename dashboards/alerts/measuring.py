@@ -12,6 +12,7 @@ from sqlmodel import col
 from api.live.newest import is_failure
 from api.live.recent import quantile
 from cost.ledger.entries import TERMINAL
+from cost.reports.latency import first_token_us
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
@@ -48,7 +49,7 @@ async def measured(engine: AsyncEngine, alert: Alert, now_us: int, operator: str
             failed = [row for row in rows if is_failure(row.entry, row.status)]
             return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
         case "latency":
-            firsts = sorted(row.ttft_us for row in rows if row.stream and row.ttft_us is not None)
+            firsts = sorted(first_us for first_us in map(first_token_us, rows) if first_us is not None)
             high = quantile(firsts, _HIGH) if len(firsts) >= ENOUGH else None
             return None if high is None else int(high)
         case _:
@@ -89,6 +90,6 @@ async def _newest(connection: AsyncConnection, alert: Alert, since_us: int) -> l
     if alert.team_id:
         where.append(col(LedgerEntry.team_id) == alert.team_id)
     query = select(
-        col(LedgerEntry.entry), col(LedgerEntry.status), col(LedgerEntry.stream), col(LedgerEntry.ttft_us)
+        *(getattr(LedgerEntry, name) for name in ("entry", "status", "stream", "served", "ttft_us", "given_us"))
     ).where(*where)
     return list(await connection.execute(query.order_by(col(LedgerEntry.at_us).desc()).limit(LOOKED_AT)))

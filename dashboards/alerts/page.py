@@ -9,10 +9,15 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.reading import reading
+from api.webhooks.addresses import BadCallbackUrl
+from api.webhooks.callbacks import DESTINATION
+from api.webhooks.outbox import Outbox
+from api.webhooks.team_addresses import Shape, TeamAddresses, host_of, team_addresses
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
-from dashboards.alerts.change import put_new_alert, take_alert
+from dashboards.alerts.change import put_new_alert, send_test, take_alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import read_alerts
+from dashboards.alerts.telling import address_refused
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
@@ -33,6 +38,7 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "incidents": (Decimal(1), Decimal(10) ** 9),
 }
 """The factor of a number in the form, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
+_SHAPE_WORDS: Final[Mapping[Shape, str]] = {"standard": "A webhook", "slack": "Slack", "mail": "Mail"}
 _COLUMNS: Final = (
     Column("name", "Name"),
     Column("measure", "Measure"),
@@ -80,6 +86,30 @@ async def remove_of_team(view: Annotated[PageRequest, Depends(allowed("team.chan
     return await _remove(view)
 
 
+@router.post(f"{_ALL}/test")
+async def test_of_all(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Send a test message to where one of the organisation's own alerts goes."""
+    return await _test(view)
+
+
+@router.post(f"{_TEAM}/test")
+async def test_of_team(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Send a test message to where one of the team's alerts goes."""
+    return await _test(view)
+
+
+async def _test(view: PageRequest) -> Response:
+    wanted = (await view.form()).text("alert_id")
+    alerts = await read_alerts(view.gateway.database, view.principal.organisation_id, _team_id(view))
+    alert = next((each for each in alerts if each.alert_id == wanted), None)
+    if alert is None or _refused(view, alert):
+        return view.redirect(_base(view), "There is no such alert, or nothing may be sent to its address.", "warn")
+    outbox = Outbox(view.gateway.database)
+    sent = await send_test(view.gateway.identity.audit, view.actor, outbox, alert, view.now_us)
+    told = f"A test of “{alert.name}” is on its way." if sent else "A test was sent a moment ago; wait a minute."
+    return view.redirect(_base(view), told, "good" if sent else "warn")
+
+
 async def _add(view: PageRequest) -> Response:
     form = await view.form()
     try:
@@ -88,7 +118,7 @@ async def _add(view: PageRequest) -> Response:
         return await _list(view, form.plain, {error.field: error.message})
     except BadRequest as error:
         return await _list(view, form.plain, {"name": error.message})
-    return view.redirect(_base(view), "The alert is set; it is looked at once a minute.")
+    return view.redirect(_base(view), "The alert is set; it is checked once a minute.")
 
 
 async def _remove(view: PageRequest) -> Response:
@@ -106,7 +136,8 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     amount = form.decimal("threshold", most=most)
     threshold = 0 if amount is None else int(amount * unit)
     if threshold < 0 or (threshold == 0 and measure != "incidents"):
-        raise FormError("threshold", "A number above 0: dollars, percent, seconds, or how many.")
+        raise FormError("threshold", "A number above 0: dollars, percent, seconds or a count.")
+    address = _address(view, form)
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
         organisation_id=view.principal.organisation_id,
@@ -115,9 +146,36 @@ def _alert(view: PageRequest, form: Form) -> Alert:
         measure=measure,
         threshold=threshold,
         window_s=int(form.one_of("window_s", tuple(map(str, WINDOWS_S)))),
-        destination=form.one_of("destination", tuple(sorted(view.gateway.webhooks))),
+        destination=DESTINATION if address else form.one_of("destination", tuple(sorted(view.gateway.webhooks))),
         created_us=view.now_us,
+        address=address,
     )
+
+
+def _address(view: PageRequest, form: Form) -> str:
+    """Return the team's own address of a form; empty where it chose a configured destination. Raises FormError."""
+    rules, typed = _addresses(view), form.text("address", most=1_900)
+    if rules is None or not typed:
+        return ""
+    try:
+        return rules.made(cast(Shape, form.one_of("shape", rules.shapes)), typed)
+    except BadCallbackUrl as error:
+        raise FormError("address", f"The address {error}.") from error
+
+
+def _addresses(view: PageRequest) -> TeamAddresses | None:
+    """Return the rules for addresses of teams; None where there are none, and for the whole organisation."""
+    desk = view.gateway.jobs.callbacks
+    if view.team is None or desk is None:
+        return None
+    return team_addresses(view.gateway.config().webhooks, desk.addresses)
+
+
+def _refused(view: PageRequest, alert: Alert) -> bool:
+    """Return True where nothing may be sent to where an alert goes."""
+    if alert.address:
+        return bool(address_refused(_addresses(view), alert.address))
+    return alert.destination not in view.gateway.webhooks
 
 
 def _team_id(view: PageRequest) -> str:
@@ -130,6 +188,7 @@ def _base(view: PageRequest) -> str:
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     may_change = view.may("organisation.change" if view.team is None else "team.change")
+    addresses = _addresses(view)
     async with reading(view.gateway, on=True):
         alerts = await read_alerts(view.gateway.database, view.principal.organisation_id, _team_id(view))
         values_now = await _values(view, alerts)
@@ -140,7 +199,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         name="alerts",
         caption="Alerts",
         sort="name",
-        empty="No alert yet. Budgets tell at 50, 80 and 100 % by themselves.",
+        empty="No alert yet. Budgets notify at 50, 80 and 100 % without one.",
     )
     return view.csv_asked("alerts", table) or view.page(
         "alerts/alerts.html",
@@ -152,6 +211,8 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         destinations=[(name, name) for name in sorted(view.gateway.webhooks)],
         measures=[(measure, MEASURE_WORDS[measure]) for measure in MEASURES],
         windows=[(str(window_s), words) for window_s, words in WINDOWS_S.items()],
+        hosts=() if addresses is None else addresses.hosts,
+        shapes=() if addresses is None else [(shape, _SHAPE_WORDS[shape]) for shape in addresses.shapes],
         values=values,
         errors=errors,
     )
@@ -169,14 +230,15 @@ async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure,
 
 
 def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
-    if alert.destination not in view.gateway.webhooks:
-        state = ("Nobody is told: no such destination", "warn")
+    if _refused(view, alert):
+        words = "Not sent: address not allowed" if alert.address else "Not sent: unknown destination"
+        state = (words, "warn")
     elif value is None and alert.measure == "incidents":
         state = ("None open", "good")
     elif value is None:
-        state = ("Too little to tell", "quiet")
+        state = ("Too few attempts", "quiet")
     else:
-        state = ("Passed", "bad") if value >= alert.threshold else ("Below", "good")
+        state = ("Above", "bad") if value >= alert.threshold else ("Below", "good")
     return {
         "id": alert.alert_id,
         "name": alert.name,
@@ -185,5 +247,5 @@ def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
         "threshold": shown(alert.measure, alert.threshold),
         "now": None if value is None else shown(alert.measure, value),
         "state": state,
-        "destination": alert.destination,
+        "destination": host_of(alert.address) if alert.address else alert.destination,
     }

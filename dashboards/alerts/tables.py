@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String
+from sqlalchemy import BigInteger, Column, Index, Integer, String, text
 from sqlmodel import Field, SQLModel
 
 
@@ -23,3 +23,5 @@ class AlertRule(SQLModel, table=True):
     window_s: int = Field(sa_column=Column(Integer, nullable=False))
     destination: str = Field(sa_column=Column(String(64), nullable=False))
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    address: str = Field(sa_column=Column(String(2_000), nullable=False, server_default=text("''")))
+    """A team's own address, which may hold a secret: pages show its host alone."""

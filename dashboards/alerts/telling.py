@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.webhooks.addresses import BadCallbackUrl
+from api.webhooks.team_addresses import TeamAddresses
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.incidents import LOOKED_BACK_US, body, happened, incidents_of, message_id
 from dashboards.alerts.measuring import measured
@@ -14,8 +16,22 @@ from dashboards.alerts.store import all_alerts
 _log: Final = logging.getLogger("weighbridge.alerts")
 
 TYPE: Final = "alert.threshold_passed"
-Put = Callable[[str, str, str, Mapping[str, Any]], Awaitable[bool]]
-"""Puts a message (id, destination, type, body) into an outbox in which ids are unique."""
+
+
+class Put(Protocol):
+    """Puts a message into an outbox in which ids are unique."""
+
+    def __call__(
+        self,
+        message_id: str,
+        destination: str,
+        type: str,  # noqa: A002 - the standard's word
+        body: Mapping[str, Any],
+        /,
+        *,
+        url: str | None = None,
+        team_id: str | None = None,
+    ) -> Awaitable[bool]: ...
 
 
 class AlertRound:
@@ -28,13 +44,17 @@ class AlertRound:
         destinations: Collection[str],
         now_us: Callable[[], int],
         operator: str = "",
+        addresses: TeamAddresses | None = None,
     ) -> None:
-        """`operator` is the organisation that is told of all incidents."""
+        """`operator` is the organisation that is told of all incidents. Without `addresses` no alert goes to an address of a
+        team.
+        """
         self._operator = operator
         self._engine = engine
         self._put = put
         self._destinations = destinations
         self._now_us = now_us
+        self._addresses = addresses
         self._told: dict[str, str] = {}
 
     async def look(self) -> None:
@@ -42,8 +62,13 @@ class AlertRound:
         now_us = self._now_us()
         alerts = await all_alerts(self._engine)
         for alert in alerts:
-            if alert.destination not in self._destinations:
-                _log.warning("alert %s: no destination of `webhooks` is named %r", alert.alert_id, alert.destination)
+            if alert.address:
+                why = address_refused(self._addresses, alert.address)
+            else:
+                is_named = alert.destination in self._destinations
+                why = "" if is_named else f"no destination of `webhooks` is named {alert.destination!r}"
+            if why:
+                _log.warning("alert %s: %s", alert.alert_id, why)
             elif alert.measure == "incidents":
                 await self._tell_incidents(alert, now_us)
             elif self._told.get(alert.alert_id) != alert.message_id(now_us):
@@ -56,7 +81,8 @@ class AlertRound:
         if value is None or value < alert.threshold:
             return
         message_id = alert.message_id(now_us)
-        await self._put(message_id, alert.destination, TYPE, alert.body(value))
+        address, team_id = alert.address or None, alert.team_id or None
+        await self._put(message_id, alert.destination, TYPE, alert.body(value), url=address, team_id=team_id)
         self._told[alert.alert_id] = message_id
 
     async def _tell_incidents(self, alert: Alert, now_us: int) -> None:
@@ -66,4 +92,16 @@ class AlertRound:
             what = happened(each)
             if (each.kept.closed_us or now_us) >= alert.created_us:
                 put = message_id(alert, each, what), alert.destination, f"incident.{what}"
-                await self._put(*put, body(alert, each, what, whole=whole))
+                address, team_id = alert.address or None, alert.team_id or None
+                await self._put(*put, body(alert, each, what, whole=whole), url=address, team_id=team_id)
+
+
+def address_refused(addresses: TeamAddresses | None, address: str) -> str:
+    """Return why nothing may be sent to an address that was allowed once; empty where it may."""
+    if addresses is None:
+        return "addresses of teams are turned off (`webhooks.team_hosts`)"
+    try:
+        addresses.check(address)
+    except BadCallbackUrl as error:
+        return f"its address {error}"
+    return ""

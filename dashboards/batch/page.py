@@ -185,7 +185,7 @@ async def cancel(view: Annotated[PageRequest, Depends(allowed("team.change"))], 
         await cancel_batch(view.gateway.identity.audit, view.actor, tier.batches, owner, batch.batch_id)
     except Refused as error:
         return view.redirect(_address(batch), told=error.message, tone="bad")
-    return view.redirect(_address(batch), told="Cancelled; requests that run come to their end.")
+    return view.redirect(_address(batch), told="Cancelled. Running requests are finished.")
 
 
 @router.post("/dashboard/teams/{team_id}/batches/{batch_id}/resend")

@@ -17,9 +17,9 @@ from dashboards.limits.limit_fields import ENDS, KINDS, dollars_in
 from dashboards.ui.tables import Row
 from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
-from proxy.errors import BadRequest, BudgetTaken
+from proxy.errors import BadRequest, BudgetTaken, NotAllowed
 
-MENDABLE: Final = (BadRequest, BudgetTaken)
+MENDABLE: Final = (BadRequest, BudgetTaken, NotAllowed)
 STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
 IDLE: Final = ("not configured", "warn")
 
@@ -52,13 +52,14 @@ def show(
     subject: Subject,
     values: Mapping[str, str] | None = None,
     errors: Mapping[str, str] | None = None,
+    status: int = 400,
 ) -> Response:
     """Show the budget's standing, and the forms to change it."""
     budget = subject.budget
     return view.page(
         "budgets/budget.html",
         title=f"Budget of {subject.row['of']}",
-        status=400 if errors else 200,
+        status=status if errors else 200,
         base=subject.base,
         crumb=subject.crumb,
         budget=budget,
@@ -94,7 +95,7 @@ async def change(view: PageRequest, subject: Subject) -> Response:
     except FormError as error:
         return show(view, subject, form.plain, {error.field: error.message})
     except MENDABLE as error:
-        return show(view, subject, form.plain, {error.param or "limit_usd": error.message})
+        return show(view, subject, form.plain, {error.param or "limit_usd": error.message}, status_of(error))
     return view.redirect(subject.base, "The budget is changed; every server follows within seconds.")
 
 
@@ -119,7 +120,7 @@ async def raise_for_a_while(view: PageRequest, subject: Subject) -> Response:
     except FormError as error:
         return show(view, subject, form.plain, {error.field: error.message})
     except MENDABLE as error:
-        return show(view, subject, form.plain, {"raised_until": error.message})
+        return show(view, subject, form.plain, {"raised_until": error.message}, status_of(error))
     told = (
         "The raise has ended." if last is None else "The limit is raised; afterwards the old one holds again by itself."
     )
@@ -142,7 +143,7 @@ async def pay_in(view: PageRequest, subject: Subject) -> Response:
     except FormError as error:
         return show(view, subject, form.plain, {error.field: error.message})
     except MENDABLE as error:
-        return show(view, subject, form.plain, {"topup_usd": error.message})
+        return show(view, subject, form.plain, {"topup_usd": error.message}, status_of(error))
     return view.redirect(subject.place, "It is paid in; every server follows within seconds.")
 
 
@@ -191,7 +192,18 @@ def budget_row(view: PageRequest, standing: BudgetStatus, *, told: bool) -> Row:
 
 def state_of(view: PageRequest, standing: BudgetStatus) -> tuple[str, str]:
     """Return a budget's state in words and its tone; one of a model or provider that is not configured any more bounds nobody."""
-    return IDLE if view.gateway.rules().names.budget_problem(standing.budget) else STATES[standing.state]
+    budget = standing.budget
+    if view.gateway.rules().names.budget_problem(budget):
+        return IDLE
+    if standing.state == "spent" and budget.kind == "soft":
+        # It stops nobody.
+        return "over, warns only" if budget.on_exhausted == "refuse" else "over, cheaper model", "warn"
+    return STATES[standing.state]
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of a form that comes again with this error."""
+    return 403 if isinstance(error, NotAllowed) else 400
 
 
 def required(limit_nanousd: int | None, field: str) -> int:

@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from api.budgets.change import read_budget
 from api.web.changing import looking
-from cost.budgets.budget import BudgetStatus
+from cost.budgets.budget import BudgetStatus, Kind
 from cost.budgets.store import BudgetStore
 from cost.scopes import ANY, ROWS
 from dashboards.budgets import one_budget
 from dashboards.budgets.one_budget import IDLE, Subject, budget_row
+from dashboards.limits.limit_fields import KIND_NOTE
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -30,7 +31,7 @@ _COLUMNS: Final = (
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("limit", "Limit", "money"),
     Column("resets", "Resets", "time"),
-    Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %.", usual=False),
+    Column("kind", "Kind", note=KIND_NOTE, usual=False),
     Column("held", "Reserved", "money", "For requests that run now, or on its way into the books.", usual=False),
     Column("id", "Id", "code", usual=False),
 )
@@ -61,7 +62,8 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         time_zone=calendar.at(view.now_us).time_zone,
         idle=sum(row["state"] == IDLE for row in rows),
         total=len(standings),
-        spent=sum(each.state == "spent" for each in standings),
+        spent=_spent(standings, "hard"),
+        over=_spent(standings, "soft"),
         warned=sum(each.state == "warning" for each in standings),
     )
 
@@ -123,6 +125,10 @@ async def _owners(
         of_keys = [each.budget.scope_id for each in standings if each.budget.scope == "key"]
         keys = await accounts.named_keys(owner, of_keys)
         return {team.team_id: team.name for team in await accounts.teams_of(owner)}, keys
+
+
+def _spent(standings: Sequence[BudgetStatus], kind: Kind) -> int:
+    return sum(each.state == "spent" and each.budget.kind == kind for each in standings)
 
 
 def _row(

@@ -4,7 +4,7 @@ Those who may change the team set budgets and limits of its keys; the team's own
 administrators.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 from fastapi import APIRouter, Depends
@@ -12,17 +12,18 @@ from starlette.responses import Response
 
 from accounts.store import KeyRecord, TeamRecord, utc_now
 from api.limits.change import put_limit, remove_limit
-from api.web.changing import looking
+from api.web.changing import looking, may_change_key
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.scopes import ANY, LONGEST_ID, ROWS, SCOPES, Scope
 from dashboards.budgets import one_budget
-from dashboards.budgets.one_budget import MENDABLE, Subject, budget_row, put, required, webhook_choices
+from dashboards.budgets.one_budget import MENDABLE, Subject, budget_row, put, required, status_of, webhook_choices
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
     HEADINGS,
+    KIND_NOTE,
     KINDS,
     PERIOD_CHOICES,
     dollars_in,
@@ -39,7 +40,7 @@ from proxy.admit.limits.limit import Scope as LimitScope
 from proxy.admit.limits.limit_tables import MODEL_CHARS
 from proxy.admit.limits.rules import OWN_SCOPES, Place, Rule, says_nothing
 from proxy.admit.limits.store import LimitStore
-from proxy.errors import BudgetNotFound, LimitNotFound
+from proxy.errors import BudgetNotFound, LimitNotFound, NotAllowed
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -51,7 +52,7 @@ _PARTS: Final = tuple(row for row in SCOPES if row.owner == "team")
 _BUDGETS: Final = (
     Column("of", "Of"),
     Column("period", "Period"),
-    Column("kind", "Kind", note="A hard budget is never overrun; a soft one warns at 50, 80 and 100 %."),
+    Column("kind", "Kind", note=KIND_NOTE),
     Column("limit", "Limit", "money"),
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("share", "Share spent", "share"),
@@ -105,7 +106,9 @@ async def add_budget(view: Annotated[PageRequest, Depends(allowed("team.change")
         field = _BUDGET_FIELDS.get(error.param or "", "limit_usd")
         if field == "budget_of" and form.text("budget_of").endswith(":"):
             field = "budget_name"
-        return await _list(view, form.plain, {field: error.message})
+        if isinstance(error, NotAllowed):
+            field = "budget_of"
+        return await _list(view, form.plain, {field: error.message}, status_of(error))
     return view.redirect(_base(view), "The budget is set; every server follows within seconds.")
 
 
@@ -122,7 +125,8 @@ async def set_limits(view: Annotated[PageRequest, Depends(allowed("team.change")
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except MENDABLE as error:
-        return await _list(view, form.plain, {"model" if error.param == "model" else FIELDS[0][0]: error.message})
+        field = "limit_of" if isinstance(error, NotAllowed) else "model" if error.param == "model" else FIELDS[0][0]
+        return await _list(view, form.plain, {field: error.message}, status_of(error))
     return view.redirect(_base(view), "The limits are set; every server follows within seconds.")
 
 
@@ -180,12 +184,12 @@ _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
 """Form field for each parameter that a refusal names."""
 
 
-async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str], status: int = 400) -> Response:
     found = await _read(view)
-    names = _names(found.keys)
+    names, mine = _names(found.keys), _mine(found.keys)
     budgets = Table.of(
         _BUDGETS,
-        [_budget_row(view, each, names) for each in found.budgets],
+        [_budget_row(view, each, names, mine) for each in found.budgets],
         view.query,
         name="budgets",
         caption="Budgets",
@@ -195,7 +199,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     )
     limits = Table.of(
         _LIMITS,
-        [_limit_row(view, each, names) for each in found.limits],
+        [_limit_row(view, each, names, mine) for each in found.limits],
         view.query,
         name="limits",
         caption="Limits",
@@ -207,7 +211,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     return view.csv_asked(f"budgets-{view.the_team.team_id}", budgets, limits) or view.page(
         "budgets/budgets.html",
         title="Budgets and limits",
-        status=400 if errors else 200,
+        status=status if errors else 200,
         base=_base(view),
         budgets=budgets,
         limits=limits,
@@ -228,7 +232,8 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 async def _subject(view: PageRequest, budget_id: str) -> Subject:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
     standing = await _one(view, budget_id)
-    row = _budget_row(view, standing, _names(await _keys(view)))
+    keys = await _keys(view)
+    row = _budget_row(view, standing, _names(keys), _mine(keys))
     async with looking():
         store = BudgetStore(view.gateway.database)
         topups = await store.topups(budget_id) if standing.budget.period == "prepaid" else []
@@ -280,6 +285,11 @@ def _names(keys: Sequence[KeyRecord]) -> dict[str, str]:
     return {key.key_id: f"{key.name} (…{key.last4})" for key in keys}
 
 
+def _mine(keys: Sequence[KeyRecord]) -> frozenset[str]:
+    """Return the keys that the team's administrators may bound, as `key:ID`; revoked ones too."""
+    return frozenset(f"{_KEY}{key.key_id}" for key in keys if may_change_key(key, may_all=False))
+
+
 def _only_keys_of(view: PageRequest) -> TeamRecord | None:
     return None if view.may("organisation.change") else view.the_team
 
@@ -298,7 +308,9 @@ def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[s
             whole += [(f"{row.name}:{ANY}", f"Each {row.label}")] if row.each else []
             whole.append((f"{row.name}:", f"One {row.label}"))
     return whole + [
-        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})") for key in reversed(keys) if key.works_at(now)
+        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})")
+        for key in reversed(keys)
+        if key.works_at(now) and may_change_key(key, may_all=view.may("organisation.change"))
     ]
 
 
@@ -346,7 +358,7 @@ def _place_value(place: Place) -> str:
     return _TEAM if place.scope == "team" else f"{place.scope}:{name}"
 
 
-def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str]) -> Row:
+def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str], mine: Collection[str]) -> Row:
     budget = standing.budget
     # A tag's spend includes other teams' spend, and one for each end user has none of its own.
     told = not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
@@ -354,11 +366,11 @@ def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, s
     return {
         **budget_row(view, standing, told=told),
         "of": _of(budget.scope, budget.shown_id, names),
-        "may_change": view.may("team.change") and (all_of_it or budget.scope == "key"),
+        "may_change": view.may("team.change") and (all_of_it or f"{budget.scope}:{budget.scope_id}" in mine),
     }
 
 
-def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
+def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str], mine: Collection[str]) -> Row:
     place = rule.place
     return {
         "of": _of(cast(Scope, place.scope), place.scope_id, names),
@@ -367,7 +379,8 @@ def _limit_row(view: PageRequest, rule: Rule, names: Mapping[str, str]) -> Row:
         + (" (not configured)" if view.gateway.rules().names.limit_problem(place) else ""),
         "model_name": place.model,
         **rule_in_words(rule),
-        "may_change": view.may("team.change") and (view.may("organisation.change") or place.scope == "key"),
+        "may_change": view.may("team.change")
+        and (view.may("organisation.change") or f"{place.scope}:{place.scope_id}" in mine),
     }
 
 

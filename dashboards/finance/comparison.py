@@ -3,25 +3,26 @@ reconcile`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.reconcile.anthropic import read_anthropic
 from cost.reconcile.ledger_side import booked
-from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare, days_between
+from cost.reconcile.matching import Matching, OurRow, Reconciliation, compare, days_between, without_snapshot
 from cost.reconcile.openai import read_openai
 from cost.reconcile.statement import Statement
 from providers.config import ModelConfig
+from providers.display_names import display_names
 
 Exporter = Literal["openai", "anthropic"]
 EXPORTERS: Final[tuple[Exporter, ...]] = get_args(Exporter)
 
 
 def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """Return the targets served by these providers, each with the model names that the provider may bill it under: its upstream's, and
-    its own unless that is another one's upstream.
+    """Return the targets served by these providers, each with the model names that the provider may bill it under: its upstream's, as
+    its API and as its invoices have it, and its own unless that is another one's upstream.
     """
     wanted = {name.lower() for name in providers}
     named = {
@@ -32,9 +33,15 @@ def upstream_models(models: Sequence[ModelConfig], providers: frozenset[str]) ->
     }
     taken = {name for names in named.values() for name in names}
     return {
-        target: tuple(dict.fromkeys([*names, *([] if target in taken else [target])]))
+        target: tuple(dict.fromkeys([*names, *_printed(names), *([] if target in taken else [target])]))
         for target, names in named.items()
     }
+
+
+def _printed(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names on invoices of models by these ids."""
+    for name in names:
+        yield from display_names(without_snapshot(name))
 
 
 async def compared(

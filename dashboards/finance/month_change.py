@@ -13,9 +13,20 @@ from proxy.errors import BadRequest
 
 
 async def mark_step(
-    gateway: Gateway, actor: Actor, scope: ReadScope, month: Month, key: str, *, ticked: bool, comment: str, now_us: int
+    gateway: Gateway,
+    actor: Actor,
+    scope: ReadScope,
+    month: Month,
+    key: str,
+    *,
+    ticked: bool,
+    comment: str,
+    comment_only: bool,
+    now_us: int,
 ) -> Mark:
-    """Tick a step, untick it, or comment on it. Raises BadRequest where that cannot be."""
+    """Tick a step, untick it, or comment on it. Raises BadRequest where that cannot be: one that waits for a tick is kept with it,
+    or with `comment_only`.
+    """
     facts = await MonthClose(gateway.database, gateway.finance.savings, lambda: now_us).facts(scope, month)
     step = next((each for each in steps(facts) if each.key == key), None)
     if step is None:
@@ -24,6 +35,9 @@ async def mark_step(
         raise BadRequest(
             "This step settles itself, or needs the work that it names; it cannot be ticked.", param="step"
         )
+    was_ticked = step.mark is not None and step.mark.ticked and not step.is_outdated
+    if step.can_be_ticked and not (ticked or was_ticked or comment_only):
+        raise BadRequest("Tick “Looked at, and right” to settle this step, or keep the comment alone.", param="ticked")
     organisation_id = scope.organisation_id
     async with changing(gateway.identity.audit, actor, "month.marked", organisation_id) as change:
         closing = MonthClosing(change.within, lambda: now_us)

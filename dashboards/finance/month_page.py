@@ -34,7 +34,7 @@ _STATES: Final[Mapping[State, tuple[str, str]]] = {
     "done": ("Done", "good"),
     "look": ("Check", "info"),
     "open": ("Open", "bad"),
-    "waiting": ("Waits", "quiet"),
+    "waiting": ("Waiting", "quiet"),
 }
 _PARTS: Final[Mapping[Part, str]] = {
     "requests": "Requests",
@@ -42,7 +42,7 @@ _PARTS: Final[Mapping[Part, str]] = {
     "corrections": "Corrections of prices",
     "reconciliations": "Reconciled with providers",
     "true-up": "Adjustment of our own GPUs",
-    "idle": "Idle GPU hours, nobody's",
+    "idle": "Idle GPU hours (no team)",
 }
 _PROVIDERS: Final = (
     Column("provider", "Provider"),
@@ -52,7 +52,7 @@ _PROVIDERS: Final = (
     Column("reconciled", "Of it reconciled", "money", "Differences to its own figures that were posted"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
-    Column("unpriced", "Without a price", "number", "Attempts that stand in no sum"),
+    Column("unpriced", "Without a price", "number", "Attempts that are in no total"),
 )
 
 _LATE: Final = (
@@ -158,8 +158,19 @@ async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) ->
     comment, ticked = _comment(form), form.flag("ticked")
     key = form.text("step", required=True)
     scope, now_us = whole_organisation(view), view.now_us
-    await mark_step(view.gateway, view.actor, scope, month, key, ticked=ticked, comment=comment, now_us=now_us)
-    return view.redirect(f"{PATH}?month={month.text}", told="Kept." if not ticked else "Ticked.")
+    await mark_step(
+        view.gateway,
+        view.actor,
+        scope,
+        month,
+        key,
+        ticked=ticked,
+        comment=comment,
+        comment_only=form.flag("only"),
+        now_us=now_us,
+    )
+    told = "Ticked." if ticked else "The comment is kept; the step is not ticked."
+    return view.redirect(f"{PATH}?month={month.text}", told=told)
 
 
 @router.post(f"{PATH}/sign")

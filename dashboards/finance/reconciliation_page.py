@@ -43,7 +43,7 @@ _POSTED: Final = (
     Column("kind", "Why", "badge"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
-    Column("cost", "Difference", "money", "Added to what was booked before; below zero it was too much"),
+    Column("cost", "Difference", "money", "Change to the amount booked before; negative if that was too high"),
 )
 _PROVIDERS: Final = (
     Column("provider", "Provider"),
@@ -56,6 +56,7 @@ _PROVIDERS: Final = (
 _COMPARED: Final = (
     Column("day", "Day (UTC)", "day"),
     Column("model", "Model"),
+    Column("upstream", "Their name", "code", "The model as the provider's export has it"),
     Column("meter", "Meter"),
     Column("theirs", "Theirs"),
     Column("ours", "Ours"),
@@ -138,19 +139,20 @@ def _result_part(
     wrong = [] if found is None else differing(found, allowed_for)
     # What differs is looked for, so it comes first: the largest amounts before the smaller ones.
     lines = [] if found is None else sorted(found.lines, key=lambda line: _by_difference(line, allowed_for))
-    rows = [row for line in lines for row in _line_rows(line)]
+    rows = [row for line in lines for row in _line_rows(line, allowed_for)]
     table = Table.of(
         _COMPARED, rows[:_MOST_LINES], {}, name="compared", caption="Comparison", csv=False, page_rows=_MOST_LINES
     )
-    split = found is not None and {"theirs", "ours"} <= {line.only for line in found.lines}
+    unmatched = [] if found is None else _unmatched(found)
     return view.part(
         "finance/compared.html",
         error=error,
         found=found,
         wrong=len(wrong),
+        within=0 if found is None else sum(line.differs for line in found.lines) - len(wrong),
         table=table,
         hidden=max(0, len(rows) - _MOST_LINES),
-        is_split=split,
+        unmatched=unmatched,
     )
 
 
@@ -160,10 +162,24 @@ def _by_difference(line: Line, tolerance: Tolerance) -> tuple[bool, int, int]:
     return False, -abs(line.nanousd_difference), -sum(map(abs, line.tokens_difference))
 
 
-def _line_rows(line: Line) -> list[dict[str, Any]]:
+def _unmatched(found: Reconciliation) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the provider's names that none of our models has, each with ours that the export lacks: mostly one model under two names."""
+    theirs = dict.fromkeys(line.model for line in found.lines if line.only == "theirs" and line.model != ALL)
+    ours = tuple(sorted({name for line in found.lines if line.only == "ours" for name in line.our_models}))
+    return [(name, ours) for name in theirs] if ours else []
+
+
+def _line_rows(line: Line, tolerance: Tolerance) -> list[dict[str, Any]]:
     """Return one row for each meter that either side has a figure of. Amounts are exact text, whatever their unit."""
-    only = (f"only {line.only}", "warn") if line.only else None
-    place = {"day": line.day_us, "model": "all models" if line.model == ALL else line.model}
+    is_forgiven = tolerance.forgives(line)
+    only = (f"only {line.only}", "quiet" if is_forgiven else "warn") if line.only else None
+    differs = ("within tolerance", "quiet") if is_forgiven else ("differs", "bad")
+    name = ", ".join(line.our_models)
+    place = {
+        "day": line.day_us,
+        "model": "all models" if line.model == ALL else name,
+        "upstream": None if line.model in {ALL, name} else line.model,
+    }
     rows = []
     if line.theirs_tokens is not None:
         for meter, theirs, ours in zip(TOKEN_METERS, line.theirs_tokens, line.ours_tokens, strict=True):
@@ -173,7 +189,7 @@ def _line_rows(line: Line) -> list[dict[str, Any]]:
                 )
     if line.theirs_nanousd is not None:
         rows.append({**place, "meter": "cost", **_sides(line.theirs_nanousd, line.ours_nanousd, money=True)})
-    return [{**row, "only": only or (("differs", "bad") if row["differs"] else ("agrees", "good"))} for row in rows]
+    return [{**row, "only": only or (differs if row["differs"] else ("agrees", "good"))} for row in rows]
 
 
 def _sides(theirs: int, ours: int, *, money: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ router: Final = APIRouter(include_in_schema=False)
 TONES: Final[Mapping[Word, str]] = {"met": "good", "not met": "bad", "not measured": "warn", "not enough data": "warn"}
 _COMPARED: Final[Mapping[ComparatorName, str]] = {
     "reference": "The baseline model",
-    "cheapest": "Cheapest that was good enough",
+    "cheapest": "Cheapest good-enough model",
     "hosted": "Same weights, hosted by others",
 }
 _PARTS: Final[Mapping[Part, tuple[str, str]]] = {
@@ -34,18 +34,16 @@ _PARTS: Final[Mapping[Part, tuple[str, str]]] = {
     "shadow": ("Shadow calls", "comparisons made behind requests, their judge, and measuring of models"),
     "corrections": ("Corrections", "of prices, and to the provider's own figures"),
     "true-up": ("Adjustment of our GPUs", "from the planned rate to the bill"),
-    "idle": ("Idle GPU hours", "nobody's"),
+    "idle": ("Idle GPU hours", "used by no team"),
     "gateway": ("The gateway's machines", "beside the ledger"),
 }
 _COMPARISONS: Final = (
     Column("compared", "Compared with"),
     Column("verdict", "Savings target", "badge"),
-    Column("share", "Saved", "exact_share", "By what it would have cost; rounded down"),
+    Column("share", "Saved", "exact_share", "As a share of what it would have cost, rounded down"),
     Column("saved", "In dollars", "money"),
     Column("baseline", "Would have cost", "money", "The same served requests, at those prices"),
-    Column(
-        "cost", "Cost", "money", "Everything that was spent, but for requests that this comparison has no figure for"
-    ),
+    Column("cost", "Cost", "money", "All spend, except requests that this comparison has no figure for"),
     Column("coverage", "Coverage", "exact_share", "Served requests that have a figure to compare with"),
 )
 _FLEET: Final = (

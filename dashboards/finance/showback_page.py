@@ -20,7 +20,7 @@ from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
-IDLE: Final = "Idle GPUs (nobody's)"
+IDLE: Final = "Idle GPUs (no team)"
 _SERIES: Final = 5
 """Most teams with their own series in the chart."""
 _SHARE: Final = Decimal("0.0001")
@@ -97,7 +97,7 @@ def _columns(by: Dimension) -> tuple[Column, ...]:
         Column("requests", "Requests", "number"),
         Column("input_tokens", "Tokens in", "number", usual=False),
         Column("output_tokens", "Tokens out", "number", usual=False),
-        Column("unpriced", "Without a price", "number", "Attempts that stand in no sum", usual=False),
+        Column("unpriced", "Without a price", "number", "Attempts that are in no total", usual=False),
     )
     return (*columns, Column("id", "Id", "code", usual=False)) if by in {"team", "key"} else columns
 

@@ -55,8 +55,8 @@ _PLACE: Final = "/dashboard/teams/{team_id}/keys"
 _DAY: Final = timedelta(days=1)
 _ROLES: Final = (
     ("member", "Member: calls models and reads the team's figures"),
-    ("finance", "Finance: reads the whole organisation's figures, calls no models"),
-    ("admin", "Administrator: changes everything of the organisation"),
+    ("finance", "Finance: can read the organisation's figures, cannot call models"),
+    ("admin", "Administrator: can change everything in the organisation"),
 )
 _OVERLAPS: Final = (
     ("3600", "1 hour"),

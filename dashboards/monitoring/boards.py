@@ -189,7 +189,7 @@ MONEY: Final = Board(
             Panel("Saved against the baseline model", "The promise is 40 %, with idle GPUs counted; this graph does not count them.", "percentunit",
                   (f"1 - {_rate('weighbridge_cost_usd_total', _TEAM, 'team')} "
                     f"/ {_rate('weighbridge_baseline_usd_total', _TEAM, 'team')}"), "{{team}}", width=12),
-            Panel("Unpriced answers", "Their cost is unknown; they are in no sum. Enter a price.", "reqps",
+            Panel("Unpriced answers", "Their cost is unknown and not in any total. Enter a price.", "reqps",
                   _rate("weighbridge_unpriced_requests_total", _TEAM, "target"), "{{target}}", width=12, limit=0.000001),
             Panel("Counts without a meter", "What providers count and the price book does not know; the log names it.", "short",
                   f"3600 * {_rate('weighbridge_unknown_usage_details_total', '', 'target')}", "{{target}}", width=12, limit=0.000001),

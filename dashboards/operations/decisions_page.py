@@ -14,6 +14,7 @@ from accounts.access import may
 from api.live.newest import EndedAttempt, newest
 from api.live.tail import MOST_VIEWERS, PAGE, DecisionTail, TooManyViewers, event_id
 from api.web.reading import Export, reading
+from cost.reports.latency import first_token_us
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Column, Table
@@ -35,7 +36,7 @@ _MAX_FILTER: Final = 200
 _CALLER_GONE: Final = 499
 _FIRST_ERROR: Final = 400
 _ENDED: Final = "You are signed out, or may not see this any more: load the page again."
-_CROWDED: Final = f"As many people watch as this process lets ({MOST_VIEWERS}). Load the page again later."
+_CROWDED: Final = f"This page already has its limit of {MOST_VIEWERS} viewers. Try again later."
 _MORE: Final = f"The newest {PAGE} of each second are shown."
 
 COLUMNS: Final = (
@@ -45,7 +46,7 @@ COLUMNS: Final = (
     Column("target", "Went to", "link"),
     Column("why", "Why"),
     Column("state", "Outcome", "badge"),
-    Column("ttft", "First token", "seconds"),
+    Column("ttft", "First token", "seconds", "The caller's, of streamed answers"),
     Column("duration", "Lasted", "seconds", usual=False),
     Column("cost", "Cost", "money"),
     Column("input", "Tokens in", "number", usual=False),
@@ -197,7 +198,7 @@ def _rows(decisions: Sequence[EndedAttempt]) -> list[dict[str, Any]]:
             "why": reason_label(each.reason),
             "complexity": None if each.complexity is None else round(each.complexity, 2),
             "state": _state(each),
-            "ttft": None if each.ttft_us is None else each.ttft_us / 1_000_000,
+            "ttft": None if (first_us := first_token_us(each)) is None else first_us / 1_000_000,
             "duration": None if each.duration_us is None else each.duration_us / 1_000_000,
             "input": each.input_tokens,
             "output": each.output_tokens,

@@ -104,8 +104,8 @@ async def show_measurement(
         else [{"question": x.question_id, "expected": x.expected, "said": x.said} for x in result.shown],
         view.query,
         name="odd",
-        caption="Answers without the asked form",
-        empty="Every answer had the asked form.",
+        caption="Answers in the wrong format",
+        empty="Every answer had the requested format.",
     )
     file = view.csv_asked("measurement", sources, odd)
     if file is not None:

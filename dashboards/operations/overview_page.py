@@ -51,9 +51,10 @@ TARGETS: Final = (
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
-    Column("ttft_p50", "First token, p50", "seconds", "The median of the streams"),
-    Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
-    Column("usual", "Yesterday", "seconds", "The median first token at this time yesterday", usual=False),
+    Column("ttft_p50", "First token, p50", "seconds", "The caller's, of streams: the median"),
+    Column("ttft_p95", "First token, p95", "seconds", "The caller's: 95 % of streams started sooner"),
+    Column("own", "Model's own", "seconds", "The median without queues, retries and holds", usual=False),
+    Column("usual", "Yesterday", "seconds", "The model's own median at this time yesterday", usual=False),
     Column("speed", "Tokens per second", "number", "The median of a stream, after its first token", usual=False),
 )
 QUEUES: Final = (
@@ -64,7 +65,7 @@ QUEUES: Final = (
     Column("in_flight", "In flight", "number"),
     Column("used", "Used", "share", "Tokens in flight, of those that fit"),
     Column("wait", "Wait now", "seconds", "Predicted for an interactive request that comes now"),
-    Column("speed", "Tokens per second", "number", "How fast work ends here"),
+    Column("speed", "Tokens per second", "number", "Requests finished per second"),
     Column("capacity", "Tokens that fit", "number", "This process's part", usual=False),
     Column("whole", "Of all processes", "number", usual=False),
 )
@@ -158,7 +159,8 @@ def figure_cells(recent: Mapping[str, Any]) -> dict[str, Any]:
         "turned_away": recent["turned_away"],
         "ttft_p50": recent["ttft_p50_s"],
         "ttft_p95": recent["ttft_p95_s"],
-        "usual": recent["usual_ttft_p50_s"],
+        "own": recent["model_ttft_p50_s"],
+        "usual": recent["usual_model_ttft_p50_s"],
         "speed": None if recent["tokens_per_s"] is None else round(recent["tokens_per_s"], 1),
     }
 

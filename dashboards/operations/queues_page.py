@@ -21,13 +21,15 @@ TIERS: Final = (
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
-    Column("ttft_p50", "First token", "seconds", "The median"),
-    Column("ttft_p95", "First token, p95", "seconds", "95 % of the streams began sooner"),
+    Column("ttft_p50", "First token", "seconds", "The caller's, of streams: the median"),
+    Column("ttft_p95", "First token, p95", "seconds", "The caller's: 95 % of streams started sooner"),
     Column(
         "queue", "Queue bound", "seconds", "The longest that a queue may make it wait for its first token", usual=False
     ),
-    Column("first", "First token bound", "seconds", "An upstream that gives none by then has failed", usual=False),
-    Column("answer", "Answer bound", "seconds", "A whole answer is due by then, where the caller does not say"),
+    Column(
+        "first", "First token bound", "seconds", "An upstream that sends none by then counts as failed", usual=False
+    ),
+    Column("answer", "Answer bound", "seconds", "Time limit of a whole answer, unless the caller sets one"),
 )
 
 

@@ -113,7 +113,7 @@ FIGURES: Final = (
 )
 _NAMES: Final = {
     "failures": "Attempts that failed",
-    "ttft_p95_s": "Time to first token, p95",
+    "ttft_p95_s": "Model's own first token, p95",
     "tpot_p95_s": "Time a token, p95",
     "escalations": "Weak answers, escalated",
     "verdicts_feedback": "Callers' ratings",

@@ -46,13 +46,13 @@ DEPLOYMENTS: Final = (
         "Ejections",
         "number",
         usual=False,
-        note="Each makes the next one last longer; good standing takes them off",
+        note="Each one makes the next last longer; they expire while it works well",
     ),
     Column("last_error", "Last error"),
     Column("last_at", "At", "time"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share"),
-    Column("ttft_p50", "First token", "seconds", "The median"),
+    Column("own", "Model's own first token", "seconds", "The median, without queues, retries and holds"),
 )
 ERRORS: Final = (
     Column("at", "At", "time"),

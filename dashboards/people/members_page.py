@@ -32,7 +32,11 @@ _COLUMNS: Final = (
     Column("name", "Name"),
     Column("email", "E-mail"),
     Column("role", "Role"),
-    Column("source", "Given", note="By hand, or by a group of the sign-in provider: such a place follows its group."),
+    Column(
+        "source",
+        "Given",
+        note="Added by hand, or through a group of the sign-in provider and then kept in step with it.",
+    ),
     Column("state", "State", "badge"),
     Column("seen", "Last signed in", "time"),
 )

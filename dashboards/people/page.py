@@ -30,7 +30,7 @@ _REASON_CHARS: Final = 500
 _ROLES: Final = (
     ("", "No role: only what their teams let them do"),
     ("finance", "Finance: reads everything, changes nothing"),
-    ("admin", "Administrator: changes everything of the organisation"),
+    ("admin", "Administrator: can change everything in the organisation"),
 )
 _OPERATOR: Final = ("operator", "Operator: runs the gateway for all organisations")
 _TEAM_ROLES: Final = (("member", "Member"), ("admin", "Team administrator"))
@@ -169,7 +169,9 @@ async def make_link(view: Annotated[PageRequest, Depends(allowed("organisation.c
             f"{_HERE}/{person_id}", "Passwords are off here: people sign in through the provider.", "bad"
         )
     if person.disabled_at is not None:
-        return view.redirect(f"{_HERE}/{person_id}", "Enable them first; a link would not let them in.", "bad")
+        return view.redirect(
+            f"{_HERE}/{person_id}", "Enable this person first; a link would not let them sign in.", "bad"
+        )
     return await _with_link(view, person, is_new=False)
 
 

@@ -32,6 +32,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     floor: float
     is_own: bool
     """True for the one that holds for the team now."""
+    most_lost: float = 1.0
+    """The most that this prompt may be expected to lose against the baseline model, as a difference of chances."""
     considered: Considered | None = None
     """Comparison of the targets; None where no target could be asked."""
     deciding: str = ""
@@ -88,12 +90,13 @@ def _weigh(gateway: Gateway, caller: Caller, body: bytes) -> Weighed:
         try:
             route = plan(facts, prediction, config.policy, config.catalog, fleet, rooms=rooms)
         except Refused as refused:
-            return Decision(floor=floor, is_own=floor == own, refusal=refused.message)
+            return Decision(floor=floor, is_own=floor == own, most_lost=facts.most_lost, refusal=refused.message)
         found = compared(route)
         pair = None if form is None else pair_for(form, route, facts, prediction, config.catalog)
         return Decision(
             floor=floor,
             is_own=floor == own,
+            most_lost=facts.most_lost,
             considered=found,
             deciding=deciding(found, prediction.complexity),
             two_first="" if pair is None else pair.in_words(route),

@@ -6,7 +6,7 @@ with that key's limits and budgets, like any other call.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,8 +16,9 @@ from starlette.responses import Response
 from accounts.caller import Caller
 from accounts.store import KeyRecord, utc_now
 from api.web.changing import looking
-from dashboards.playground.decisions import weighed
+from dashboards.playground.decisions import Decision, weighed
 from dashboards.requests.considered import lost_against_baseline
+from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
@@ -26,6 +27,8 @@ from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.errors import BadRequest
 from proxy.http.request_id import new_request_id
 from proxy.parse.chat_request import AUTO
+from proxy.plan.decision_record import ConsideredTarget
+from proxy.plan.evidence import UNMEASURED
 from proxy.plan.route_plan import may_use
 
 router: Final = APIRouter(include_in_schema=False)
@@ -38,12 +41,12 @@ _USUAL_TOKENS: Final = 512
 _PATIENCE_S: Final = 90.0
 """Seconds that both answers are waited for; the page is handed over for 120."""
 _NONE: Final = ""
-_OWN: Final = "The team's now. "
 _COLUMNS: Final = (
-    Column("floor", "Minimum quality", "share", sortable=False),
+    Column("floor", "Minimum quality", note="Of the baseline model's, on average over prompts", sortable=False),
+    Column("bound", "One prompt may lose", note="Against the baseline model's chance, at most", sortable=False),
     Column("target", "Model", "code", sortable=False),
     Column("adequate", "Chance", "share", "Predicted chance that its answer is good enough", sortable=False),
-    Column("lost", "Below baseline", "share", "The baseline model's chance less this one's", sortable=False),
+    Column("lost", "Below baseline", "exact_share", "The baseline model's chance less this one's", sortable=False),
     Column("expected", "Price", "money", "What the request is expected to cost there", sortable=False),
     Column("margin", "Margin", "money", "What one more request is reckoned at", sortable=False),
     Column("why", "What decides", sortable=False),
@@ -88,26 +91,55 @@ async def decide(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
         return await _page(view, form.plain, {error.field: error.message})
     except BadRequest as error:
         return await _page(view, form.plain, {"prompt": error.message})
-    rows: list[Row] = []
-    for each in found.decisions:
-        chosen = None if each.considered is None else each.considered.chosen
-        rows.append(
-            {
-                "floor": each.floor,
-                "target": None if chosen is None else chosen.target_id,
-                "adequate": None if chosen is None else chosen.adequate,
-                "lost": None
-                if chosen is None or each.considered is None
-                else lost_against_baseline(each.considered, chosen),
-                "expected": None if chosen is None else chosen.expected_nanousd,
-                "margin": None if chosen is None else chosen.margin_nanousd,
-                "two": each.two_first or None,
-                "why": f"{_OWN if each.is_own else ''}{each.deciding or each.refusal}",
-            }
-        )
+    rows = [_row(alike) for alike in _alike(found.decisions)]
     columns = (*_COLUMNS, _TWO) if any(each.two_first for each in found.decisions) else _COLUMNS
     table = Table.of(columns, rows, {}, name="decisions", caption="What would be chosen", csv=False)
     return await _page(view, form.plain, {}, weighed=found, decisions=table)
+
+
+def _alike(decisions: Sequence[Decision]) -> list[list[Decision]]:
+    """Return the decisions, those beside each other that are the same but for the minimum together."""
+    found: list[list[Decision]] = []
+    for each in decisions:
+        if found and _choice(found[-1][0]) == _choice(each):
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def _choice(decision: Decision) -> tuple[object, ...]:
+    chosen = None if decision.considered is None else decision.considered.chosen
+    return chosen, decision.deciding, decision.refusal, decision.two_first
+
+
+def _row(alike: Sequence[Decision]) -> Row:
+    first, last = alike[0], alike[-1]
+    considered = first.considered
+    chosen = None if considered is None else considered.chosen
+    own = next((f"The team's now is {share(each.floor)}. " for each in alike if each.is_own), "")
+    return {
+        "floor": share(first.floor) if first is last else f"{share(first.floor)} to {share(last.floor)}",
+        "bound": _points(first) if first is last else f"{_points(first)} to {_points(last)}",
+        "target": None if chosen is None else chosen.target_id,
+        "adequate": None if chosen is None else chosen.adequate,
+        "lost": None if chosen is None or considered is None else lost_against_baseline(considered, chosen),
+        "expected": None if chosen is None else chosen.expected_nanousd,
+        "margin": None if chosen is None else chosen.margin_nanousd,
+        "two": first.two_first or None,
+        "why": f"{own}{_unmeasured(chosen)}{first.deciding or first.refusal}",
+    }
+
+
+def _points(decision: Decision) -> str:
+    return "nothing" if decision.most_lost <= 0 else f"{100 * decision.most_lost:.1f} points"
+
+
+def _unmeasured(chosen: ConsideredTarget | None) -> str:
+    """Return a sentence for a model whose quality was not measured: no minimum can be told of it."""
+    if chosen is None or chosen.evidence not in UNMEASURED:
+        return ""
+    return f"{chosen.target_id} was not measured, so what is kept is not known. "
 
 
 @router.post(f"{_PLACE}/call")

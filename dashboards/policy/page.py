@@ -297,7 +297,7 @@ def _floor_modes(team: TeamRecord, gateway_floor: float) -> list[tuple[str, str]
     modes = [("gateway", f"The gateway's own, now {share(gateway_floor)}"), ("own", "Our own, as the slider says")]
     own = team.settings.quality_floor
     # The slider cannot represent this floor, and snapping it would change the policy unasked.
-    return modes if own is None or _on_slider(own) else [*modes, ("keep", f"As it is, {_percent(own)} %")]
+    return modes if own is None or _on_slider(own) else [*modes, ("keep", f"Currently {_percent(own)} %")]
 
 
 def _values(team: TeamRecord) -> dict[str, Any]:
@@ -414,7 +414,7 @@ def _table(found: FloorForecast, query: Mapping[str, str]) -> Table:
         Column("month", "A month costs", "money", note="The bill of the last days, and what would change in it"),
         Column("low", "At least", "money", note="The lower end of the 95 % interval"),
         Column("high", "At most", "money", note="The upper end of the 95 % interval"),
-        Column("change", "Against now", "money", note="Below zero is cheaper than the bill as it is"),
+        Column("change", "Against now", "money", note="Negative: cheaper than the actual bill"),
         Column("saved", "Saves a month", "money", note="Against asking the baseline model for everything", usual=False),
         Column("saving", "Saves", "share", note="Against asking the baseline model for everything"),
         Column(
@@ -446,5 +446,5 @@ def _row(stop: FloorOption, month: Month | None) -> dict[str, Any]:
         "saving": offer.saving if month is None else month.saved_share,
         "added": None if month is None else month.added_nanousd,
         "own": offer.own_share,
-        "note": "Now" if offer.current else "" if offer.reached else "Cannot be kept: the most there is",
+        "note": "Now" if offer.current else "" if offer.reached else "Cannot be reached: the highest possible",
     }

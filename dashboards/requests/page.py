@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from api.web.reading import reading
 from classifier.prediction import Prompt
+from cost.amounts import ungrouped
 from cost.dimensions import REQUEST_FILTERS
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
@@ -37,7 +38,6 @@ from cost.reports.recent import (
 from cost.reports.request_search import FIELDS, span_of
 from cost.reports.scope import ReadScope
 from cost.times import iso
-from cost.usage import CONTINUED
 from dashboards.requests.considered import considered_of, considered_table, deciding
 from dashboards.requests.refused import (
     REFUSED,
@@ -52,10 +52,11 @@ from dashboards.requests.refused import (
 from dashboards.requests.saved import MOST, SavedViews
 from dashboards.requests.searching import read_search
 from dashboards.requests.tables import NAME_CHARS, QUERY_CHARS
+from dashboards.requests.time_line import TIME_LINE, step_rows
 from dashboards.ui.tables import Column, Row, Table
-from dashboards.ui.words import MARGIN_WORDS, decision, ended, flag_words, going_on, outcome, reason_label
+from dashboards.ui.words import MARGIN_WORDS, WAY_LABELS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
-from dashboards.web.forms import FormError, ungrouped
+from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import RequestNotFound
 from proxy.plan.decision_record import Considered
@@ -88,6 +89,7 @@ OUTCOME_WORDS: Final[Mapping[Outcome, str]] = {
     "": "Any",
     "answered": "Answered",
     "failed": "An attempt failed",
+    "retried": "Retried",
     "fell-back": "Fell back",
     "escalated": "Escalated",
     "estimated": "Tokens estimated",
@@ -101,7 +103,7 @@ _COLUMNS: Final = (
     Column("why", "Why", sortable=False),
     Column("key", "Key", sortable=False),
     Column("end_user", "End user", "code", sortable=False),
-    Column("duration", "Latency", "seconds", note="Of all attempts, one after the other"),
+    Column("duration", "Latency", "seconds", note="From its arrival to the end of its last attempt"),
     Column("cost", "Cost", "money", note="Of all attempts"),
     Column("status", "Status", "number", sortable=False, usual=False),
     Column("tokens", "Tokens", "number", note="Of prompt and answer, of all attempts", usual=False),
@@ -127,7 +129,7 @@ _COLUMNS: Final = (
     Column("tier", "Tier", sortable=False, usual=False),
     Column("tag", "Tag", sortable=False, usual=False),
     Column("attempts", "Attempts", "number", sortable=False, usual=False),
-    Column("ttft", "First token", "seconds", note="Of streamed answers", sortable=False, usual=False),
+    Column("ttft", "First token", "seconds", note="The caller's, of streamed answers", sortable=False, usual=False),
 )
 
 
@@ -266,6 +268,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         final=told,
         outcome=outcome(found),
         story=[*decision(found), *_evidence(considered)],
+        time_line=Table.of(TIME_LINE, step_rows(found), view.query, name="steps", caption="Time line"),
         attempts=attempts,
         compared=compared,
         left_out=0 if considered is None else considered.left_out,
@@ -510,7 +513,7 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
         Column("deployment", "Deployment", "code", sortable=False, usual=False),
         Column("why", "Why", sortable=False),
         Column("ended", "How it ended", sortable=False),
-        Column("ttft", "First token", "seconds", sortable=False),
+        Column("ttft", "Its own first token", "seconds", "From the attempt's beginning", sortable=False),
         Column("duration", "Duration", "seconds", sortable=False),
         Column("margin", "Margin", "money", "What one more request was expected to cost", sortable=False, usual=False),
         Column("because", "Margin from", sortable=False, usual=False),
@@ -521,7 +524,7 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
             "attempt": each.attempt,
             "target": each.target_id,
             "deployment": each.deployment_id,
-            "why": "Went on" if CONTINUED in each.flags else reason_label(each.reason),
+            "why": WAY_LABELS.get(way) or reason_label(each.reason),
             "ended": ended(each, goes_on=goes_on),
             "ttft": _seconds(each.ttft_us),
             "duration": _seconds(each.duration_us),
@@ -529,7 +532,7 @@ def _attempts_table(found: RecentRequest, query: Mapping[str, str]) -> Table:
             "because": MARGIN_WORDS.get(each.margin_why, each.margin_why),
             "cost": each.cost_nanousd,
         }
-        for each, goes_on in zip(found.attempts, going_on(found), strict=True)
+        for each, way, goes_on in zip(found.attempts, found.ways, going_on(found), strict=True)
     ]
     return Table.of(columns, rows, query, name="attempts", caption="Attempts")
 

@@ -148,6 +148,7 @@ def _page(
         next=wanted,
         error=error,
         note=note,
+        banner=section.notice,
         with_passwords=section.passwords,
         providers=[(provider.name, provider.label or provider.name) for provider in section.providers],
     )

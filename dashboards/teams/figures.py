@@ -314,7 +314,7 @@ def requests_chart(usage: Usage) -> Chart:
             Series("Not succeeded", [max(0, each.requests - each.served) for each in days], "bad"),
         ],
         "requests",
-        caption="Callers who hung up before the end are among the second kind.",
+        caption="“Not succeeded” includes callers who hung up.",
     )
 
 

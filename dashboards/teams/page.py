@@ -10,6 +10,7 @@ from starlette.responses import Response
 from accounts.store import TeamRecord
 from api.operations.refusals import refusal_as_json
 from api.teams.change import put_team
+from api.web.address import base_url
 from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.budgets.periods import PERIODS
@@ -23,7 +24,7 @@ from cost.reports.movers import signed
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
-from cost.times import DAY_US
+from cost.times import DAY_US, moment
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
 from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
@@ -120,6 +121,8 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, sources, refused)
     if file is not None:
         return file
+    if not (recent.requests or refusals or usage.month.requests or usage.period.requests):
+        return await _first_request(view, team)
     return view.page(
         "teams/overview.html",
         title=team.name,
@@ -153,6 +156,20 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     )
 
 
+async def _first_request(view: PageRequest, team: TeamRecord) -> Response:
+    """Show what to do next with a team that has sent nothing yet."""
+    now = moment(view.now_us)
+    keys = await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
+    return view.page(
+        "teams/new_team.html",
+        title=team.name,
+        team=team,
+        has_key=any(key.works_at(now) for key in keys),
+        may_change=view.may("team.change"),
+        api=f"{base_url(view.request, view.gateway.config().sign_in.public_url)}/v1",
+    )
+
+
 def _week(now_us: int) -> tuple[int, int]:
     """Return the last seven days, today included: the page of spend has the same when it is opened."""
     end_us = now_us - now_us % DAY_US + DAY_US
@@ -169,12 +186,16 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
         span = last_days(view.now_us, await view.calendar(), DAYS)
         inputs = await gateway.finance.savings.inputs(scope, span)
         found = await gateway.finance.savings.report(scope, inputs)
+        booked = await gateway.finance.usage.page(
+            UsageQuery(scope=scope, start_us=max(0, span.start_us), end_us=span.end_us, group_by=(), limit=1)
+        )
     context: dict[str, Any] = {
         "team": team,
         "savings": found,
         "known": partial(known_cost, found.figures.unpriced_attempts),
         "reference": gateway.config().cost.reference_target,
         "days": DAYS,
+        "booked_saving": saving(booked.totals) if booked.totals is not None else None,
     }
     if view.is_part:
         return view.part("teams/savings_part.html", **context)
@@ -408,7 +429,9 @@ def _speed_table(samples: tuple[Sample, ...], view: PageRequest) -> Table:
     columns = (
         Column("target", "Model", "code"),
         Column("count", "Answers", "number", note="Streamed ones"),
-        Column("ttft_p50", "First token p50", "seconds", note="Half of the answers began within this time"),
+        Column(
+            "ttft_p50", "First token p50", "seconds", note="The caller's: half of the streams began within this time"
+        ),
         Column("ttft_p95", "First token p95", "seconds", note="19 of 20 answers began within this time"),
         Column("ttft_p99", "First token p99", "seconds", note="99 of 100 answers began within this time"),
         Column("tpot_p50", "Per token p50", "seconds", note="Time for each token after the first"),

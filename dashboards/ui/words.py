@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cost.ledger.entries import Entry
-from cost.reports.recent import RecentRequest
+from cost.reports.recent import RecentRequest, Way
 from cost.reports.shown import nano_money, percent
 from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
@@ -24,27 +24,27 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "{target} was the cheapest model expected to answer {prompt} well enough.",
     ),
     "prompt-cache": (
-        "Has it cached",
-        "{target} still had this conversation's beginning in its cache, so it was the cheapest good enough for {prompt}.",
+        "Cached",
+        "{target} still had the beginning of this conversation in its cache, so it was the cheapest model good enough for {prompt}.",
     ),
     "most-capable": (
-        "Best there is",
+        "Most capable",
         "No model was expected to answer {prompt} well enough, so the most capable one, {target}, was asked.",
     ),
     "baseline": (
-        "Baseline, as nothing is known",
-        "No model was known to answer {prompt} well enough. Nothing is known of how good {target} is, but it is the baseline model.",
+        "Baseline (quality unknown)",
+        "No model is known to answer {prompt} well enough, so the baseline model, {target}, was chosen, although its own quality is unknown.",
     ),
     "dearest": (
-        "Dearest, as nothing is known",
-        "Nothing is known of how good any of the models is that could answer {prompt}, so the dearest, {target}, was asked.",
+        "Most expensive (quality unknown)",
+        "The quality of all models that can answer {prompt} is unknown, so the most expensive one, {target}, was chosen.",
     ),
     "named": ("Named", "The caller asked for {target} by name, so nothing was classified."),
     "alias": ("Alias", "The caller asked for “{alias}”, which stands for {target}."),
     "fallback": ("Fallback", "{target} answered as the fallback of a model that could not."),
     "hedge": (
         "Hedged",
-        "The attempt before was later than nearly all there, so {target} was asked beside it; who began first answered.",
+        "The attempt before took unusually long, so {target} was asked as well; the first to start answered.",
     ),
     "degraded": (
         "Only weaker left",
@@ -52,23 +52,23 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "escalated": (
         "Asked again",
-        "The answer before was weak (cut off, refused, malformed or unsure), or two cheap ones differed, so the more capable {target} was asked.",
+        "The answer before was weak (cut off, refused, malformed or unsure), or two cheap models disagreed, so the more capable {target} was asked.",
     ),
     "agreement": (
         "One of two",
-        "Answers to this request can be compared, so two cheap models were asked beside each other before a dearer one; {target} was one of them.",
+        "Answers to this request can be compared by a program, so two cheap models were asked at once before a more expensive one; {target} was one of them.",
     ),
     "holdout": (
         "Experiment",
-        "This request was drawn for the experiment that measures savings, so the baseline model, {target}, answered it.",
+        "This request was picked at random for the savings experiment, so the baseline model, {target}, answered it.",
     ),
     "spill-over": (
         "Overflow",
-        "Our own GPUs would have kept it waiting, so {target} was asked, which is paid for by use.",
+        "Our own GPUs would have made it wait, so {target} was asked, a paid model.",
     ),
     "same-turn": (
         "Same turn",
-        "{target} had answered this turn's steps before, and a tool loop stays where it began.",
+        "{target} answered the earlier steps of this turn, and a tool loop stays with one model.",
     ),
     "struggle": (
         "Loop struggled",
@@ -105,26 +105,26 @@ MARGIN_WORDS: Final[Mapping[str, str]] = {
 _MARGINS: Final[Mapping[str, str]] = {
     "bought": "It was compared by its price, {margin}.",
     "average": "It was compared by the average price of our own GPUs, {margin}.",
-    "own-room": "Our own GPUs had room and their hours are paid for anyway, so one more request was reckoned at {margin}.",
-    "own-filling": "Our own GPUs were filling up, so one more request was reckoned at {margin}, for what it displaces.",
-    "own-full": "Our own GPUs had no room, so one more request was reckoned at {margin}, what it would cost elsewhere.",
+    "own-room": "Our own GPUs had room and their hours are paid for anyway, so one more request was counted as {margin}.",
+    "own-filling": "Our own GPUs were filling up, so one more request was counted as {margin}, for the work it displaces.",
+    "own-full": "Our own GPUs had no room, so one more request was counted as {margin}, its cost elsewhere.",
 }
 
 _FLAGS: Final[Mapping[str, str]] = {
     "absurd_usage": "the upstream's token counts could not be read, so ours are booked",
-    "usage_disputed": "the upstream told more than is possible; what is possible is booked, and the rest is disputed",
+    "usage_disputed": "the upstream reported more tokens than possible; the possible part is booked, the rest is disputed",
     "usage_detail_unknown": "the upstream counted something that has no price of its own here; the log names it",
-    "told_cost_differs": "the provider told another cost than our prices come to, and its own is booked",
-    "usage_zero": "the upstream counted nothing although there was text, so our count is booked",
-    "prompt_undertold": "the upstream counted fewer tokens than the prompt's text can have; booked as told",
+    "told_cost_differs": "the provider reported a cost that differs from our prices; its cost is booked",
+    "usage_zero": "the upstream reported no tokens although there was text, so our count is booked",
+    "prompt_undertold": "the upstream reported fewer tokens than the prompt's text can have; booked as reported",
     "cache_added": "cached tokens were reported beside the prompt and are added to it",
-    "cut_at_bound": "the answer became longer than a hard budget holds, and was cut",
+    "cut_at_bound": "the answer reached the limit of a hard budget and was cut",
     "usage_missing": "the upstream did not say how many tokens it used, so our count is booked",
     "usage_partial": "the upstream counted only a part of the tokens, so the rest is our count",
     "reasoning_added": "reasoning tokens were reported beside the output and are added to it",
-    "thought_added": "the upstream's total had more tokens than prompt and answer; they were thought, and are added to it",
-    "tool_calls_unpriced": "tools that its provider ran have no known price, so the cost is without them",
-    "first_token_timeout": "no first token came in time",
+    "thought_added": "the upstream's total is higher than prompt and answer; the difference is booked as reasoning",
+    "tool_calls_unpriced": "tools run by the provider have no known price and are not in the cost",
+    "first_token_timeout": "no first token arrived in time",
     "upstream_timeout": "the upstream stopped answering",
     "stream_cut": "the answer broke off in the middle",
     "deadline_exceeded": "the deadline passed",
@@ -133,19 +133,19 @@ _FLAGS: Final[Mapping[str, str]] = {
     "slow_reader": "the caller stopped reading",
     "shutdown": "the gateway was stopped",
     "failed": "it failed within the gateway",
-    "escalated": "the answer was weak and was not given",
-    "discarded": "the answer was the weaker of the two and was not given",
-    "confirmed": "another cheap model said the same and its answer was given",
-    "disputed": "two cheap models did not say the same, so another answer was given",
-    "hedge_lost": "another attempt was quicker, so this one was cancelled",
-    "continued": "it went on with an answer that had broken off at another replica",
-    "orphaned": "the gateway's process died meanwhile; it is booked at the most that it may have cost",
-    "other_version": "a rollout meant another version, of which no replica had room",
-    "lost_host": "the gateway's machine was lost meanwhile; it is booked at the most that it may have cost",
+    "escalated": "the answer was weak and was not returned",
+    "discarded": "the answer was the weaker of the two and was not returned",
+    "confirmed": "another cheap model gave the same answer, which was returned",
+    "disputed": "two cheap models disagreed, so another answer was returned",
+    "hedge_lost": "another attempt was faster, so this one was cancelled",
+    "continued": "it continued an answer that had broken off on another replica",
+    "orphaned": "the gateway's process died during the request; it is booked at its highest possible cost",
+    "other_version": "a rollout planned another version, but none of its replicas had room",
+    "lost_host": "the gateway's machine was lost during the request; it is booked at its highest possible cost",
 }
 
 
-_NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("disputed",)})
+NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("disputed",)})
 """Flags of whole answers that were not given."""
 
 
@@ -158,8 +158,14 @@ def reason_label(reason: str) -> str:
     return _REASONS[reason][0] if reason in _REASONS else reason or "Unknown"
 
 
-def because(entry: Entry) -> str:
+WAY_LABELS: Final[Mapping[Way, str]] = {"retry": "Retry", "continued": "Went on"}
+"""Labels of attempts that no target was chosen anew for."""
+
+
+def because(entry: Entry, way: Way = "first") -> str:
     """Return one sentence with the reason for this target."""
+    if way == "retry":
+        return f"{entry.target_id} was asked again, as such a failure may pass."
     if CONTINUED in entry.flags:
         return f"An answer that breaks off is continued for this team, so another replica of {entry.target_id} was asked for the rest."
     prompt = "this prompt" if entry.complexity is None else f"a prompt of complexity {entry.complexity:.2f}"
@@ -173,7 +179,7 @@ def margin_words(entry: Entry) -> str:
     if entry.margin_nanousd is None or entry.margin_why not in _MARGINS:
         return ""
     told = _MARGINS[entry.margin_why].format(margin=nano_money(entry.margin_nanousd))
-    return told if entry.margin_why == "bought" else f"{told} Booked is the average price."
+    return told if entry.margin_why == "bought" else f"{told} The average price is booked."
 
 
 def flag_words(flag: str) -> str:
@@ -209,15 +215,23 @@ def _several(request: RecentRequest) -> str:
     """Return the reasons why an answer took several attempts."""
     if any("disputed" in each.flags for each in request.attempts):
         return "Two differed"
-    return "Hedged" if request.was_hedged else "Continued" if CONTINUED in request.told.flags else "Fell back"
+    return (
+        "Hedged"
+        if request.was_hedged
+        else "Continued"
+        if CONTINUED in request.told.flags
+        else "Fell back"
+        if request.fell_back
+        else "Retried"
+    )
 
 
 def decision(request: RecentRequest) -> tuple[str, ...]:
     """Return the request's story: two or three sentences for each attempt, and one on cost."""
     asked = _request_sentence(request.attempts[0])
     told = [
-        (because(entry), margin_words(entry), ended(entry, goes_on=goes_on))
-        for entry, goes_on in zip(request.attempts, going_on(request), strict=True)
+        (because(entry, way), margin_words(entry), ended(entry, goes_on=goes_on))
+        for entry, way, goes_on in zip(request.attempts, request.ways, going_on(request), strict=True)
     ]
     return (asked, *(sentence for each in told for sentence in each if sentence), money_words(request))
 
@@ -238,26 +252,26 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
         return f"It was given up{_cause_clause(entry, after)}; nothing can have been charged."
     if entry.served:
         first = (
-            f", its first token after {seconds(entry.ttft_us / _US)}"
+            f", its own first token after {seconds(entry.ttft_us / _US)}"
             if entry.stream and entry.ttft_us is not None
             else ""
         )
         return f"It answered{after}{first}, and the caller got that answer.{_flags_sentence(entry)}"
-    if entry.status == _OK and entry.flags[:1] in _NOT_GIVEN:
+    if entry.status == _OK and entry.flags[:1] in NOT_GIVEN:
         return f"It answered{after}, but {flag_words(entry.flags[0])}; what it cost is booked.{_flags_sentence(entry, skip=1)}"
     if goes_on:
-        return f"It broke off{_cause_clause(entry, after)}, and another replica went on with the answer; what was used is booked."
+        return f"It broke off{_cause_clause(entry, after)}, and another replica went on with the answer; the tokens used are booked."
     if entry.flags[:1] == ("hedge_lost",):
         return f"It had not begun to answer{after}, and {flag_words('hedge_lost')}; what it used is booked.{_flags_sentence(entry, skip=1)}"
-    return f"The caller got no whole answer{_cause_clause(entry, after)}; what was used is booked."
+    return f"The caller got no whole answer{_cause_clause(entry, after)}; the tokens used are booked."
 
 
 def money_words(request: RecentRequest) -> str:
     """Return the request's cost, and the baseline's."""
     cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
     if cost is None:
-        return "What it cost is unknown, because a model without a price was asked; so what was saved is unknown, too."
-    spent = f"It cost {nano_money(cost)}{', by an estimate of its tokens' if request.estimated else ''}."
+        return "Its cost and savings are unknown, because a model without a price was asked."
+    spent = f"It cost {nano_money(cost)}{', based on estimated tokens' if request.estimated else ''}."
     if baseline is None:
         return f"{spent} {'There is nothing to compare it with.' if told.served else 'Nothing was delivered, so nothing was saved.'}"
     reference = told.baseline_price.rpartition("@")[0] or "the baseline model"
@@ -265,7 +279,9 @@ def money_words(request: RecentRequest) -> str:
         return f"{spent} That is what the baseline model, {reference}, costs: it was the one that answered."
     saved = baseline - cost
     share = f" ({percent(abs(saved) / baseline)})" if baseline > 0 else ""
-    change = f"{nano_money(saved)}{share} was saved" if saved >= 0 else f"it was {nano_money(-saved)}{share} dearer"
+    change = (
+        f"{nano_money(saved)}{share} was saved" if saved >= 0 else f"it was {nano_money(-saved)}{share} more expensive"
+    )
     return f"{spent} The same tokens at {reference} would have cost {nano_money(baseline)}, so {change}."
 
 
@@ -286,4 +302,4 @@ def _cause_clause(entry: Entry, after: str) -> str:
 
 def _flags_sentence(entry: Entry, skip: int = 0) -> str:
     flags = entry.flags[skip:]
-    return f" To know: {'; '.join(map(flag_words, flags))}." if flags else ""
+    return f" Note: {'; '.join(map(flag_words, flags))}." if flags else ""

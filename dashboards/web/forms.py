@@ -1,15 +1,15 @@
 """Form bodies: bounded, with fields that are read by name and validated."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 from datetime import date
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
+from cost.amounts import BadAmount, amount_in, ungrouped
 from proxy.errors import BadRequest, BodyTooLarge, UploadTimeout
 
 MAX_FORM_BYTES: Final = 64 * 1024
@@ -17,7 +17,6 @@ MAX_FIELDS: Final = 500
 FORM: Final = "application/x-www-form-urlencoded"
 _PATIENCE_S: Final = 10.0
 _MAX_DIGITS: Final = 15
-_GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?", re.ASCII)
 _MAX_PLACES: Final = 12
 
 
@@ -101,22 +100,16 @@ class Form:
 
     def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
         """Return a decimal number from `least` to `most`, or None when the field is empty."""
-        value = self.number(name)
+        value = self.text(name, most=40)
         if not value:
             return None
         try:
-            found = Decimal(value)
-        except InvalidOperation:
-            found = Decimal("NaN")
-        if not found.is_finite() or not least <= found <= most or found.as_tuple().exponent < -_MAX_PLACES:  # type: ignore[operator]
+            found = amount_in(value)
+        except BadAmount as error:
+            raise FormError(name, str(error)) from error
+        if not least <= found <= most or found.as_tuple().exponent < -_MAX_PLACES:  # type: ignore[operator]
             raise FormError(name, f"A number from {least:,} to {most:,}.")
         return found
-
-
-def ungrouped(text: str) -> str:
-    """Return `$1,234.50` as `1234.50`. What is grouped otherwise stays as it is: `1,5` may mean one and a half."""
-    plain = text.strip().removeprefix("$")
-    return plain.replace(",", "") if _GROUPED.fullmatch(plain) else plain
 
 
 async def read_form(request: Request) -> Form:

@@ -114,6 +114,7 @@ class PageRequest(NamedTuple):
                 "csrf": self.session.csrf,
                 "path": self.request.scope["path"],
                 "told": told,
+                "banner": self.gateway.config().sign_in.notice,
                 "menu": menu(
                     lambda right: may(self.principal, right),
                     self.request.scope["path"],
@@ -201,7 +202,7 @@ def shown_to_anybody(
     template: str, *, title: str, status: int = 200, form_targets: str = "", **context: Any
 ) -> HTMLResponse:
     """Return a page without a menu, for viewers who are not signed in."""
-    whole = {"csrf": "", "told": None, "menu": (), "path": "", **context, "title": title}
+    whole = {"csrf": "", "told": None, "banner": "", "menu": (), "path": "", **context, "title": title}
     return shown(template, whole, status=status, form_targets=form_targets)
 
 

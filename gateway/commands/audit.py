@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from accounts.audit.verify import VerifyResult
 
 audit_app = typer.Typer(
-    help="The audit log: who changed what, and whether it is as it was written.",
+    help="The audit log: who changed what, and whether the log is intact.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-OrganisationOption = Annotated[
-    str | None, typer.Option(help="Only this organisation's entries; otherwise everybody's.")
-]
+OrganisationOption = Annotated[str | None, typer.Option(help="Only this organisation's entries; otherwise all.")]
 ActorOption = Annotated[str, typer.Option(help="Who: an id, or a part of a name.")]
 ActionOption = Annotated[str, typer.Option(help="What: such as key.revoked, or only key.")]
 ObjectOption = Annotated[str, typer.Option("--object", help="On what: an id, or a kind such as budget.")]
@@ -106,10 +104,13 @@ async def export(
 async def verify(
     *,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An export as ndjson; otherwise the database is looked at.")
+        Path | None, typer.Option(metavar="FILE", help="An export as ndjson; otherwise the database is checked.")
     ] = None,
     part: Annotated[
-        bool, typer.Option("--part", help="The file has an organisation's or a filter's entries only, so numbers lack.")
+        bool,
+        typer.Option(
+            "--part", help="The file has only the entries of an organisation or a filter, so numbers are missing."
+        ),
     ] = False,
     head: Annotated[
         list[str] | None,
@@ -243,9 +244,9 @@ def _print_verdict(verdict: "VerifyResult") -> None:
         typer.echo(f"entry {each.number}: {each.what}", err=True)
     entries = counted(verdict.entries, "entry", "entries")
     if not verdict.sound:
-        typer.echo(f"{entries} looked at; the log is not as it was written", err=True)
+        typer.echo(f"{entries} checked; the log was changed after it was written", err=True)
         return
-    typer.echo(f"{entries}, all as they were written; note this elsewhere for the next time:")
+    typer.echo(f"{entries}, all intact; keep this elsewhere for the next check:")
     typer.echo(f"  --head {verdict.number}:{verdict.hash}")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def backup(
     file: Annotated[
-        Path, typer.Argument(help="The archive to write, such as weighbridge.tar.gz; it must not be there.")
+        Path, typer.Argument(help="The archive to write, such as weighbridge.tar.gz; the file must not exist yet.")
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +41,7 @@ async def backup(
             f"not in it, as this version's schema has no place for them: {', '.join(manifest.left_out)}", err=True
         )
     if journals is None:
-        typer.echo("journals are not in it: WEIGHBRIDGE_CONFIG is not set, so their folder is not known", err=True)
+        typer.echo("journals are not included: WEIGHBRIDGE_CONFIG is not set, so their folder is unknown", err=True)
 
 
 async def restore(

@@ -59,16 +59,18 @@ class _Site:
 
 @batch_app.command("submit")
 async def submit(
-    file: Annotated[Path, typer.Argument(help="One request a line, as OpenAI's batches want it.")],
+    file: Annotated[Path, typer.Argument(help="One request per line, in OpenAI's batch format.")],
     *,
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
     endpoint: Annotated[str, typer.Option(help="What the requests are for.")] = "/v1/chat/completions",
     window: Annotated[str, typer.Option(help="`24h`, `1h`, or `background` without a promise.")] = "24h",
     priority: Annotated[str, typer.Option(help="`low`, `normal` or `high`, among your team's batches.")] = "normal",
-    callback_url: Annotated[str | None, typer.Option(help="Where the end is told, as a signed webhook.")] = None,
+    callback_url: Annotated[
+        str | None, typer.Option(help="An address that gets a signed webhook when the batch ends.")
+    ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Stay until it has ended; exit status 1 unless it is completed then.")
+        bool, typer.Option("--follow", help="Wait until it ends; exit status 1 unless it is completed.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,7 +93,7 @@ async def submit(
 async def list_batches(
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="The largest number to list, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the team's batches."""
@@ -114,7 +116,7 @@ async def show(
     url: UrlOption = _HERE,
     key_file: KeyOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Stay until it has ended; exit status 1 unless it is completed then.")
+        bool, typer.Option("--follow", help="Wait until it ends; exit status 1 unless it is completed.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from cost.budgets.budget import Budget, BudgetStatus
 
 budgets_app = typer.Typer(
-    help="What may be spent in an hour, a day, a week, a month, a year or in all.",
+    help="Spending limits per hour, day, week, month, year or in total.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with exact amounts as text.")]
-ScopeArgument = Annotated[Scope, typer.Argument(help="Whose money it is.")]
+ScopeArgument = Annotated[Scope, typer.Argument(help="What the budget is for.")]
 IdArgument = Annotated[str, typer.Argument(metavar="BUDGET_ID", help="From `budgets list`.")]
 _WIDE = 6
 
@@ -113,26 +113,30 @@ async def set_budget(
     ],
     *,
     period: Annotated[
-        Period, typer.Option(help="Cut by the organisation's calendar; lifetime never renews, prepaid is topped up.")
+        Period,
+        typer.Option(help="Starts with the organisation's calendar; lifetime never renews, prepaid is topped up."),
     ],
     limit: Annotated[
         str,
         typer.Option(
-            metavar="USD", help="Dollars in each period, such as 500 or 0.25; of a prepaid budget the first payment."
+            metavar="USD", help="Dollars per period, such as 500 or 0.25; for a prepaid budget the first payment."
         ),
     ],
-    hard: Annotated[bool, typer.Option("--hard/--soft", help="Refuse what would overrun it, or only warn.")] = False,
+    hard: Annotated[
+        bool,
+        typer.Option("--hard/--soft", help="Refuse requests that would exceed it, or only warn and refuse nothing."),
+    ] = False,
     on_exhausted: Annotated[
         OnExhausted,
         typer.Option(
-            help="downgrade: a spent soft budget sends requests to the cheapest capable model; a hard one tries that before it refuses."
+            help="downgrade: when a soft budget is used up, requests go to the cheapest capable model; a hard one tries that before it refuses."
         ),
     ] = "refuse",
     webhook: Annotated[
-        str, typer.Option(metavar="NAME", help="A configured destination that is told at 50, 80 and 100 %.")
+        str, typer.Option(metavar="NAME", help="A configured destination that is notified at 50, 80 and 100 %.")
     ] = "",
     organisation: Annotated[
-        str, typer.Option(help="The organisation of a tag, model or provider; of a team or key it is known.")
+        str, typer.Option(help="The organisation of a tag, model or provider; not needed for a team or key.")
     ] = "default",
     as_json: JsonOption = False,
 ) -> None:
@@ -178,7 +182,7 @@ async def set_budget(
 async def raise_budget(
     budget_id: IdArgument,
     limit: Annotated[str | None, typer.Option("--to", metavar="USD", help="The limit until then.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="When the old limit holds again by itself, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="When the old limit applies again, UTC.")] = None,
     end: Annotated[bool, typer.Option("--end", help="End the raise now.")] = False,
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
 ) -> None:
@@ -212,9 +216,9 @@ async def top_up(
     budget_id: IdArgument,
     amount: Annotated[str, typer.Argument(metavar="USD", help="Dollars paid in; after `--`, -20 takes back.")],
     topup_id: Annotated[
-        str | None, typer.Option("--id", help="Makes it happen once, such as an invoice's number.")
+        str | None, typer.Option("--id", help="A unique id, such as an invoice number, so that it is booked once.")
     ] = None,
-    note: Annotated[str, typer.Option(help="What it is, for the list and the audit log.")] = "",
+    note: Annotated[str, typer.Option(help="A note for the list and the audit log.")] = "",
 ) -> None:
     """Pay into a prepaid budget. Every server follows within seconds."""
     from api.budgets.change import audit_record as state
@@ -336,10 +340,8 @@ def _described(budget: "Budget") -> str:
     from cost.budgets.periods import PERIODS
 
     ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
-    return (
-        f"{budget.kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} "
-        f"for {budget.in_words}{ends}"
-    )
+    kind = "soft (refuses nothing)" if budget.kind == "soft" and not ends else budget.kind
+    return f"{kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} for {budget.in_words}{ends}"
 
 
 def _print(found: "Sequence[BudgetStatus]") -> None:
@@ -358,7 +360,7 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             _dollars(each.held_nanousd),
             "never" if each.renews_us is None else iso(each.renews_us),
             each.state,
-            each.budget.on_exhausted,
+            "warn" if each.budget.kind == "soft" and each.budget.on_exhausted == "refuse" else each.budget.on_exhausted,
         ]
         for each in found
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from classifier.training.commands import Recalibrated
 
 classifier_app = typer.Typer(
-    help="The model that classifies prompts: train it, judge it, ask it why.",
+    help="The model that classifies prompts: train, evaluate and explain it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,7 +41,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the artifact is written.")],
     seed: SeedOption = 0,
     measure: Annotated[
-        bool, typer.Option(help="Cross-validate too, so that the manifest tells how good it is. Takes minutes.")
+        bool, typer.Option(help="Also cross-validate, to record the quality in the manifest. Takes minutes.")
     ] = True,
 ) -> None:
     """Train the classifier on prompts with outcomes, and write the artifact."""
@@ -215,7 +215,7 @@ def _print_explained(facts: dict[str, Any]) -> None:
 
     typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(
-        f"complexity {facts['complexity']:.3f} ({facts['kind'] or facts['source']}), "
+        f"complexity {facts['complexity']:.3f} ({facts['kind'] or 'no clear kind' if facts['source'] == 'onnx' else facts['source']}), "
         f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"
     )
     if facts["fallback_reason"] is not None:

@@ -26,7 +26,7 @@ def check_config(
     config: ConfigOption = None,
     show: Annotated[bool, typer.Option("--show", help="Print what is in effect, with secrets masked.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 for hints and for secrets that are not set here, too.")
+        bool, typer.Option("--strict", help="Also exit 1 for hints and for secrets that are not set here.")
     ] = False,
 ) -> None:
     """Check a configuration file: everything that is wrong is told at once."""

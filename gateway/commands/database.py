@@ -9,7 +9,7 @@ from gateway.commands.shared import USAGE, JsonOption, fail, journal_dir, open_d
 from gateway.table import counted, print_table
 
 database_app = typer.Typer(
-    help="The database: its schema, and the way to another one.", no_args_is_help=True, rich_markup_mode=None
+    help="The database: its schema, and copying it to another one.", no_args_is_help=True, rich_markup_mode=None
 )
 _UNFIT = 1
 
@@ -52,7 +52,7 @@ async def downgrade(
     revision: Annotated[
         str, typer.Argument(help="The schema to go back to, such as 0025: the older version says which.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only what would be lost is told.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only list what would be lost.")] = False,
 ) -> None:
     """Take the schema back for an older version, and lose what that has no place for. The gateway must not run."""
     from gateway.backup import check_nobody_serves

@@ -28,7 +28,7 @@ async def export(
     end: Annotated[datetime, typer.Option("--to", formats=["%Y-%m-%d"], help="The last day.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write; `-` is standard output.")],
     organisation: Annotated[
-        str | None, typer.Option(help="Whose books; `default` if left out, and of a team it is known.")
+        str | None, typer.Option(help="The organisation; `default` if left out, and not needed with a team.")
     ] = None,
     team: Annotated[str | None, typer.Option(help="Only this team's.")] = None,
     by_hour: Annotated[bool, typer.Option("--by-hour", help="A row an hour instead of a day.")] = False,

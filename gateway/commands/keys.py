@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ExpiresAtOption = Annotated[datetime | None, typer.Option(help="When it stops working, UTC.")]
 ExpiresInOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="The same from now on, such as 90d, 12h or 30m; `never`: no end.")
+    str | None, typer.Option(metavar="TIME", help="Lifetime from now, such as 90d, 12h or 30m; `never`: no expiry.")
 ]
 ReasonOption = Annotated[str, typer.Option(help="Why, for the audit log.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")]
@@ -50,7 +50,8 @@ async def create_key(
         ),
     ] = "member",
     models: Annotated[
-        str | None, typer.Option(help="The only models it may use, with commas; all of its team's when left out.")
+        str | None,
+        typer.Option(help="The only models it may use, separated by commas; all of the team's when left out."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -164,7 +165,7 @@ def _models(text: str | None, config: "GatewayConfig | None") -> list[str] | Non
 async def set_key(
     key_id: KeyArgument,
     models: Annotated[
-        str | None, typer.Option(help="The only models it may use, with commas; `all` for all of its team's.")
+        str | None, typer.Option(help="The only models it may use, separated by commas; `all` for all of the team's.")
     ] = None,
     expires_at: ExpiresAtOption = None,
     expires_in: ExpiresInOption = None,

@@ -150,7 +150,7 @@ def print_report(report: "Report", version: int | None) -> None:
     elif report.improves:
         typer.echo("nothing was changed; --accept puts it in use")
     else:
-        typer.echo("nothing got better, so there is nothing to accept")
+        typer.echo("nothing improved, so there is nothing to accept")
 
 
 def _row(target: "TargetReport") -> list[str]:

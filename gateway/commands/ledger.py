@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
 
-ledger_app = typer.Typer(help="The books, and whether they agree.", no_args_is_help=True, rich_markup_mode=None)
+ledger_app = typer.Typer(help="The ledger, and whether its totals agree.", no_args_is_help=True, rich_markup_mode=None)
 
 _FORMATS = ["%Y-%m-%d"]
 _FROM_OPTION = typer.Option(
@@ -66,7 +66,7 @@ async def rebuild(
 ) -> None:
     """Write the roll-ups of these days anew from the ledger, which is never changed. Gateways keep what they book meanwhile."""
     days = await _rebuilt(*_range(from_day, to_day))
-    typer.echo(f"the roll-ups of {counted(days, 'day')} were written anew from the ledger")
+    typer.echo(f"the roll-ups of {counted(days, 'day')} were rebuilt from the ledger")
 
 
 @ledger_app.command("postings")

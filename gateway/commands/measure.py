@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,7 +32,7 @@ def register(app: typer.Typer) -> None:
 async def measure(  # noqa: PLR0917 - a command's options
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A model_id of the configuration.")],
     questions: Annotated[int, typer.Option(help="How many questions to ask; 100 to 200 place a model.")] = 200,
-    budget: Annotated[float, typer.Option(help="The most that it may cost, in US dollars.")] = 1.0,
+    budget: Annotated[str, typer.Option(metavar="USD", help="The most that it may cost, such as 0.50.")] = "1",
     at_once: Annotated[int, typer.Option(help="Questions that are asked at the same time.")] = 4,
     max_tokens: Annotated[int, typer.Option(help="The most tokens of one answer.")] = 2_048,
     anew: Annotated[bool, typer.Option("--new", help="Begin anew where one stopped, in place of going on.")] = False,
@@ -56,7 +55,7 @@ async def measure(  # noqa: PLR0917 - a command's options
     order = Order(
         target_id=target,
         questions=questions,
-        budget_nanousd=int(Decimal(str(budget)) * 1_000_000_000),
+        budget_nanousd=_nanousd(budget),
         at_once=at_once,
         max_tokens=max_tokens,
     )
@@ -276,3 +275,12 @@ def _print_next(found: "Measurement", result: "Result") -> None:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _nanousd(text: str) -> int:
+    from cost.amounts import BadAmount, amount_in
+
+    try:
+        return int(amount_in(text) * 1_000_000_000)
+    except BadAmount as error:
+        fail(f"--budget: {error}", USAGE)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from accounts.people.sign_in_config import SignInSection
 
 people_app = typer.Typer(
-    help="People, who sign in to the dashboards with their e-mail address.",
+    help="People who sign in to the dashboards with their e-mail address.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -63,7 +63,7 @@ async def invite(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let somebody in: prints a one-time link with which they choose a password. Also for the first administrator."""
+    """Invite somebody: print a one-time link for choosing a password. Also for the first administrator."""
     settings = await _settings(config)
     chosen: OrganisationRole | None = "" if role == "none" else role
     person, link = await _invite(settings, organisation, email, chosen, team, team_role, name)
@@ -75,7 +75,7 @@ async def invite(
 
 @people_app.command("link")
 async def link(email: EmailArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Make a new one-time link for somebody who lost the first one, or forgot their password. Earlier links end."""
+    """Make a new one-time link for somebody who lost the first one or forgot their password. Earlier links stop working."""
     settings = await _settings(config)
     async with open_engine() as engine:
         person = await _known(engine, email)
@@ -106,13 +106,13 @@ async def list_people(
     columns = {"email": "e-mail", "name": "name", "organisation_id": "organisation", "role": "role", "teams": "teams"}
     columns |= {"signed_in_at": "signed in last", "disabled_at": "disabled"}
     print_rows(
-        rows, columns, as_json=as_json, empty="nobody yet; the first: weighbridge people invite EMAIL --role admin"
+        rows, columns, as_json=as_json, empty="no people yet; first: weighbridge people invite EMAIL --role admin"
     )
 
 
 @people_app.command("disable")
 async def disable(email: EmailArgument) -> None:
-    """Let somebody in no more. Their sessions and open links end at once."""
+    """Disable somebody. Their sessions and open links end at once."""
     from api.people.change import disable_person
     from gateway.commands.audit import console, log_of
 
@@ -125,7 +125,7 @@ async def disable(email: EmailArgument) -> None:
 
 @people_app.command("enable")
 async def enable(email: EmailArgument) -> None:
-    """Let somebody in again."""
+    """Enable somebody again."""
     from api.people.change import enable_person
     from gateway.commands.audit import console, log_of
 

@@ -50,7 +50,7 @@ async def daily(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report one day: requests, tokens, cost, baseline and saving, divided and compared."""
+    """Report one day: requests, tokens, cost, baseline and saving, by model and team, compared with the day before."""
     from datetime import UTC
 
     from dashboards.finance.daily_reports import write

@@ -44,10 +44,10 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
         ),
     ] = None,
     team: Annotated[
-        str | None, typer.Option(help="This team's alone; without the idle GPUs, which are nobody's.")
+        str | None, typer.Option(help="This team's alone; without idle GPUs, which belong to no team.")
     ] = None,
     organisation: Annotated[
-        str | None, typer.Option(help="Whose books; `default` if left out, and of a team it is known.")
+        str | None, typer.Option(help="The organisation; `default` if left out, and not needed with a team.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 unless the target is met.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a row a day as CSV.")] = False,

@@ -3,7 +3,7 @@
 
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,10 @@ def serve(
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Upgrade the schema of a PostgreSQL database, if need be.")
     ] = False,
+    logs: Annotated[
+        Literal["json", "text"] | None,
+        typer.Option(help="The form of log lines; otherwise text on a terminal and JSON everywhere else."),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve two small local engines; needs no configuration.")
     ] = False,
@@ -26,7 +30,7 @@ def serve(
         typer.Option("--sample", help="Serve a made-up company's last thirty days, for looking at the dashboards."),
     ] = False,
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
+    """Serve until Ctrl-C or SIGTERM. On a terminal it says where, and which command comes next."""
     if sample:
         if config is not None or demo:
             fail("--sample brings its own configuration; leave --config and --demo out", USAGE)
@@ -42,9 +46,9 @@ def serve(
     from gateway.process.serve import serve as run
 
     environment, settings, path = load_config(
-        config, {"host": host, "port": port, "workers": workers, "migrate": migrate or None}
+        config, {"host": host, "port": port, "workers": workers, "migrate": migrate or None, "logs": logs}
     )
-    raise typer.Exit(run(settings, environment, path))
+    raise typer.Exit(run(settings, environment, path, option=config))
 
 
 def demo(

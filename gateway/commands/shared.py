@@ -161,15 +161,14 @@ def plain(record: Any) -> dict[str, Any]:
 
 def amount_option(text: str, option: str, least: int, most: "int | Decimal") -> "Decimal":
     """Return the exact amount that an option gives. Raises PlanRefused outside the bounds, which are of the option."""
-    from decimal import Decimal, InvalidOperation
-
+    from cost.amounts import BadAmount, amount_in
     from planner.plans.plan_errors import PlanRefused
 
     try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise PlanRefused(f"{option}: `{text}` is no number") from None
-    if not value.is_finite() or not least <= value <= most:
+        value = amount_in(text)
+    except BadAmount as error:
+        raise PlanRefused(f"{option}: {error}") from None
+    if not least <= value <= most:
         raise PlanRefused(f"{option} is from {least} to {most}")
     return value
 

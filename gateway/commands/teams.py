@@ -30,7 +30,7 @@ async def create_team(
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     organisation: Annotated[str, typer.Option(help="The organisation it belongs to.")] = "default",
     models: Annotated[
-        str | None, typer.Option(help="The only models it may use, with commas; all when left out.")
+        str | None, typer.Option(help="The only models it may use, separated by commas; all when left out.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -15,6 +15,7 @@ from gateway.database_address import FILES, UnknownDatabase, check_address
 from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
+from proxy.settle.observers.logs import LogForm
 from proxy.shared.redis.redis_config import FILES as REDIS_FILES
 from proxy.shared.redis.redis_config import RedisSection, address_problem
 from settings.words import closest, in_words
@@ -50,6 +51,9 @@ class Environment(BaseSettings):
     migrate: bool = Field(
         default=False,
         description="Whether `serve` may upgrade the schema of a PostgreSQL database; SQLite's it upgrades after a backup.",
+    )
+    logs: LogForm | None = Field(
+        default=None, description="The form of log lines, `json` or `text`; text on a terminal, else JSON."
     )
     otlp_endpoint: str | None = Field(
         default=None,
@@ -103,7 +107,8 @@ class Environment(BaseSettings):
 
     def variables(self) -> dict[str, str]:
         """Return the settings as environment variables, for a child process that must see what this one was given."""
-        return {f"{PREFIX}{name.upper()}": str(value) for name, value in self.server_overrides().items()}
+        logs = {} if self.logs is None else {"logs": self.logs}
+        return {f"{PREFIX}{name.upper()}": str(value) for name, value in (self.server_overrides() | logs).items()}
 
 
 def variables_of(name: str) -> tuple[str, ...]:

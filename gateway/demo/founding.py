@@ -23,7 +23,7 @@ from cost.budgets.budget import Budget, Kind, limit_from_usd
 from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore
 from cost.price_book.store import PriceStore
-from cost.prices import price_from_usd
+from cost.prices import NANO_PER_USD, price_from_usd
 from cost.scopes import Scope
 from cost.times import DAY_US, HOUR_US, moment
 from gateway.demo import company
@@ -32,6 +32,7 @@ from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
 
+_NEARLY_ALL: Final = Decimal("0.92")
 _ADDRESSES: Final = ("10.20.4.17", "10.20.4.52", "10.20.9.3")
 _MINUTE_US: Final = 60_000_000
 
@@ -200,7 +201,7 @@ class Founding:
     async def _limit(self, founded: FoundedCompany) -> None:
         """Set the company's budget, a key's budget, and two rate limits."""
         admin = self.acting(founded.people[company.PEOPLE[0].email])
-        await self.budget("organisation", company.ORGANISATION, "month", "soft", Decimal(280), admin)
+        await self.budget("organisation", company.ORGANISATION, "month", "soft", Decimal(950), admin)
         staging = next(each for each in founded.callers["support"] if each.key_name == "staging")
         await self.budget("key", staging.key_id, "day", "hard", Decimal(5), admin, team_id="support")
         for place, limits in (
@@ -223,7 +224,7 @@ class Founding:
         await self._floor(
             self.acting(tess), "support", 0.96, "Answers were checked by hand for a week: none was worse."
         )
-        await self.budget("team", "support", "month", "soft", Decimal(45), self.acting(ada), team_id="support")
+        await self.budget("team", "support", "month", "soft", Decimal(150), self.acting(ada), team_id="support")
         self.at(end_us - 6 * DAY_US + 8 * HOUR_US)
         shared = founded.callers["developers"][-1]
         await self._revoke(self.acting(dina), shared, "It stood in a notebook that was shared.")
@@ -232,10 +233,10 @@ class Founding:
         await self._disable(self.acting(ada), founded.people["juri@northwind.example"])
         self.at(end_us - 2 * DAY_US + 5 * HOUR_US)
         await self.log.note(
-            self.acting(ola), "replica.drained", "replica", f"{company.POOL}/replica-3", reason="A fan is loud."
+            self.acting(ola), "replica.drained", "replica", f"{company.POOL}/replica-2", reason="A fan is loud."
         )
         self._step()
-        await self.log.note(self.acting(ola), "replica.undrained", "replica", f"{company.POOL}/replica-3")
+        await self.log.note(self.acting(ola), "replica.undrained", "replica", f"{company.POOL}/replica-2")
         for person in (ada, tess, ola, founded.people["finn@northwind.example"]):
             self.at(end_us - 1 * DAY_US)
             self._step()
@@ -270,6 +271,15 @@ class Founding:
         async with self.log.change(actor, "person.disabled", reason="Left the company.") as change:
             await self.people(change.within).disable(person.person_id, organisation_id=person.organisation_id)
             change.tell("person", person.person_id, {"disabled": False}, {"disabled": True})
+
+    async def raise_budget(self, founded: FoundedCompany) -> None:
+        """Raise the month's budget of the team whose spend jumped to a little over what it has spent so far."""
+        self._step()
+        standings = await BudgetStore(self._engine, lambda: self._now_us).of_organisation(company.ORGANISATION)
+        spent = next(each.spent_nanousd for each in standings if each.budget.scope_id == company.JUMP.team_id)
+        limit = max(Decimal(1), (Decimal(spent) / NANO_PER_USD / _NEARLY_ALL).quantize(Decimal(1)))
+        admin = self.acting(founded.people[company.PEOPLE[0].email])
+        await self.budget("team", company.JUMP.team_id, "month", "soft", limit, admin, team_id=company.JUMP.team_id)
 
     async def posted(self, founded: FoundedCompany, posting: str) -> None:
         """Add the audit entry of a posted reconciliation."""

@@ -59,9 +59,10 @@ from proxy.plan.route_plan import Candidate, Facts, RoutePlan, held_out, plan
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Sticky
 from proxy.settle.observers.learning import kept_text
+from proxy.shared.deadline import NO_DEADLINE
 
 DAYS: Final = 30
-REQUESTS: Final = 40_000
+REQUESTS: Final = 60_000
 SEED: Final = 20
 _AT_ONCE: Final = 2_000
 _US: Final = 1_000_000
@@ -91,10 +92,12 @@ _PACES: Final = {
 
 
 class _Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """A period in which a target fails more often, in days before the end."""
+    """A period in which a target fails more often."""
 
     target_id: str
-    days_ago: float
+    weekday: int
+    hour: float
+    """When it begins, in hours of that day (UTC)."""
     hours: float
     share: float
     """The share of attempts that fail meanwhile."""
@@ -102,12 +105,12 @@ class _Incident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _INCIDENTS: Final = (
-    _Incident(target_id=company.REFERENCE, days_ago=19.55, hours=2.2, share=0.45, slower=2.5),
-    _Incident(target_id=company.OWN, days_ago=12.4, hours=1.1, share=0.6),
-    _Incident(target_id=company.HAIKU, days_ago=6.45, hours=3.0, share=0.2, slower=3.0),
-    _Incident(target_id=company.OWN, days_ago=1.45, hours=0.6, share=0.35, slower=2.0),
-    _Incident(target_id=company.MINI, days_ago=0.12, hours=1.0, share=0.15),
+    _Incident(target_id=company.HAIKU, weekday=3, hour=9 + 40 / 60, hours=2.2, share=0.45, slower=3.0),
 )
+_JUMP_WEEKDAY: Final = 1
+_JUMP_HOUR: Final = 14
+_LEAST_AGO_US: Final = 20 * HOUR_US
+"""How long ago the incident and the jump began at least, so that there is an after."""
 _USUAL_FAILURES: Final = 0.004
 _HANG_UPS: Final = 0.006
 
@@ -116,7 +119,7 @@ _WORDINESS: Final = {company.SONNET: 1.25, company.OWN: 0.92, company.MINI: 0.97
 _MOST_INPUT: Final = 30_000
 _WEAK_SHARE: Final = 0.03
 _FEEDBACK_SHARE: Final = 0.02
-_LIKED_SHARE: Final = 0.94
+_LIKED_SHARE: Final = 0.985
 _SPILLS_FROM: Final = 86
 _SPILL_SHARE: Final = 0.05
 _LATEST_US: Final = 90 * _US
@@ -235,6 +238,7 @@ class _HistoryWriter:
             alias=facts.alias,
             pools=self._pools,
             arm=arm,
+            deadline=msgspec.structs.replace(NO_DEADLINE, arrived_at=self.clock()),
         )
         served = await self._try_candidates(routed, asked, sticky)
         if served is not None and prediction is not None and caller.settings.learning != "off":
@@ -242,7 +246,7 @@ class _HistoryWriter:
 
     def _caller(self, team: SampleTeam) -> Caller:
         """Draw one of the team's callers; a revoked key falls back to the first."""
-        callers = self._callers[team.team_id]
+        callers = [each for each in self._callers[team.team_id] if not team.only_key or each.key_name == team.only_key]
         caller = self._rng.choice(callers)
         return caller if self.clock.now_us < self.revoked_us.get(caller.key_id, self.clock.now_us + 1) else callers[0]
 
@@ -417,6 +421,8 @@ class _HistoryWriter:
         again.sent = True
         if not self._simulate_answer(again, asked, None):
             return None
+        # It was held back to be judged like the one before.
+        again.released_at = self.clock()
         again.close("ok", status=200)
         return again
 
@@ -516,9 +522,12 @@ def _draw_requests(
 ) -> list[_DrawnRequest]:
     """Draw all requests of all teams, in order of time."""
     shares = sum(team.share for team in teams)
+    jump_us = last_weekday(_JUMP_WEEKDAY, _JUMP_HOUR, end_us)
+    sources = [(team, start_us) for team in teams] + [(company.JUMP, jump_us)]
     found = []
-    for team in teams:
-        for at_us in times_of(team, max(1, requests * team.share // shares), start_us, end_us, rng):
+    for team, from_us in sources:
+        count = requests * team.share * (end_us - from_us) // (shares * (end_us - start_us))
+        for at_us in times_of(team, max(1, count), from_us, end_us, rng):
             work = rng.choice(team.work)
             found.append(_DrawnRequest(at_us=at_us, team=team, work=work, prompt=rng.choice(work.prompts())))
     return sorted(found, key=lambda each: each.at_us)
@@ -565,14 +574,24 @@ async def write_history(
     await _bill(engine, config, ledger, start_us, end_us)
     posting = await reconcile_with_statement(engine, day_of(start_us), day_of(start_us + 13 * DAY_US), end_us)
     await founding.posted(founded, posting)
+    await founding.raise_budget(founded)
     links = await founding.let_in(founded, password, lambda: end_us)
     return History(
         requests=len(asked), entries=entries, start_us=start_us, end_us=end_us, keys=founded.keys, links=links
     )
 
 
+def last_weekday(weekday: int, hour: float, end_us: int) -> int:
+    """Return the last time that it was this hour of this weekday, Monday being 0, and a while ago."""
+    latest_us = end_us - _LEAST_AGO_US
+    found_us = latest_us - latest_us % DAY_US + round(hour * HOUR_US)
+    while found_us > latest_us or moment(found_us).weekday() != weekday:
+        found_us -= DAY_US
+    return found_us
+
+
 def _span(incident: _Incident, end_us: int) -> _Span:
-    start_us = end_us - round(incident.days_ago * DAY_US)
+    start_us = last_weekday(incident.weekday, incident.hour, end_us)
     return _Span(incident, start_us, start_us + round(incident.hours * HOUR_US))
 
 
@@ -592,12 +611,12 @@ async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore,
 
 
 def replicas_up(at_us: int) -> int:
-    """Return the number of replicas up: none at night and on weekends, when buying is cheaper; up to three on working days."""
+    """Return the number of replicas up: none at night and on weekends, when buying is cheaper; up to two on working days."""
     busy = _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
     return sum(busy >= least for least in _REPLICAS_FROM)
 
 
-_REPLICAS_FROM: Final = (20, 93, 101)
+_REPLICAS_FROM: Final = (58, 98)
 
 
 async def _write(database: Path, requests: int, seed: int, password: str) -> History:

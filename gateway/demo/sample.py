@@ -53,7 +53,7 @@ def serve_sample(*, host: str | None, port: int | None, workers: int | None, req
         password = "-".join(secrets.token_hex(2) for _ in range(4))
         # Its entries in the audit log are of a month that never was: nobody has to keep them elsewhere.
         logging.getLogger("weighbridge.audit").addHandler(logging.NullHandler())
-        say("writing thirty days of a company's traffic (about a quarter of a minute) …")
+        say("writing thirty days of a company's traffic (about half a minute) …")
         links, keys = asyncio.run(_write(folder, path, end_us, password, requests or REQUESTS))
         keys_file = folder / "keys.json"
         keys_file.touch(mode=0o600)

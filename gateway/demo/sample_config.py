@@ -10,8 +10,9 @@ import yaml
 
 from gateway.demo.company import FAST, HAIKU, HOSTED, MINI, ORGANISATION, OWN, POOL, REFERENCE, SONNET
 
-REPLICAS: Final = ("replica-1", "replica-2", "replica-3")
+REPLICAS: Final = ("replica-1", "replica-2")
 GPU_USD_PER_HOUR: Final = "0.86"
+NOTICE: Final = "Sample data: the company, its people, requests and answers are made up. What they cost and where they went is computed as for real ones."
 _NOBODY: Final = "http://127.0.0.1:9"
 """An address at which nothing answers, for looking at pages without calling a model."""
 
@@ -31,6 +32,7 @@ def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> 
     """
     config: dict[str, Any] = {
         "accounts": {"pepper_file": str(folder / "pepper")},
+        "sign_in": {"notice": NOTICE},
         "classifier": {"learning": {"keep_days": 60}},
         "limits": {
             "organisation": {"tokens_per_minute": 20_000_000},
@@ -71,7 +73,7 @@ def _cost(folder: Path) -> dict[str, Any]:
         "reference_target": REFERENCE,
         "hosted": {OWN: HOSTED},
         "savings_target": "0.40",
-        "holdout_share": "0.01",
+        "holdout_share": "0.03",
         "pools": [pool],
         "report": {"at": "06:00", "folder": str(folder / "reports"), "webhook": "finance"},
         "journal_dir": str(folder / "journal"),

@@ -11,6 +11,7 @@ import sys
 
 from aiohttp import web
 
+from gateway.demo.answers import answer_to
 from gateway.demo.sample_config import REPLICAS
 from gateway.process.parent_pipe import exit_with_parent
 from testing.counting_server import CountingServer
@@ -35,7 +36,11 @@ async def serve() -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     hooks = web.Application()
     hooks.router.add_post("/hook", _hook)
-    apps = (CountingServer("provider").app(), hooks, *(CountingServer(name).app() for name in REPLICAS))
+    apps = (
+        CountingServer("provider", answer_to).app(),
+        hooks,
+        *(CountingServer(name, answer_to).app() for name in REPLICAS),
+    )
     listening = [await _listen(app) for app in apps]
     upstream, webhook, *replicas = [url for _, url in listening]
     told = {"upstream": f"{upstream}/v1", "webhook": f"{webhook}/hook", "replicas": replicas}

@@ -16,6 +16,8 @@ _log: Final = logging.getLogger("weighbridge.link")
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_STARTS_WITHIN_S: Final = 15.0
+"""How long after a worker's start a control plane that is not there yet is no warning."""
 _ANSWER_S: Final = 5.0
 
 Answer = TypeVar("Answer")
@@ -87,16 +89,18 @@ class Link:
 
     async def _stay_connected(self) -> None:
         pause_s, told = _FIRST_PAUSE_S, False
+        # At a start both planes come up at once, and one of them is first.
+        missed_from_s = asyncio.get_running_loop().time() + _STARTS_WITHIN_S
         while True:
             connection = await self._connect()
             if connection is None:
-                if not told:
+                if not told and asyncio.get_running_loop().time() >= missed_from_s:
                     _log.warning("the control plane is not there; requests go on with what is known")
                     told = True
                 await asyncio.sleep(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
                 continue
-            pause_s, told = _FIRST_PAUSE_S, False
+            pause_s, told, missed_from_s = _FIRST_PAUSE_S, False, 0.0
             await self._gone.wait()
             self._connection = None
 

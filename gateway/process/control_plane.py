@@ -112,7 +112,7 @@ class ControlPlane:
     async def serving(self) -> AsyncIterator[Gateway]:
         """Open everything in the order of need, and close it in reverse, the books last."""
         config, metrics, live = self.live.config, self._metrics, self.live
-        log_lines = configure_logging()
+        log_lines = configure_logging(form=self._environment.logs)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(log_lines.close)
             connect = partial(make_engine, self._environment.database(), power_safe=config.cost.journal_sync == "power")

@@ -111,7 +111,7 @@ class DataPlane:
     async def serving(self) -> AsyncIterator[Health]:
         """Open everything in the order of need, and close it in reverse, the books last. Yield its health check."""
         config, metrics, live = self.live.config, self._metrics, self.live
-        log_lines = configure_logging()
+        log_lines = configure_logging(form=self._environment.logs)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(log_lines.close)
             engine = make_engine(self._environment.database(), power_safe=config.cost.journal_sync == "power")

@@ -24,6 +24,7 @@ from gateway.configuration.peppers import pepper_to_make, peppers
 from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.expected_errors import expected
+from gateway.process.first_words import Missing, first_missing, first_words, says_on_terminal
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
@@ -32,7 +33,7 @@ from gateway.process.prepare_database import prepare_database
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
 from proxy.http.server import tls_context
-from proxy.settle.observers.logs import configure_logging
+from proxy.settle.observers.logs import LogForm, configure_logging
 from proxy.settle.observers.metrics import forget_worker
 
 _log = logging.getLogger("weighbridge.serve")
@@ -46,16 +47,18 @@ def serve(
     environment: Environment,
     config_path: Path,
     *,
-    listening: Callable[[str], None] = lambda _url: None,
+    listening: Callable[[str], None] | None = None,
+    option: Path | None = None,
 ) -> int:
     """Serve until a signal, and return the exit status: 0 after a clean stop. Raises CannotServe.
 
     Clean means that everything is settled, requests cut off after `drain_s` included; 1 means that a second signal or a
-    hung process ended it by force. `listening` is called with the address once all processes serve.
+    hung process ended it by force. `listening` is called with the address once all processes serve; without it, a terminal is
+    told the address, the dashboard and the command that comes next, with `option` as its `--config`.
     """
     check_places(config, environment)
     with contextlib.closing(bind(config.server.host, config.server.port, patience_s=_PATIENCE_S)) as listener:
-        return serve_on(listener, config, environment, config_path, listening=listening)
+        return serve_on(listener, config, environment, config_path, listening=listening, option=option)
 
 
 def check_places(config: GatewayConfig, environment: Environment) -> None:
@@ -82,7 +85,8 @@ def serve_on(
     environment: Environment,
     config_path: Path,
     *,
-    listening: Callable[[str], None] = lambda _url: None,
+    listening: Callable[[str], None] | None = None,
+    option: Path | None = None,
 ) -> int:
     """Serve, as `serve` does, on a socket that is bound already.
 
@@ -99,16 +103,24 @@ def serve_on(
     destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     if config.server.tls is not None:
         tls_context(config.server.tls.certificate, config.server.tls.key)
-    with _logging():
+    with _logging(environment.logs):
         for warning in without_effect(config_path):
             _log.warning("%s", warning)
         url = _url(listener, "http" if config.server.tls is None else "https")
-        _log.info("starting at %s", url)
+        speaks = says_on_terminal(environment.logs)
+        if not speaks:
+            _log.info("starting at %s", url)
         asyncio.run(prepare_database(listener, config.server, lambda: _prepare(config, environment)))
+        missing = asyncio.run(_missing(environment)) if speaks and listening is None else None
 
         def serving() -> None:
-            _log.info("listening on %s", url)
-            listening(url)
+            if not speaks:
+                _log.info("listening on %s", url)
+            if listening is not None:
+                listening(url)
+            elif missing is not None:
+                sys.stdout.write(f"\n{first_words(config, url, missing, option)}\n\n")
+                sys.stdout.flush()
 
         return _supervise(config, environment, config_path, listener, serving)
 
@@ -120,10 +132,10 @@ def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _logging() -> Iterator[None]:
+def _logging(form: LogForm | None) -> Iterator[None]:
     # What a migration does is told when it fails; its progress is noise in a server's log.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    with contextlib.closing(configure_logging()):
+    with contextlib.closing(configure_logging(form=form)):
         yield
 
 
@@ -142,6 +154,16 @@ async def _prepare(config: GatewayConfig, environment: Environment) -> None:
         await prepare_for_serving(engine, may_migrate=environment.migrate, say=functools.partial(_log.warning, "%s"))
         await require_writes(engine)
         await prepare_pepper(engine, config, environment)
+    finally:
+        await engine.dispose()
+
+
+async def _missing(environment: Environment) -> Missing:
+    from gateway.database import make_engine  # noqa: PLC0415 - workers find the schema in place
+
+    engine = make_engine(environment.database())
+    try:
+        return await first_missing(engine)
     finally:
         await engine.dispose()
 

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from api.savings_calculator import SavingsCalculator
 from api.webhooks.callbacks import CallbackDesk
 from api.webhooks.outbox import Outbox
-from api.webhooks.sender import Callbacks, Sender, destinations_of
+from api.webhooks.sender import Callbacks, Sender, destinations_of, mailer_of
+from api.webhooks.team_addresses import team_addresses
 from cost.budgets.alerts import Alerts
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.budget_metrics import BudgetMetrics
@@ -128,11 +129,13 @@ async def keep_rounds(
         reports = DailyReports(engine, config.cost.report, outbox, lambda: live_config().cost.pools)
         background(stack, every(_REPORTS_S, lambda: reports.deliver_due(now_us())))
     destinations = destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
-    if destinations:
-        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us, config.accounts.operator)
+    addresses = None if desk is None else team_addresses(config.webhooks, desk.addresses)
+    if destinations or addresses is not None:
+        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us, config.accounts.operator, addresses)
         background(stack, every(_ALERTS_S, alerts.look))
     if destinations or desk is not None:
-        callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys)
+        mailer = mailer_of(config.webhooks.mail, resolve_secret)
+        callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys, mailer)
         sender = Sender(outbox, destinations, count=metrics.webhooks.count, callbacks=callbacks)
         stack.push_async_callback(sender.aclose)
         background(stack, sender.run())

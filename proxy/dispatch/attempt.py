@@ -52,6 +52,7 @@ from proxy.parse.chat_request import AUTO, is_replaceable
 from proxy.plan.decision_record import written
 from proxy.plan.route_plan import Candidate, affordable_tokens, likely_most_nanousd, most_nanousd
 from proxy.plan.routed_request import RoutedRequest
+from proxy.shared.deadline import NO_DEADLINE
 
 # When one of these comes before any token, the upstream did no work, so nothing can have been charged.
 _NEVER_STARTED = (ConnectFailed, UpstreamUnavailable, UpstreamRateLimited, UpstreamRefusedUs, RequestRejected)
@@ -169,7 +170,9 @@ class Attempt:
         "load_tracker",
         "number",
         "queue_permit",
+        "queued_s",
         "reached",
+        "released_at",
         "retained",
         "routed",
         "sent",
@@ -239,6 +242,10 @@ class Attempt:
         self.queue_permit: QueuePermit | None = None
         """The attempt's permit among the target's work in flight, released when it settles."""
         self.load_tracker: LoadTracker | None = None
+        self.queued_s = 0.0
+        """Seconds that the request waited in queues before it, since the attempt before."""
+        self.released_at: float | None = None
+        """The moment, on the monotonic clock, at which its answer was released that was held back to be judged."""
 
     @property
     def now_us(self) -> int:
@@ -454,6 +461,27 @@ class Attempt:
         """Seconds from its beginning to its first token; None without one."""
         return None if self.first_token_at is None else self.first_token_at - self.started_at
 
+    @property
+    def arrived_at(self) -> float | None:
+        """The moment at which the caller's request arrived; None where no caller waits."""
+        deadline, before = self.routed.deadline, self.routed.before
+        if self.routed.origin != "caller" or deadline is NO_DEADLINE:
+            return None
+        return deadline.arrived_at if before is None else before.arrived_at
+
+    @property
+    def given_at(self) -> float | None:
+        """The moment of the caller's first token: of a held answer its release, of a continued one its beginning. None before."""
+        if self.released_at is not None:
+            return self.released_at
+        if self.routed.before is not None:
+            return self.routed.before.first_token_at
+        return None if self.routed.hold is not None else self.first_token_at
+
+    def _since_arrival_us(self, at: float | None) -> int | None:
+        arrived_at = self.arrived_at
+        return None if at is None or arrived_at is None else _us(max(0.0, at - arrived_at))
+
     def _tpot_s(self, output_tokens: int) -> float | None:
         """Return the mean seconds an output token after the first; None with fewer than two tokens, and for an answer
         in one piece.
@@ -606,6 +634,7 @@ class Attempt:
         """Return the entry that closes the reserve: the same, with the fields that are known only now."""
         usage, baselines, tracker, routed = money.usage, money.baselines, self.load_tracker, self.routed
         meters = money.costs_nanousd or ZERO_METERS
+        given_at = self.given_at if self.unused is None and "hedge_lost" not in usage.flags else None
         entry = replace(
             reserve,
             entry=kind,
@@ -626,6 +655,9 @@ class Attempt:
             entry,
             usage_source=usage.source,
             flags=usage.flags,
+            began_us=self._since_arrival_us(self.started_at),
+            queued_us=_us(self.queued_s),
+            given_us=self._since_arrival_us(given_at),
             cost_nanousd=money.cost_nanousd,
             **dict(zip(_METERED, (*_counts(usage), *meters), strict=True)),
         )

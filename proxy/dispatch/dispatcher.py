@@ -133,8 +133,7 @@ class Dispatcher:
                 # In an outage the retry budget is what keeps all requests from walking the whole plan.
                 _release(queue_permit)
                 continue
-            if queue_permit is not None and queue_permit.waited_s:
-                candidate = msgspec.structs.replace(candidate, waited_s=queue_permit.waited_s)
+            candidate = _having_waited(candidate, queue_permit, waits, attempts)
             asking = self._retrying(candidate, routed, attempts)
             try:
                 return await (asking if queue_permit is None else _move_permit(queue_permit, asking))
@@ -363,6 +362,9 @@ class Dispatcher:
         number = attempts[-1].number + 1 if attempts else 1
         attempt = Attempt(routed, number, candidate, deployment, permit, self._books, self._clock, self._now_us)
         attempt.load_tracker = load
+        # A further attempt at the same candidate did not wait for it again.
+        if candidate.queued_s and not (attempts and attempts[-1].candidate is candidate):
+            attempt.queued_s = candidate.queued_s
         attempts.append(attempt)
         return attempt
 
@@ -469,6 +471,16 @@ async def end_race(racing: Sequence[asyncio.Task[Committed]], won: Committed | N
 def _recording(waits: list[QueueWaited], candidate: Candidate, attempts: list[Attempt]) -> Callable[[float], None]:
     """Return what a queue tells a wait before the candidate to."""
     return lambda seconds: waits.append(QueueWaited(candidate.target.target_id, seconds, len(attempts)))
+
+
+def _having_waited(
+    candidate: Candidate, queue_permit: QueuePermit | None, waits: Sequence[QueueWaited], attempts: Sequence[Attempt]
+) -> Candidate:
+    """Return the candidate with the time that it waited for its place, and that its request waited since the last attempt."""
+    if queue_permit is not None and queue_permit.waited_s:
+        candidate = msgspec.structs.replace(candidate, waited_s=queue_permit.waited_s)
+    queued_s = sum(each.waited_s for each in waits if each.attempts_before == len(attempts))
+    return msgspec.structs.replace(candidate, queued_s=queued_s) if queued_s else candidate
 
 
 def _release(queue_permit: QueuePermit | None) -> None:

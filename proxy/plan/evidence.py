@@ -152,11 +152,11 @@ class Reference(msgspec.Struct, frozen=True, gc=False):
         return Judged("too-weak", declared if reference is None else min(declared, reference))
 
 
-def stand_in_asks(best_known: float) -> float:
+def stand_in_asks(best_known: float, most_lost: float = 1.0) -> float:
     """Return the P(adequate) that a prompt asks for where the baseline model has no row: it is taken to be as good as
-    the best of all known models, and no prompt may lose more than a little against that.
+    the best of all known models, and no prompt may lose more than a little against that, nor more than `most_lost`.
     """
-    return best_known - _STAND_IN_LOSS
+    return best_known - min(_STAND_IN_LOSS, most_lost)
 
 
 def trust_baseline(costs_of_known: Iterable[float], cost: float) -> bool:

@@ -522,7 +522,7 @@ async def learn_from_own_requests(
 
 def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
     if ground is None:
-        return NO_CURVE
+        return without_curve(floor)
     by_average = ground.for_floor(floor, full=True).willingness
     if ground.choices is ground.by_average:
         return Willingness(by_average, by_average, most_lost(floor))
@@ -539,6 +539,11 @@ def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: i
 
 NO_CURVE: Final = Willingness(NO_LIMIT_NANOUSD, NO_LIMIT_NANOUSD)
 """The willingness without a curve: no limit, so quality comes first."""
+
+
+def without_curve(floor: float) -> Willingness:
+    """Return that willingness, with what one prompt may lose at a floor: chances that differ are no equals at 1."""
+    return NO_CURVE._replace(most_lost=most_lost(floor))
 
 
 def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:

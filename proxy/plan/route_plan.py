@@ -288,6 +288,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """The expected answer tokens of all choices together."""
     waited_s: float = 0.0
     """Seconds for which it waited in the target's queue, once it did."""
+    queued_s: float = 0.0
+    """Seconds that its request waited in queues since the last attempt, also where it found no place."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -773,8 +775,14 @@ class _TargetComparison(msgspec.Struct, eq=False):
         for option in options:
             outlook, target = option.outlook, option.target
             judging = usual if target.target_id != kept_id else Reference(complexity, reference, at_turn, shift)
-            option.judged = judging.judge(None if outlook is None else outlook.adequate, target.capability)
+            declared = None if self.measured_only else target.capability
+            option.judged = judging.judge(None if outlook is None else outlook.adequate, declared)
         return least
+
+    @property
+    def measured_only(self) -> bool:
+        """True at a minimum of 1, where anything is measured: an operator's word does not make a model as good as the best."""
+        return self.facts.most_lost <= 0 and self.reference is not None
 
     def _asked(self, options: Sequence[_Option], rooms: Rooms, kept: Kept | None) -> tuple[float | None, float | None]:
         """Return the chance that the prompt asks for now, and the least that it asked for when the turn may have
@@ -783,7 +791,7 @@ class _TargetComparison(msgspec.Struct, eq=False):
         if self.reference is None:
             return None, None
         if self.stand_in:
-            asked = stand_in_asks(self.reference)
+            asked = stand_in_asks(self.reference, self.facts.most_lost)
             return asked, asked
         willing, has_room = self.weighed_by(options, rooms)
         least = self._chance_at(options, willing, has_room)
@@ -834,10 +842,13 @@ class _TargetComparison(msgspec.Struct, eq=False):
         target, outlook, policy = option.target, option.outlook, self.policy
         is_unknown = option.judged.standing == "unknown"
         by_row = outlook is not None and self.reference is not None
+        unknown = "nothing is known of how good it is"
+        if target.capability is not None:
+            unknown = "it was not measured, and a minimum of 100 % takes measured models alone"
         return Rejection(
             target_id=target.target_id,
             obstacle="unknown" if is_unknown else "too-hard",
-            detail=f"nothing is known of how good it is; {measuring_hint(target.target_id)}" if is_unknown else "",
+            detail=f"{unknown}; {measuring_hint(target.target_id)}" if is_unknown else "",
             capability=None if by_row or target.capability is None else target.capability + policy.capability_shift,
             expected_nanousd=option.expected,
             margin_nanousd=option.margin_nanousd,

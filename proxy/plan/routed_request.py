@@ -29,6 +29,8 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
 
     usage: Usage
     cost_nanousd: int | None
+    arrived_at: float
+    """The time at which the request arrived, on the monotonic clock in seconds."""
     first_token_at: float
     """The time of the caller's first token, on the monotonic clock in seconds."""
     version: str

@@ -37,7 +37,7 @@ from proxy.plan.escalation_rules import hold_of, kept_bytes, pair_of
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, TargetCapacity, place_of
 from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
-from proxy.plan.quality_tolerance import NO_CURVE
+from proxy.plan.quality_tolerance import without_curve
 from proxy.plan.refused_parameters import RefusedParameters
 from proxy.plan.route_plan import (
     NO_ABSENCES,
@@ -75,7 +75,11 @@ def facts_of(
     if (rules := policy.autos.get(request.alias)) is not None:
         floor = floor if rules.quality_floor is None else rules.quality_floor
         allowed = _narrowed(allowed, rules.targets)
-    willing = NO_CURVE if config.tolerances is None else config.tolerances.of(floor, allowed, caller.team_id)
+    willing = (
+        without_curve(policy.quality_floor if floor is None else floor)
+        if config.tolerances is None
+        else config.tolerances.of(floor, allowed, caller.team_id)
+    )
     # The bytes that came, whichever way.
     size = len(parsed.body) + (0 if request.upload is None else request.upload.whole_size)
     # A caller that names a model gets it, and a spent budget is not spent further.

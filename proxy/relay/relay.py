@@ -462,7 +462,8 @@ def _before(broken: Attempt, settled: Settled) -> Before:
     return Before(
         usage=settled.usage,
         cost_nanousd=settled.cost_nanousd,
-        first_token_at=broken.first_token_at,
+        arrived_at=broken.started_at if broken.arrived_at is None else broken.arrived_at,
+        first_token_at=broken.given_at or broken.first_token_at,
         version="" if broken.load_tracker is None else broken.load_tracker.version,
         kept=tuple(broken.kept),
     )

@@ -140,7 +140,7 @@ def _with_attempts(outcome: RequestOutcome, context: RequestContext, attempts: S
         output_tokens=usage.output_tokens,
         cost_nanousd=_cost_nanousd(settled),
         baseline_nanousd=None if booked is None else booked.baseline_nanousd,
-        ttft_s=_ttft_s(context, last),
+        ttft_s=_ttft_s(context),
         tpot_s=None if booked is None else booked.outcome.tpot_s,
     )
 
@@ -193,16 +193,11 @@ def _observe_missed(latency: LatencyTracker, missed: Sequence[Attempt]) -> None:
         latency.observe_missed(target_id, total_s, routed.facts.tier, stream=routed.request.stream)
 
 
-def _ttft_s(context: RequestContext, attempt: Attempt) -> float | None:
+def _ttft_s(context: RequestContext) -> float | None:
     """Return the seconds from the request to the caller's first token. A held answer counts from its release; None
     when never released.
     """
-    if context.routed is not None and (context.routed.hold is not None or context.routed.agreement is not None):
-        at = context.released_at
-    elif attempt.routed.before is not None:
-        at = attempt.routed.before.first_token_at
-    else:
-        at = attempt.first_token_at
+    at = None if context.answering is None else context.answering.given_at
     return None if at is None else at - context.started_at
 
 

@@ -63,12 +63,19 @@ def _log_file(path: Path | None) -> Any:
         os.close(descriptor)
 
 
-def make_app(write: Write) -> web.Application:
-    """Return the server's routes; `write` gets a line for every request and every reply."""
+Answer = Callable[[bytes], str]
+"""Gives the text of the answer to a chat's body."""
+
+
+def make_app(write: Write, answer: Answer | None = None) -> web.Application:
+    """Return the server's routes; `write` gets a line for every request and every reply.
+
+    With an `answer` chats are answered by its text, at the script's pace.
+    """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
 
     async def chat(request: web.Request) -> web.StreamResponse:
-        return await _chat(request, write, lambda payload: payload)
+        return await _chat(request, write, lambda payload: payload, answer)
 
     async def text(request: web.Request) -> web.StreamResponse:
         return await _chat(request, write, chat_as_text)
@@ -112,10 +119,13 @@ Shape = Callable[[bytes], bytes]
 """Turns a chat's payload into one of the route that was asked."""
 
 
-async def _chat(request: web.Request, write: Write, shape: Shape) -> web.StreamResponse:
+async def _chat(request: web.Request, write: Write, shape: Shape, answer: Answer | None = None) -> web.StreamResponse:
     try:
-        asked = msgspec.json.decode(await request.read(), type=_RequestBody)
+        body = await request.read()
+        asked = msgspec.json.decode(body, type=_RequestBody)
         script = script_named(asked.model)
+        if answer is not None:
+            script = msgspec.structs.replace(script, text=answer(body))
     except (msgspec.DecodeError, ScriptUnknown):
         return _error(400, {})
     request_id = request.headers.get("x-request-id", "")

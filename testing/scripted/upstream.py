@@ -34,6 +34,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: Shape = "text"
     tokens: int = 3
+    text: str = ""
+    """The content of a `text`, a token for each word; words that say nothing when empty."""
     first_token_after_s: float = 0.0
     every_s: float = 0.0
     """Seconds between two tokens."""
@@ -137,7 +139,7 @@ def completion_tokens(script: Script, played: int) -> int:
 
 
 def _token_events(script: Script) -> int:
-    return script.tokens if script.shape == "text" else 2
+    return len(pieces(script)) if script.shape == "text" else 2
 
 
 def chunks(
@@ -188,7 +190,7 @@ def pieces(script: Script) -> list[str]:
             return ['{"answer":', " 4"]
         case "apology":
             return list(_APOLOGY)
-    return [f" w{index}" for index in range(script.tokens)]
+    return re.findall(r"\s*\S+", script.text) or [f" w{index}" for index in range(script.tokens)]
 
 
 def _arguments(script: Script) -> str:

@@ -15,7 +15,7 @@ from classifier.config import ClassifierSection
 from classifier.features import extract
 from classifier.heuristic import MAX_OUTPUT_TOKENS, MIN_OUTPUT_TOKENS, HeuristicClassifier
 from classifier.manifest import Artifact, ArtifactMalformed, read_artifact, write_artifact
-from classifier.onnx_classifier import OnnxClassifier, load_classifier, open_classifier
+from classifier.onnx_classifier import OnnxClassifier, has_clear_kind, load_classifier, open_classifier
 from classifier.placing import PlacedPrompt, Values
 from classifier.prediction import Prompt
 from classifier.sample import write_sample
@@ -556,3 +556,30 @@ def test_the_best_known_model_is_told_beside_the_targets(made_up: OnnxClassifier
     assert proof.best_known > proof.outlooks["gpt-4o"].adequate
     every.adopt({})
     assert every.classify(Prompt(text=HARD[0])).best_known is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("What is 2+2?", ""),
+        ("Continue", ""),
+        ("asdf", ""),
+        ("hello", ""),
+        ("?", ""),
+        ("Write a python function that reverses a list.", "code"),
+        ("Prove that sqrt(2) is irrational", "maths"),
+        ("Write a poem about the sea", "text"),
+    ],
+)
+def test_a_kind_is_told_where_it_is_clear(text: str, kind: str) -> None:
+    """By the model that ships: of a word or two, and where scores differ little, none is told rather than a wrong one."""
+    assert open_classifier(None, {}).classify(Prompt(text=text)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("chars", "chance", "is_clear"),
+    [(41, 0.6, True), (41, 0.59, False), (40, 0.79, False), (40, 0.8, True), (8, 1.0, False)],
+)
+def test_short_prompts_have_to_be_surer(chars: int, chance: float, is_clear: bool) -> None:
+    """As scores of them are right less often than they say."""
+    assert has_clear_kind("x" * chars, chance) is is_clear

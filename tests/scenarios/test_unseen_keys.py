@@ -23,7 +23,7 @@ _QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 async def fresh_keys(site: Site) -> list[str]:
-    """Make the keys, each with a hard budget of its own."""
+    """Create the keys, each with a hard budget of its own."""
     environment = Environment(data_dir=site.folder, pepper=SecretStr(PEPPER))
     pepper = peppers(load(site.config_path, environment, secrets_from=None), environment)[0]
     engine = make_engine(site.database_url)

@@ -60,6 +60,8 @@
     const drawn = isStacked ? stacked(plain) : plain;
     const order = chart.series.map((_, place) => place);
     if (isStacked) order.reverse();
+    const rows = box.parentElement.querySelector("details.twin tbody")?.rows;
+    const written = (index, place) => rows?.[index]?.cells[place + 1]?.textContent;
     const bars = chart.shape === "bars" || chart.shape === "histogram" || isStacked;
     const series = order.map((place) => {
       const each = chart.series[place];
@@ -71,7 +73,8 @@
         fill: bars ? stroke : chart.shape === "area" ? stroke + "22" : undefined,
         paths: bars ? uPlot.paths.bars({ size: [0.8, 60] }) : undefined,
         points: { show: !bars && chart.x.length < 2 },
-        value: (_, __, ___, index) => (index === null || plain[place][index] === null ? "—" : unit(plain[place][index])),
+        // The legend says what the table below says: one formatter, which is the server's.
+        value: (_, __, ___, index) => (index === null ? "—" : written(index, place) ?? unit(plain[place][index])),
       };
     });
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };

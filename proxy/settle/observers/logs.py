@@ -1,4 +1,4 @@
-"""JSON logs on stderr: one bounded line per event, with allow-listed fields only.
+"""Logs on stderr: one bounded line per event, with allow-listed fields only; JSON, or plain text on a terminal.
 
 A prompt, a completion or a key has no way in: requests are logged from an allow-list of fields, of an upstream's
 refusal its cleaned message without the parts that it repeats of the request, other libraries' messages lose their
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -31,6 +31,8 @@ MAX_LOGGED_ATTEMPTS: Final = 20
 MAX_QUEUED_LINES: Final = 10_000
 MOST_ALIKE_A_SECOND: Final = 20
 """The most lines a second of requests that failed with the same status and code."""
+
+LogForm = Literal["json", "text"]
 
 _REQUESTS: Final = "weighbridge.request"
 # Loggers whose messages are written by us or by uvicorn; every other message is a template at most.
@@ -143,14 +145,31 @@ def _frames(where: TracebackType | None) -> list[str]:
     return [clean(frame, 300) for frame in frames[-MAX_FRAMES:]]
 
 
+class TextFormatter(JsonFormatter):
+    """A formatter of the same line for a person at a terminal: time, level, event, and the fields that are set."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = msgspec.json.decode(super().format(record))
+        at, level, event = (line.pop(name) for name in ("at", "level", "event"))
+        line.pop("logger")
+        told = " ".join(f"{name}={_as_text(value)}" for name, value in line.items() if value not in (None, [], {}))
+        spaced = f"  {told}" if told else ""
+        # A line break in it would look like a line of its own; JSON escapes it by itself.
+        return f"{at[11:19]} {level:<7} {event}{spaced}".replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 class QueuedLines(logging.Handler):
     """A handler that writes lines from a thread of its own, so that a full pipe never stops the event loop. The queue
     is bounded: lines that do not fit are dropped, counted, and the count is logged.
     """
 
-    def __init__(self, stream: BinaryIO, *, max_queued: int = MAX_QUEUED_LINES) -> None:
+    def __init__(self, stream: BinaryIO, *, max_queued: int = MAX_QUEUED_LINES, form: LogForm = "json") -> None:
         super().__init__()
-        self.setFormatter(JsonFormatter())
+        self.setFormatter(TextFormatter() if form == "text" else JsonFormatter())
         self.dropped = 0
         self._closed = False
         self._stream = stream
@@ -223,11 +242,14 @@ def _dropped_line(count: int) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
-def configure_logging(level: str = "INFO", stream: BinaryIO | None = None) -> QueuedLines:
-    """Send every logger to stderr as JSON, uvicorn's too. Start uvicorn with `log_config=None, access_log=False`.
+def configure_logging(level: str = "INFO", stream: BinaryIO | None = None, form: LogForm | None = None) -> QueuedLines:
+    """Send every logger to stderr, uvicorn's too. Start uvicorn with `log_config=None, access_log=False`.
     Return the handler: `close()` it last, to write the lines still queued. Calling again replaces the former one.
+
+    Without a `form` it is text on a terminal and JSON everywhere else.
     """
-    handler = QueuedLines(sys.stderr.buffer if stream is None else stream)
+    out: BinaryIO = sys.stderr.buffer if stream is None else stream
+    handler = QueuedLines(out, form=form or ("text" if out.isatty() else "json"))
     root = logging.getLogger()
     for former in list(root.handlers):
         if isinstance(former, QueuedLines):

@@ -134,7 +134,9 @@ class Metrics:
         self._duration = self._histogram(
             "weighbridge_request_duration_seconds", "From the first byte in to the last byte out.", DURATION_BUCKETS
         )
-        self._ttft = self._histogram("weighbridge_ttft_seconds", "Seconds to the first token.", TTFT_BUCKETS)
+        self._ttft = self._histogram(
+            "weighbridge_ttft_seconds", "Seconds from the request to its caller's first token.", TTFT_BUCKETS
+        )
         self._tpot = self._histogram(
             "weighbridge_inter_token_seconds",
             "Seconds an output token after the first, mean of a request.",

@@ -55,6 +55,15 @@ async def test_a_wildcard_has_the_figures_of_all_its_names(engine: AsyncEngine) 
     assert found.all.attempts == 4
 
 
+async def test_the_first_token_is_the_callers_and_the_models_own_stands_beside_it(engine: AsyncEngine) -> None:
+    """A queue, a retry and a hold are in the caller's; whether a model is slow is told by its own."""
+    at_us = NOW_US - 1_000
+    await LedgerStore(engine).insert([ended(1, at_us, ttft_us=300_000, given_us=3_860_000)])
+    found = (await reader(engine, [0.0]).recent()).by_target["small"]
+    assert found.ttft_p50_s == pytest.approx(3.86)
+    assert found.model_ttft_p50_s == pytest.approx(0.3)
+
+
 async def test_only_streams_have_a_speed(engine: AsyncEngine) -> None:
     """A whole answer comes with its first token, and one that broke off is no measure: neither makes the median."""
     at_us = NOW_US - 1_000
@@ -108,8 +117,8 @@ async def test_a_day_ago_is_what_is_usual(engine: AsyncEngine) -> None:
     clock = [0.0]
     made = reader(engine, clock)
     found = await made.recent()
-    assert found.by_target["small"].usual_ttft_s == pytest.approx(0.4)
-    assert found.by_target["rare"].usual_ttft_s is None
+    assert found.by_target["small"].usual_model_ttft_s == pytest.approx(0.4)
+    assert found.by_target["rare"].usual_model_ttft_s is None
     assert await made.recent() is found
     clock[0] = 3.0
     assert await made.recent() is not found

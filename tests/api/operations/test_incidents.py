@@ -21,9 +21,9 @@ FIGURES = {
     **figures_snapshot(None),
     "attempts": ENOUGH,
     "failed_share": 0.0,
-    "ttft_p50_s": 0.3,
-    "ttft_p95_s": 0.8,
-    "usual_ttft_p50_s": 0.3,
+    "model_ttft_p50_s": 0.3,
+    "model_ttft_p95_s": 0.8,
+    "usual_model_ttft_p50_s": 0.3,
 }
 
 
@@ -127,8 +127,8 @@ def at(told: dict[str, Any], path: str, value: Any) -> None:
         ("targets.0.recent", {**FIGURES, "failed_share": 0.06}, "errors", "warn"),
         ("targets.0.recent", {**FIGURES, "failed_share": 0.4}, "errors", "bad"),
         ("targets.0.recent", {**FIGURES, "turned_away": 5}, "saturated", "warn"),
-        ("targets.0.recent", {**FIGURES, "ttft_p95_s": 9.0}, "slow", "warn"),
-        ("targets.0.recent", {**FIGURES, "ttft_p50_s": 0.7}, "slow", "warn"),
+        ("targets.0.recent", {**FIGURES, "model_ttft_p95_s": 9.0}, "slow", "warn"),
+        ("targets.0.recent", {**FIGURES, "model_ttft_p50_s": 0.7}, "slow", "warn"),
         ("pools.data.0.kv_usage", 0.97, "saturated", "warn"),
         ("pools.data.0.desired", 3, "saturated", "warn"),
         ("pools.data.0.problems", [{"kind": "none_ready", "text": "no replica can serve"}], "down", "warn"),

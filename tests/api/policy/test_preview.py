@@ -62,7 +62,7 @@ def test_it_names_what_is_missing_and_how_to_apply_a_floor() -> None:
     found = tolerances(classifier(), BIG, MIDDLE, SMALL, other).preview([0.99], frozenset({"small", "unmeasured"}))
     notes = " ".join(preview_as_json(found, "team_a")["notes"])
     assert "cannot be kept with these models" in notes
-    assert "No minimum moves what these have, which are not measured: unmeasured." in notes
+    assert "Not affected by the minimum, because they are not measured: unmeasured." in notes
     assert "weighbridge teams set team_a --quality-floor" in notes
     assert "Nothing was changed" in notes
 

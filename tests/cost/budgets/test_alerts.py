@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from cost.budgets.alerts import TYPE, Alerts
@@ -53,6 +54,8 @@ async def test_a_message_says_all_that_finance_needs() -> None:
         "finance",
         TYPE,
         {
+            "text": "The budget of team `team_payments` has reached 100 %: $0.000001001 of $0.000001 a month. "
+            "It is hard: what it has no room for is refused.",
             "budget_id": "b1",
             "organisation_id": "default",
             "scope": "team",
@@ -67,6 +70,23 @@ async def test_a_message_says_all_that_finance_needs() -> None:
             "threshold": "1.00",
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_exhausted", "then"),
+    [
+        ("soft", "refuse", "It is soft: it warns and refuses nothing."),
+        ("soft", "downgrade", "Once it is spent, requests go to the cheapest capable model."),
+        ("hard", "refuse", "It is hard: what it has no room for is refused."),
+    ],
+)
+async def test_a_message_says_what_happens_to_requests(kind: Any, on_exhausted: Any, then: str) -> None:
+    """In words, which is what mail and Slack show: a soft budget refuses nothing."""
+    outbox = Outbox()
+    status = standing(1_001)
+    told = msgspec.structs.replace(status.budget, kind=kind, on_exhausted=on_exhausted)
+    await Alerts(outbox.put, {"finance"}).tell([msgspec.structs.replace(status, budget=told)])
+    assert outbox.messages["budget/b1/2026-04-01/100"][2]["text"].endswith(then)
 
 
 async def test_what_the_outbox_did_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,7 +77,7 @@ def test_what_has_no_price_is_open() -> None:
     lines = (BOUGHT, msgspec.structs.replace(BOUGHT, target_id="mystery", unpriced_attempts=7, cost_nanousd=0))
     found = step(facts(*lines, unpriced_attempts=7), "unpriced")
     assert found.state == "open"
-    assert "7 attempts stand in no sum: mystery" in found.said
+    assert "7 attempts are in no total: mystery" in found.said
     assert "--version unpriced" in found.command
 
 
@@ -107,7 +107,7 @@ def test_idle_hours_are_for_somebody_to_decide() -> None:
     idle = step(found, "idle")
     assert (idle.state, idle.said) == (
         "look",
-        "$0.30, 21.4 % of the bill and 75.0 % of the GPUs' part of it, was used by nobody and stands in a row of its own.",
+        "$0.30, 21.4 % of the bill and 75.0 % of the GPUs' part of it, was used by no team and is listed in a row of its own.",
     )
     assert not is_ready(steps(found))
     assert is_ready(steps(facts(OWN, IDLE, BOUGHT, pools=("h100",), marks={"idle": ticked(idle.said)})))

@@ -23,6 +23,7 @@ def sample(**changes: Any) -> Sample:
         "stream": True,
         "complexity": 0.2,
         "ttft_us": 100_000,
+        "given_us": None,
         "duration_us": 1_100_000,
         "output_tokens": 101,
         "flags": (),
@@ -34,6 +35,13 @@ def test_a_continued_answer_has_no_first_token_of_its_own() -> None:
     """That of the rest came while the caller was reading the first part."""
     assert sample().ttft_s == 0.1
     assert sample(flags=("continued",)).ttft_s is None
+    assert sample(flags=("continued",), given_us=50_000).ttft_s == 0.05
+
+
+def test_the_first_token_is_the_callers() -> None:
+    """After a queue, a retry or a hold it comes later than the attempt's own; of what was booked before, that is all there is."""
+    assert sample(ttft_us=100_000, given_us=3_860_000).ttft_s == 3.86
+    assert sample(ttft_us=100_000, given_us=3_860_000, served=False).ttft_s is None
 
 
 async def test_the_latest_of_a_scope_and_no_more(engine: AsyncEngine) -> None:

@@ -1,6 +1,7 @@
 """The latest requests, on SQLite and on PostgreSQL."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -64,6 +65,11 @@ def traffic(count: int, seed: int = 3) -> list[Entry]:
     return entries
 
 
+def beside(entry: Entry, entries: Sequence[Entry]) -> list[Entry]:
+    """The attempts of the entry's request."""
+    return [each for each in entries if each.request_id == entry.request_id]
+
+
 async def every_page(reader: RecentReader, query: RecentQuery) -> list[RecentRequest]:
     """All requests, page after page."""
     found: list[RecentRequest] = []
@@ -99,6 +105,43 @@ async def test_attempts_are_made_one_after_the_other(engine: AsyncEngine) -> Non
     assert found["no"].first_token_us is None
 
 
+async def test_what_a_caller_waited_for_is_counted_from_the_arrival(engine: AsyncEngine) -> None:
+    """With the queue before, the retry, and the time for which the answer was held back: not the attempt's own first token."""
+    failed = booked(
+        "r", served=False, status=502, at_us=DAY + 50, began_us=2_000_000, queued_us=1_900_000, duration_us=500_000
+    )
+    answered = booked(
+        "r", attempt=2, at_us=DAY + 100, began_us=2_700_000, duration_us=900_000, ttft_us=120_000, given_us=3_500_000
+    )
+    broken = booked("b", served=False, status=502, began_us=0, given_us=40_000)
+    whole = booked("w", stream=False, began_us=0, given_us=40_000)
+    await keep(engine, [failed, answered, broken, whole])
+    found = {each.request_id: each for each in (await RecentReader(engine).page(asked())).requests}
+    assert (found["r"].first_token_us, found["r"].took_us) == (3_500_000, 3_600_000)
+    assert (found["b"].first_token_us, found["w"].first_token_us) == (40_000, None)
+
+
+async def test_a_retry_at_the_same_model_is_no_fallback(engine: AsyncEngine) -> None:
+    """Each is found by its own filter; what was asked for another reason is neither."""
+    failed: dict[str, Any] = {"served": False, "status": 502}
+    await keep(
+        engine,
+        [
+            *(booked("again", **failed), booked("again", attempt=2, at_us=DAY + 1)),
+            *(booked("other", **failed), booked("other", attempt=2, target_id="large", at_us=DAY + 1)),
+            *(booked("rest", **failed), booked("rest", attempt=2, flags=("continued",), at_us=DAY + 1)),
+            *(
+                booked("weak", **failed),
+                booked("weak", attempt=2, target_id="large", reason="escalated", at_us=DAY + 1),
+            ),
+        ],
+    )
+    for outcome, wanted in (("retried", "again"), ("fell-back", "other")):
+        (found,) = (await RecentReader(engine).page(asked(outcome=outcome))).requests
+        assert found.request_id == wanted
+        assert (found.was_retried, found.fell_back) == (wanted == "again", wanted == "other")
+
+
 async def test_what_has_no_price_has_no_cost_and_no_saving(engine: AsyncEngine) -> None:
     """One attempt without a price makes the request's cost unknown, not smaller."""
     failed, answered = booked("r", served=False, status=502, cost_nanousd=None), booked("r", attempt=2)
@@ -116,7 +159,7 @@ async def test_every_matching_request_is_listed_once(engine: AsyncEngine, outcom
     query = asked(rows=rows, outcome=outcome, key="key_a" if rows == 7 else "")
     found = await every_page(RecentReader(engine), query)
     ids = [each.request_id for each in found]
-    assert sorted(ids) == sorted({each.request_id for each in entries if matches(each, query)})
+    assert sorted(ids) == sorted({each.request_id for each in entries if matches(each, query, beside(each, entries))})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +180,7 @@ async def test_bounds_narrow_in_the_database_as_in_python(engine: AsyncEngine, f
     await keep(engine, entries)
     query = asked(rows=7, **filters)
     found = [each.request_id for each in await every_page(RecentReader(engine), query)]
-    wanted = {each.request_id for each in entries if matches(each, query)}
+    wanted = {each.request_id for each in entries if matches(each, query, beside(each, entries))}
     assert wanted
     assert len(wanted) < 60
     assert sorted(found) == sorted(wanted)
@@ -190,7 +233,7 @@ async def test_filters_narrow(engine: AsyncEngine, filters: dict[str, Any]) -> N
     query = asked(**filters)
     found = await every_page(RecentReader(engine), query)
     assert found
-    assert all(any(matches(each, query) for each in request.attempts) for request in found)
+    assert all(any(matches(each, query, request.attempts) for each in request.attempts) for request in found)
 
 
 async def test_a_search_stops_at_its_bound_and_goes_on_from_there(engine: AsyncEngine) -> None:

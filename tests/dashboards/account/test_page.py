@@ -45,7 +45,7 @@ async def test_it_says_who_one_is(tmp_path: Path) -> None:
         async with _ada(running) as browser:
             page = (await browser.get(ACCOUNT)).text
         assert "<script>alert(1)" not in page
-        for told in ("ada@acme.test", "Finance: reads everything", "Team administrator", "&lt;script&gt;alert(1)"):
+        for told in ("ada@acme.test", "Finance: can read everything", "Team administrator", "&lt;script&gt;alert(1)"):
             assert told in page
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from accounts.audit.log import AuditLog, Scope
+from api.webhooks.callbacks import DESTINATION
+from api.webhooks.outbox import Outbox
 from cost.times import wall_us
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES
 from dashboards.alerts.store import all_alerts
@@ -48,7 +51,7 @@ async def test_an_alert_is_set_shown_with_its_value_and_removed(running: Running
         ("$2.50", "$0.00", "Below")
     ]
     await keep(running, [asked("r", cost_nanousd=3_000_000_000), asked("b", team_id="team_b", cost_nanousd=10**12)])
-    assert [(row["now"], row["state"]) for row in await rows(tess, TEAM)] == [("$3.00", "Passed")]
+    assert [(row["now"], row["state"]) for row in await rows(tess, TEAM)] == [("$3.00", "Above")]
     (alert,) = await all_alerts(running.engine)
     assert (alert.organisation_id, alert.team_id, alert.threshold) == ("default", "team_a", 2_500_000_000)
     assert (await tess.post(f"{TEAM}/remove", {"alert_id": alert.alert_id})).location == TEAM
@@ -69,7 +72,7 @@ async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Ru
     now_us = wall_us()
     await keep(running, [asked("f0", status=503, served=False, at_us=now_us, ttft_us=None)])
     found = {row["name"]: row["state"] for row in await rows(tess, TEAM)}
-    assert found == {"errors": "Too little to tell", "latency": "Too little to tell", "no-room": "Below"}
+    assert found == {"errors": "Too few attempts", "latency": "Too few attempts", "no-room": "Below"}
     await keep(running, [asked(f"r{n}", at_us=now_us, stream=True, ttft_us=2_000_000) for n in range(36)])
     await keep(
         running,
@@ -79,7 +82,7 @@ async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Ru
         ],
     )
     told = {row["name"]: (row["now"], row["state"]) for row in await rows(tess, TEAM)}
-    assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Passed"), "no-room": ("3", "Passed")}
+    assert told == {"errors": ("9.3 %", "Below"), "latency": ("2.00 s", "Above"), "no-room": ("3", "Above")}
 
 
 @in_turn(
@@ -121,3 +124,66 @@ async def test_only_who_may_change_sets_alerts(running: Running, tess: Browser) 
         assert await rows(stranger, ALL) == []
         assert (await ada.post(ALL, FORM)).location == ALL
     assert {each.team_id for each in await all_alerts(running.engine)} == {"", "team_a"}
+
+
+@pytest.fixture
+async def open_running(tmp_path: Path) -> AsyncIterator[Running]:
+    """A gateway that lets teams enter addresses of their own."""
+    mail = {"host": "127.0.0.1", "port": 9, "security": "none", "sender": "wb@example.org"}
+    async with running_teams(
+        tmp_path, webhooks={"mail": mail, "team_hosts": ["hooks.slack.com", "example.org"]}
+    ) as found:
+        yield found
+
+
+OWN = {**FORM, "shape": "slack", "address": "https://hooks.slack.com/services/T0/SECRET"}
+
+
+async def test_a_team_enters_an_address_of_its_own(open_running: Running) -> None:
+    """Within the operator's hosts; only the host is shown and in the audit log, and a test goes there once a minute."""
+    async with signed_in(open_running, "tess@example.com", teams={"team_a": "admin"}) as tess:
+        assert (await tess.post(TEAM, OWN)).location == TEAM
+        page = (await tess.get(TEAM)).text
+        assert "hooks.slack.com" in page
+        assert "SECRET" not in page
+        assert [row["destination"] for row in await rows(tess, TEAM)] == ["hooks.slack.com"]
+        (alert,) = await all_alerts(open_running.engine)
+        assert alert.address == "slack+https://hooks.slack.com/services/T0/SECRET"
+        for _ in range(2):
+            assert (await tess.post(f"{TEAM}/test", {"alert_id": alert.alert_id})).location == TEAM
+        due = await Outbox(open_running.engine, lambda: wall_us() + 10**9).due(DESTINATION, 10)
+        assert [(each.url, each.team_id) for each in due] == [(alert.address, "team_a")]
+    kept = await AuditLog(open_running.engine).page(Scope(organisation_id="default"), limit=50)
+    assert {"alert.added", "alert.tested"} <= {each.action for each in kept}
+    assert not [each for each in kept if "SECRET" in repr(each)]
+
+
+@in_turn(
+    "changes",
+    [
+        {"address": "https://evil.example/"},
+        {"address": "http://hooks.slack.com/x"},
+        {"address": "https://169.254.169.254/latest"},
+        {"shape": "mail", "address": "ops@evil.example"},
+        {"shape": "pigeon"},
+        {"address": ""},
+    ],
+)
+async def test_another_address_is_refused(open_running: Running, changes: dict[str, str]) -> None:
+    """At the form, with what is allowed; nothing is set."""
+    async with signed_in(open_running, "tess@example.com", teams={"team_a": "admin"}) as tess:
+        assert (await tess.post(TEAM, {**OWN, **changes})).status == 400
+    assert await all_alerts(open_running.engine) == []
+
+
+async def test_only_teams_have_addresses_of_their_own(open_running: Running) -> None:
+    """The organisation's alerts go to configured destinations, and another team's alert is not tested by its id."""
+    async with (
+        signed_in(open_running, "tess@example.com", teams={"team_a": "admin", "team_b": "admin"}) as tess,
+        signed_in(open_running, "ada@example.com", role="admin") as ada,
+    ):
+        assert (await ada.post(ALL, OWN)).status == 400
+        await tess.post(TEAM, OWN)
+        (alert,) = await all_alerts(open_running.engine)
+        await tess.post("/dashboard/teams/team_b/alerts/test", {"alert_id": alert.alert_id})
+        assert await Outbox(open_running.engine, lambda: wall_us() + 10**9).due(DESTINATION, 10) == []

@@ -252,8 +252,9 @@ async def test_an_incident_is_told_when_it_opens_and_when_it_is_over(engine: Asy
     await set_up(engine, msgspec.structs.replace(about, alert_id="many", threshold=139))
     clock, told = Clock(), dict[str, tuple[str, Mapping[str, Any]]]()
 
-    async def put(message_id: str, destination: str, kind: str, body: Mapping[str, Any]) -> bool:
+    async def put(message_id: str, destination: str, kind: str, body: Mapping[str, Any], **told_to: str | None) -> bool:
         assert destination == "ops"
+        assert told_to == {"url": None, "team_id": body["team_id"]}
         told.setdefault(message_id, (kind, body))
         return True
 

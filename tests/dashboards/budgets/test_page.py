@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import re
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from accounts.keys import Pepper
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
@@ -228,6 +230,48 @@ async def test_a_teams_administrator_bounds_its_keys(running: Running, tess: Bro
     assert "<form" not in (await tess.get(f"{BUDGETS}/b1")).text.partition("<main")[2]
 
 
+async def test_a_teams_administrator_is_offered_the_keys_that_it_may_bound(
+    running: Running, tess: Browser, ada: Browser
+) -> None:
+    """Not a key of another role; a refusal keeps what was typed, at the field that it is about."""
+    member, pepper = await key_of(running), Pepper(id="p", secret=b"p" * 32)
+    admins = (await running.accounts.create_key("team_a", "robot", pepper, role="admin")).key_id
+    page = (await tess.get(BUDGETS)).text
+    assert f'value="key:{member}"' in page
+    assert f'value="key:{admins}"' not in page
+    assert f'value="key:{admins}"' in (await ada.get(BUDGETS)).text
+    refused = await tess.post(BUDGETS, {**FORM, "budget_of": f"key:{admins}", "limit_usd": "12.75", "period": "week"})
+    assert refused.status == 403
+    assert "is for the organisation&#39;s administrators to change" in refused.text
+    assert 'value="12.75"' in refused.text
+    assert '<option value="week" selected' in refused.text
+    assert await kept(running) == []
+    await ada.post(BUDGETS, {**FORM, "budget_of": f"key:{admins}"})
+    (made,) = await kept(running)
+    assert ">Show</a>" in (await tess.get(BUDGETS)).text
+    assert "<form" not in (await tess.get(f"{BUDGETS}/{made.budget_id}")).text.partition("<main")[2]
+
+
+async def test_soft_budgets_are_not_told_as_refusing(running: Running, ada: Browser, tess: Browser) -> None:
+    """A spent one stops nobody: it is counted apart from hard ones, on the organisation's page and on the team's."""
+    await team_budget(running)
+    await LedgerStore(running.engine).insert(
+        [settle("r", team_id="team_a", at_us=wall_us(), cost_nanousd=2_000_000_000)]
+    )
+    everywhere = html.unescape((await ada.get("/dashboard/budgets")).text)
+    assert re.search(r"Hard, used up.{0,120}?>0<", everywhere, re.DOTALL)
+    assert re.search(r"Soft, used up.{0,120}?>1<.{0,120}?they warn and refuse nothing", everywhere, re.DOTALL)
+    assert "over, warns only" in everywhere
+    assert "over, warns only" in (await tess.get(BUDGETS)).text
+    assert "Over, warns only" in (await tess.get("/dashboard/teams/team_a")).text
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {running.key}"}) as session,
+        session.post(f"{running.base_url}/chat/completions", json=body) as reply,
+    ):
+        assert reply.status == 200, "and in deed it refuses nothing"
+
+
 async def test_limits_are_set_shown_for_change_and_removed(running: Running, ada: Browser) -> None:
     """On all models or one; the address fills the form; without any value it says what to do."""
     fields = {"limit_of": "team", "model": "m", "requests_per_minute": "60"}
@@ -355,8 +399,16 @@ async def test_amounts_are_written_as_people_write_them(running: Running, ada: B
         assert sent.status == 303, text
         limits = {each.budget.limit_nanousd for each in await BudgetStore(running.engine).of_organisation("default")}
         assert limit_nanousd in limits
-    for wrong in ("1,5", "1,00", "20$", "1.000,50"):
-        assert (await ada.post(BUDGETS, {**FORM, "budget_of": "team", "limit_usd": wrong})).status == 400, wrong
+    for wrong, told in (
+        ("1,5", "write 1.50"),
+        ("20,50", "write 20.50"),
+        ("20$", "write it like 20.50"),
+        ("1.000,50", "write 1000.50"),
+    ):
+        page = await ada.post(BUDGETS, {**FORM, "budget_of": "team", "limit_usd": wrong})
+        assert page.status == 400, wrong
+        assert told in page.text
+        assert f'value="{wrong}"' in page.text
 
 
 async def test_parts_of_a_teams_spending_are_bounded(running: Running, ada: Browser, tess: Browser) -> None:

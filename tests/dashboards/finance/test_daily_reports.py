@@ -147,7 +147,7 @@ async def test_a_failure_leaves_the_day_due(booked: AsyncEngine, tmp_path: Path)
     """A day is marked when all of it is delivered, and not before."""
 
     class Full(Outbox):
-        async def put(self, *_arguments: Any) -> bool:
+        async def put(self, *_arguments: Any, **_named: Any) -> bool:
             raise OSError("no room")
 
     section = ReportSection(folder=tmp_path, webhook="finance")

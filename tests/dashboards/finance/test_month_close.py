@@ -63,6 +63,11 @@ async def test_a_month_is_ticked_signed_and_locked(finance: Finance, browser: Br
     assert "Sign off and lock" not in page
     assert (await browser.post(f"{PATH}/mark", {**tick, "step": "books"})).status == 400
     assert (await browser.post(f"{PATH}/mark", {**tick, "step": "nonsense"})).status == 400
+    without = {name: value for name, value in tick.items() if name != "ticked"}
+    assert (await browser.post(f"{PATH}/mark", without)).status == 400, "to keep it needs the tick"
+    assert (await browser.post(f"{PATH}/mark", {**without, "only": "comment"})).status == 303
+    page = (await browser.get(f"{PATH}?month=2026-03")).text
+    assert "Sign off and lock" not in page
     assert (await browser.post(f"{PATH}/mark", tick)).status == 303
     page = (await browser.get(f"{PATH}?month=2026-03")).text
     assert "Sign off and lock" in page
@@ -97,7 +102,7 @@ async def test_what_comes_later_is_in_the_next_month_and_on_both_pages(finance: 
         assert Decimal(told["cost_usd"]) == usd(77)
         assert "Posted after a month was signed" in (await browser.get(f"{PATH}?month={month}")).text
     page = (await browser.get(f"{PATH}?month=2026-03")).text
-    assert "The books say something else" not in page
+    assert "The books no longer match" not in page
     async with signed_in(finance.gateway, "fin@rival.test", role="finance", organisation_id="rival") as rival:
         assert "Signed off" not in (await rival.get(f"{PATH}?month=2026-03")).text
         assert (await rival.get(f"{PATH}?month=2026-03&table=signed")).status == 200

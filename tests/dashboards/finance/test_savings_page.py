@@ -157,13 +157,13 @@ async def test_the_statement_adds_up(finance: Finance, browser: Browser) -> None
     assert {row["organisation_id"] for row in found} == {"acme"}
     page = (await browser.get(f"/dashboard/finance/month?{APRIL}")).text
     assert f"${total:,.9f}" in page
-    assert "1 attempt stands in no sum: small." in page
+    assert "1 attempt is in no total: small." in page
 
 
 async def test_a_month_is_checked_when_finance_asks(finance: Finance, browser: Browser) -> None:
     """The page says that it waits, looks again by itself, and says what came of it."""
     path = "/dashboard/finance/month"
-    assert "not held against the ledger yet" in (await browser.get(f"{path}?{APRIL}")).text
+    assert "not been checked against the ledger yet" in (await browser.get(f"{path}?{APRIL}")).text
     checks = MonthChecks(finance.gateway.engine)
     # It reads every organisation's books, so a tenant does not start it.
     assert "/check" not in (await browser.get(f"{path}?{APRIL}")).text
@@ -250,8 +250,17 @@ async def test_an_export_is_held_against_the_books(finance: Finance, browser: Br
     assert "+100" in told
     kept = await compared_days(finance.gateway.engine, "acme", DAY, DAY + DAY_US)
     assert kept == {"openai": {DAY: "differs"}}
+    told = await upload(finance, browser, {"tolerance": "50%"}, {"usage.json": bucket("large", 900, 200)})
+    assert "agree with openai within what may differ: 1 line differs by less, of 1" in told
+    assert "within tolerance" in told
+    assert ">differs<" not in told, "never below a notice that the books agree"
+    told = await upload(finance, browser, {}, {"usage.json": bucket("theirs", 800, 200)})
+    assert "<code>theirs=large</code>" in told, "what to write is said"
+    comma = await upload(finance, browser, {"tolerance": "0,05"}, {"usage.json": bucket("large", 900, 200)})
+    assert "write 0.05" in comma
     told = await upload(finance, browser, {"models": "theirs=large"}, {"usage.json": bucket("theirs", 800, 200)})
     assert "The books agree" in told
+    assert re.search(r'data-label="Model">large<.*?data-label="Their name"><code>theirs<', told, re.DOTALL)
     for fields, content in (({}, b"<html>"), ({}, b""), ({"tolerance": "much"}, b"{}"), ({"models": "x"}, b"{}")):
         assert "That could not be compared" in await upload(finance, browser, fields, {"x.json": content})
     assert await finance.totals("acme", 30) == before

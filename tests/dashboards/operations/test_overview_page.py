@@ -253,7 +253,7 @@ async def test_a_pool_says_whether_its_hours_were_worth_it(running: Running) -> 
     """Hours bought, dollars paid and avoided, and the best fleet in hindsight: nobody used these."""
     async with signed_in(running, role="operator") as browser:
         text = (await browser.get(f"{HOME}/pools/gpus")).text
-    for shown in ("Were its hours worth it?", "Hours bought", "Paid", "Avoided", "Best fixed fleet"):
+    for shown in ("Did the GPUs pay off?", "Hours bought", "Paid", "Avoided", "Best fixed fleet"):
         assert shown in text
 
 

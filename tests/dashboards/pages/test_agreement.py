@@ -432,3 +432,43 @@ async def test_the_requests_of_a_team_are_its_cost(sample: Sample) -> None:
     assert [row["saved_usd"] for row in sources if row["tag"].endswith(_ODD)] == [""]
     unpriced = await sample.file("/dashboard/teams/support/requests?format=csv&outcome=unpriced")
     assert [(each["request_id"], each["cost_usd"]) for each in unpriced] == [("odd-unpriced", "")]
+
+
+async def test_first_tokens_and_retries_are_the_ledger_s(sample: Sample) -> None:
+    """The file of requests has when each caller had the first token, and who was retried or fell back, as the entries have it."""
+    query = "SELECT request_id, attempt, target_id, reason, flags, served, stream, given_us FROM ledger_entry "
+    query += "WHERE organisation_id = :org AND team_id = 'legal' AND origin = 'caller' AND entry IN ('settle', 'void', 'expire')"
+    async with sample.running.engine.connect() as connection:
+        found = (await connection.execute(text(f"{query} ORDER BY attempt"), {"org": DEFAULT_ORGANISATION})).all()
+    requests: dict[str, list[Any]] = {}
+    for row in found:
+        requests.setdefault(row.request_id, []).append(row)
+    path = "/dashboard/teams/legal/requests?format=csv"
+    listed = {row["request_id"]: row for row in await sample.file(path)}
+    assert listed.keys() == requests.keys()
+    for request_id, attempts in requests.items():
+        told = next((each for each in attempts if each.served), attempts[-1])
+        given = next((each.given_us for each in attempts if each.given_us is not None), None)
+        shown = listed[request_id]["ttft_s"]
+        assert (Decimal(shown) if shown else None) == (Decimal(given) / 10**6 if told.stream and given else None)
+    again: dict[str, set[str]] = {"retried": set(), "fell-back": set()}
+    for request_id, attempts in requests.items():
+        for place, each in enumerate(attempts):
+            if place and each.reason not in {"escalated", "hedge", "agreement"} and "continued" not in each.flags:
+                earlier = {before.target_id for before in attempts[:place]}
+                again["retried" if each.target_id in earlier else "fell-back"].add(request_id)
+    for outcome, wanted in again.items():
+        assert {row["request_id"] for row in await sample.file(f"{path}&outcome={outcome}")} == wanted, outcome
+
+
+async def test_two_savings_on_a_team_s_page_are_one_or_explained(sample: Sample) -> None:
+    """The overview counts what is booked; where the verdict leaves something out, a sentence beside it says what."""
+    for team_id in ("support", "legal"):
+        found = await sample.ledger(team_id)
+        saved = found["baseline_nanousd"] - found["cost_nanousd"]
+        (first, *_) = (await sample.api("/v1/savings", {**sample.days, "team_id": team_id}))["comparisons"]
+        page = await sample.page(f"/dashboard/teams/{team_id}/savings")
+        compared = nanousd(Decimal(first["baseline_usd"]) - Decimal(first["cost_usd"]))
+        assert ("Why it is not the" in page) is (compared != saved), team_id
+        if compared != saved:
+            assert exact_money(saved) in page

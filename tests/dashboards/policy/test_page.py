@@ -166,7 +166,7 @@ async def test_a_floor_that_the_slider_cannot_say_is_kept(running: Running, admi
     """Somebody who changes something else does not move it."""
     await running.accounts.update_team("team_a", quality_floor=0.9537)
     page = await admin.get(PATH)
-    assert "As it is, 95.37 %" in page.text
+    assert "Currently 95.37 %" in page.text
     await applied(running, admin, floor_mode="keep", escalation="whole")
     settings = (await team(running)).settings
     assert (settings.quality_floor, settings.escalation) == (0.9537, "whole")
@@ -183,7 +183,7 @@ async def test_only_who_may_change_it_sees_a_form(running: Running) -> None:
             page = await browser.get(PATH)
             assert page.status == 200
             assert "Show what would change" not in page.text
-            assert "The policy as it is" in page.text
+            assert "Current policy" in page.text
             assert (await browser.post(PATH, AS_IT_IS)).status == 403
         assert (await other.get(PATH)).status == 404
         assert (await other.post(PATH, AS_IT_IS)).status == 404
@@ -224,7 +224,7 @@ def test_stops_that_choose_the_same_are_one() -> None:
 async def test_without_requests_no_month_is_made_up(admin: Browser) -> None:
     """Shares are known, money is not."""
     page = (await admin.get(PATH)).text
-    assert "a month's money is not known" in page or "a month&#39;s money is not known" in page
+    assert "so monthly amounts are unknown" in page
     rows = list(csv.DictReader(io.StringIO((await admin.get(f"{PATH}?format=csv&table=floors")).text)))
     assert {row["month_usd"] for row in rows} == {""}
 

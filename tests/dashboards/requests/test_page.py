@@ -194,7 +194,7 @@ async def test_a_request_tells_what_its_target_was_compared_by(running: Running,
     await keep(running, [own, asked("named", reason="named", at_us=wall_us())])
     page = (await member.get(f"{LIST}/own")).text
     assert "Our own GPUs had room and their hours are paid for anyway" in page
-    assert "Booked is the average price." in page
+    assert "The average price is booked." in page
     (row,) = rows(await member.get(f"{LIST}/own?format=csv&table=attempts"))
     assert row["because"] == "our own with room"
     assert "It was compared by" not in (await member.get(f"{LIST}/named")).text

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from accounts.keys import Pepper
+from accounts.store import AccountStore
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
@@ -56,10 +58,29 @@ async def test_a_team_without_anything_has_pages_that_say_so(member: Browser) ->
         assert answer.status == 200, path
         assert ">None" not in answer.text, path
         assert ">nan" not in answer.text, path
-    whole = (await member.get(TEAM)).text
-    assert "No request yet." in whole
-    assert "a forecast needs three whole days" in whole
-    assert "no answer has a price to compare with" in whole
+
+
+async def test_a_new_team_is_told_what_comes_next(running: Running, member: Browser, admin: Browser) -> None:
+    """One step: the key, by who may create one, and then the first request with a place for it; no empty figures."""
+    accounts = AccountStore(running.engine)
+    for key in await accounts.list_keys("team_a"):
+        await accounts.revoke_key(key.key_id)
+    asked_for = (await member.get(TEAM)).text
+    assert "Next: ask for a key" in asked_for
+    assert "/keys/new" not in asked_for
+    first = (await admin.get(TEAM)).text
+    assert "Next: create a key" in first
+    assert f'href="{TEAM}/keys/new"' in first
+    minted = await accounts.create_key("team_a", "first", Pepper(id="p", secret=b"a" * 32))
+    for browser in (member, admin):
+        following = (await browser.get(TEAM)).text
+        assert "Bearer YOUR_KEY" in following
+        assert f"{running.base_url}/chat/completions" in following
+        assert 'class="figure"' not in following
+    await accounts.revoke_key(minted.key_id)
+    assert "Next: create a key" in (await admin.get(TEAM)).text
+    await keep(running, month())
+    assert "Next:" not in (await admin.get(TEAM)).text
 
 
 async def test_the_overview_tells_what_the_books_say(running: Running, member: Browser) -> None:
@@ -125,7 +146,7 @@ async def test_budgets_stand_with_their_likely_end(running: Running, member: Bro
     assert "never overrun" in page
     assert "$1.00" in page
     assert "$77" not in page
-    assert "Open, and likely to hold" in page
+    assert "Open, likely to last" in page
 
 
 async def test_savings_come_with_their_verdict(running: Running, member: Browser) -> None:
@@ -226,7 +247,7 @@ async def test_what_breaks_the_cache_is_told_with_its_advice(running: Running, m
     """Of the team's own prompts; what holds is said to hold."""
     store = PrefixStore(running.engine)
     await store.add([_habit(team_id="team_b", skeleton="theirs", broken=50, broken_tokens=5_000, kinds=("uuid",))])
-    assert "Nothing is known of this time" in (await member.get(f"{TEAM}/latest")).text
+    assert "No data: no prompt went" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="stable", broken=0, broken_tokens=0, kinds=())])
     assert "All stable" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="dated", broken=40, broken_tokens=9_000, kinds=("date",))])

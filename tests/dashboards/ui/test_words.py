@@ -89,7 +89,7 @@ def test_a_plain_answer_is_told_whole() -> None:
     assert decision(request(answered())) == (
         "The caller asked for the gateway to choose (“auto”) in the interactive tier. Classified at complexity 0.25 of 1.",
         "llama was the cheapest model expected to answer a prompt of complexity 0.25 well enough.",
-        "It answered after 900 ms, its first token after 120 ms, and the caller got that answer.",
+        "It answered after 900 ms, its own first token after 120 ms, and the caller got that answer.",
         "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
     )
 
@@ -101,10 +101,18 @@ def test_each_attempt_has_its_part_of_the_story() -> None:
     )
     told = decision(request(failed, answered(attempt=2, target_id="gpt-5", reason="fallback")))
     assert told[2] == (
-        "It was given up after 900 ms: no first token came in time, status 502; nothing can have been charged."
+        "It was given up after 900 ms: no first token arrived in time, status 502; nothing can have been charged."
     )
     assert told[3] == "gpt-5 answered as the fallback of a model that could not."
-    assert outcome(request(failed, answered(attempt=2))) == ("Fell back", "info")
+    assert outcome(request(failed, answered(attempt=2, target_id="gpt-5"))) == ("Fell back", "info")
+
+
+def test_a_retry_at_the_same_model_is_told_as_such() -> None:
+    """Not as a fallback, whatever was the reason for the model."""
+    failed = answered(served=False, status=502, flags=("upstream_error",), baseline_nanousd=None)
+    again = request(failed, answered(attempt=2))
+    assert outcome(again) == ("Retried", "info")
+    assert "llama was asked again, as such a failure may pass." in decision(again)
 
 
 def test_a_stream_that_another_replica_went_on_with_is_told_so() -> None:
@@ -114,11 +122,11 @@ def test_a_stream_that_another_replica_went_on_with_is_told_so() -> None:
     assert request(broken, rest).first_token_us == 120_000, "the caller's first token was the first attempt's"
     told = decision(request(broken, rest))
     assert told[2] == (
-        "It broke off after 900 ms: the answer broke off in the middle, and another replica went on with the answer; what was "
-        "used is booked."
+        "It broke off after 900 ms: the answer broke off in the middle, and another replica went on with the answer; the tokens "
+        "used are booked."
     )
     assert "another replica of llama was asked for the rest" in told[3]
-    assert "it went on with an answer" in told[4]
+    assert "it continued an answer" in told[4]
     assert outcome(request(broken, rest)) == ("Continued", "info")
     failed = answered(attempt=2, served=False, flags=("stream_cut", "continued"), baseline_nanousd=None)
     assert "The caller got no whole answer" in decision(request(broken, failed))[2]
@@ -128,7 +136,7 @@ def test_a_weak_answer_that_was_not_given_is_no_failure() -> None:
     """It answered, it cost, and another one's answer was given."""
     weak = answered(served=False, flags=("escalated", "usage_missing"), baseline_nanousd=None)
     better = answered(attempt=2, reason="escalated", target_id="gpt-5")
-    assert ended(weak).startswith("It answered after 900 ms, but the answer was weak and was not given")
+    assert ended(weak).startswith("It answered after 900 ms, but the answer was weak and was not returned")
     assert "did not say how many tokens" in ended(weak)
     assert outcome(request(weak, better)) == ("Escalated", "info")
 
@@ -171,12 +179,12 @@ def test_outcomes(entry: Entry, told: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"cost_nanousd": None}, "What it cost is unknown"),
+        ({"cost_nanousd": None}, "Its cost and savings are unknown"),
         ({"baseline_nanousd": None}, "There is nothing to compare it with."),
         ({"baseline_nanousd": None, "served": False, "status": 502}, "Nothing was delivered, so nothing was saved."),
         ({"baseline_nanousd": 900_000}, "so it was $0.000100"),
         ({"baseline_nanousd": 0, "cost_nanousd": 0}, "so $0.00 was saved"),
-        ({"usage_source": "estimated"}, "by an estimate of its tokens"),
+        ({"usage_source": "estimated"}, "based on estimated tokens"),
         ({"target_id": "gpt-5", "baseline_nanousd": 1_000_000}, "it was the one that answered"),
         ({"baseline_price": ""}, "at the baseline model would have cost"),
     ],

@@ -153,7 +153,7 @@ def test_a_sound_log_says_what_to_note(tmp_path: Path) -> None:
     """Its last hash, which the next verification takes; a longer log still has it."""
     ok("teams", "create", "team_a")
     said = ok("audit", "verify")
-    assert said.startswith("1 entry, all as they were written")
+    assert said.startswith("1 entry, all intact")
     head = said.split()[-1]
     ok("teams", "create", "team_b")
     assert json.loads(ok("audit", "verify", "--head", head, "--json"))["entries"] == 2

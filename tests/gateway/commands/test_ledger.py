@@ -111,7 +111,7 @@ def test_books_that_differ_are_told_and_mended(folder: Path) -> None:
     assert (told["agree"], told["differences"]) == (False, 2)
     assert (told["rows"][1]["ledger"], told["rows"][1]["found"]) == (1_000_000, 1_000_001)
     mended = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
-    assert mended.stdout == "the roll-ups of 1 day were written anew from the ledger\n"
+    assert mended.stdout == "the roll-ups of 1 day were rebuilt from the ledger\n"
     assert invoke(app, ["ledger", "verify"]).exit_code == 0
 
 

@@ -49,7 +49,7 @@ def test_the_first_administrator_is_let_in() -> None:
 
 def test_people_are_listed_with_their_teams() -> None:
     """By e-mail address, for people and for programs, of one organisation or of all."""
-    assert "nobody yet" in run("people", "list").stderr
+    assert "no people yet" in run("people", "list").stderr
     for organisation in ("acme", "rival"):
         run("organisations", "create", organisation)
         run("teams", "create", f"{organisation}_team", "--organisation", organisation)

@@ -409,6 +409,30 @@ def test_outcomes_stand_before_the_declared_capability_and_only_for_measured_tar
     assert names(found) == ["mini", "gpt-4o"]
 
 
+def test_a_minimum_of_1_takes_measured_targets_alone() -> None:
+    """A declared one is as good as the baseline model by its operator's word only: that is no part of 100 %."""
+    outlooks = {"gpt-4o": outlook(0.9), "mini": outlook(0.866)}
+    below = measured(facts(most_lost=0.03), outlooks, GPT, LLAMA, MINI, complexity=0.5)
+    assert names(below)[0] == "llama-3-70b"
+    whole = measured(facts(most_lost=0.0), outlooks, GPT, LLAMA, MINI, complexity=0.5)
+    assert names(whole) == ["gpt-4o"], "nor one that is 3.4 points below"
+    (declared_one,) = [each for each in whole.rejected if each.target_id == "llama-3-70b"]
+    assert declared_one.obstacle == "unknown"
+    assert "it was not measured, and a minimum of 100 % takes measured models alone" in declared_one.detail
+
+
+def test_a_minimum_of_1_without_a_measured_baseline_loses_nothing_either() -> None:
+    """The best known model stands for it, and what is below that by less than 3 points is not good enough."""
+    outlooks = {"mini": outlook(0.88)}
+    for most, reason in ((0.09, "cheapest-capable"), (0.0, "most-capable")):
+        prediction = Prediction(
+            complexity=0.5, source="onnx", expected_output_tokens=100, outlooks=outlooks, best_known=0.9
+        )
+        catalog = Catalog(targets={"mini": MINI})
+        found = plan(facts(most_lost=most), prediction, REFERENCE, catalog, {"mini": MINI.deployments})
+        assert [(each.target.target_id, each.reason) for each in found.candidates] == [("mini", reason)]
+
+
 def test_a_rejection_tells_the_probabilities() -> None:
     """Who asks why a target was passed over can check the sum."""
     found = measured(facts(willing_nanousd=1e8), {"gpt-4o": outlook(0.9), "mini": outlook(0.6)}, GPT, MINI)

@@ -16,6 +16,7 @@ from proxy.settle.observers.logs import (
     JsonFormatter,
     QueuedLines,
     RequestLog,
+    TextFormatter,
     clean,
     configure_logging,
     is_sampled,
@@ -313,3 +314,11 @@ def test_configuring_twice_writes_once(stream: io.BytesIO) -> None:
     logging.getLogger("weighbridge.x").warning("once")
     handler.flush()
     assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_person_reads_one_line_of_text() -> None:
+    """Time, level, event and the fields that are set; a line break stays within its line."""
+    record = logging.LogRecord("weighbridge.x", logging.WARNING, "", 1, "two\nlines", None, None)
+    record.fields = {"status": 502, "target_id": "gpt-4o", "error": None, "tries": []}
+    record.created = 0.0
+    assert TextFormatter().format(record) == "00:00:00 warning two\\nlines  status=502 target_id=gpt-4o"
