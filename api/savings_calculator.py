@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.learning.store import LearningStore
+from cost.calendar import Days
 from cost.config import CostSection
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.fleet.pool_config import PoolSection, pool_of_target
@@ -56,9 +57,10 @@ class SavingsCalculator:
         """Self-hosted pools with their costs, as configured now."""
         return self._section().pools
 
-    async def inputs(self, scope: ReadScope, start_us: int, end_us: int) -> SavingsInputs:
-        """Read the inputs of a savings report for [start_us, end_us). Raises BadQuery."""
-        return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us())
+    async def inputs(self, scope: ReadScope, days: Days) -> SavingsInputs:
+        """Read the inputs of a savings report for these days. Raises BadQuery."""
+        start_us, end_us = max(0, days.start_us), days.end_us
+        return await self._reader.read(scope, self._section().pools, start_us, end_us, self._now_us(), days.calendar)
 
     async def report(self, scope: ReadScope, inputs: SavingsInputs) -> SavingsReport:
         """Return the report on these inputs. A team's has neither idle GPUs nor the gateway: they are the organisation's.

@@ -414,7 +414,9 @@ class ClosedMonth(SQLModel, table=True):
 
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """The first microsecond of the same month in UTC: it names the month, whatever calendar cut it."""
     end_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    """Its end by the organisation's calendar."""
     closed_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     closed_by: str = Field(sa_column=Column(String(_ID), nullable=False))
     comment: str = Field(sa_column=Column(Text, nullable=False))

@@ -10,6 +10,7 @@ from dashboards.api_docs import page as api_docs
 from dashboards.ask import page as ask
 from dashboards.audit import page as audit
 from dashboards.batch import page as batches
+from dashboards.budgets import calendar_page
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
 from dashboards.end_users import page as end_users
@@ -76,6 +77,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     people.router,
     sign_in.router,
     budgets.router,
+    calendar_page.router,
     organisation_budgets.router,
     keys.router,
     members.router,

@@ -15,6 +15,8 @@ from api.operations.snapshot import operations_snapshot
 from api.prices.listing import prices_as_json
 from api.web.reading import known_usd, reading, sound_query
 from cost.budgets.store import BudgetStore
+from cost.calendar import Days as CalendarDays
+from cost.calendars import calendar_of
 from cost.dimensions import BY_NAME, ON_PAGES, Dimension
 from cost.ledger.entries import Entry
 from cost.prices import usd
@@ -357,7 +359,8 @@ async def savings(look: LookUp, asked: Days) -> Found:
     scope = ReadScope(organisation_id=asker.organisation_id, team_id=team_id or None)
     calculator = asker.gateway.finance.savings
     async with reading(asker.gateway):
-        inputs = await calculator.inputs(scope, start_of(days[0]), start_of(days[1]) + DAY_US)
+        calendar = await calendar_of(asker.gateway.database, asker.organisation_id)
+        inputs = await calculator.inputs(scope, CalendarDays(days[0], days[1], calendar))
         told = calculator.as_json(scope, await calculator.report(scope, inputs))
     query = urlencode({"from": days[0].isoformat(), "to": days[1].isoformat()})
     return Found(

@@ -114,7 +114,7 @@ def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
         "state": standing.state,
         "period_start": None if standing.renews_us is None else iso(standing.start_us),
         "resets_at": None if standing.renews_us is None else iso(standing.renews_us),
-        "time_zone": standing.calendar.time_zone,
+        "time_zone": standing.calendar.at(standing.at_us).time_zone,
         "raised_limit_usd": Decimal(dollars(budget.raised_nanousd)) if raised else None,
         "raised_until": iso(budget.raised_until_us) if raised else None,
     }

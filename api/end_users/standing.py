@@ -15,7 +15,7 @@ from cost.budgets.budget import split_id
 from cost.budgets.store import BudgetStore, EndUserStanding
 from cost.end_users import booked
 from cost.scopes import ANY
-from cost.times import iso, month_of, wall_us
+from cost.times import iso
 from proxy.admit.limits.rules import Place, check_place
 from proxy.errors import BadRequest
 
@@ -34,7 +34,7 @@ class EndUserOut(msgspec.Struct, frozen=True, kw_only=True):
     end_user: str
     """As it is booked: a mail address is a digest."""
     spent_usd: Decimal
-    """In this UTC month."""
+    """In this month of the organisation's calendar."""
     month_start: str
     budgets: list[EndUserBudgetOut]
     limits: list[LimitStanding]
@@ -60,6 +60,6 @@ def spending_as_json(found: EndUserStanding) -> dict[str, Any]:
     return {
         "end_user": found.end_user,
         "spent_usd": Decimal(dollars(found.spent_nanousd)),
-        "month_start": iso(month_of(wall_us())),
+        "month_start": iso(found.month_us),
         "budgets": [{**budget_as_json(each), "own": not split_id(each.budget.budget_id)[1]} for each in found.budgets],
     }

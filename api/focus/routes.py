@@ -13,6 +13,7 @@ from api.web.gateway import FinanceReader, Gateway, gateway_of
 from api.web.openapi import described
 from api.web.parameters import Parameters, day, listed
 from api.web.reading import Export, reading, sound_query
+from cost.calendars import calendar_of
 from cost.reports.focus import FocusQuery
 from cost.reports.scope import ReadScope
 from proxy.errors import BadRequest, UsageUnavailable
@@ -35,7 +36,7 @@ _PARAMETERS: Final = {
 )
 async def focus(request: Request, scope: FinanceReader) -> Response:
     """Return the FOCUS dataset from `start` to before `end`; for a member key, its own team's. `granularity` is `day` or
-    `hour`.
+    `hour`. Days and billing periods are those of the organisation's calendar, and are told in UTC.
     """
     best_kind(request.headers.get("accept"), ("text/csv",))
     return await focus_reply(gateway_of(request), scope, request.query_params)
@@ -51,8 +52,10 @@ async def focus_reply(gateway: Gateway, scope: ReadScope, given: QueryParams) ->
             f"`{missing}` is missing: the export is of the days from `start` to before `end`.", param=missing
         )
     by_hour = "hour" in (parameters.listed("granularity", _GRANULARITIES) or ("day",))
+    async with reading(gateway):
+        calendar = await calendar_of(gateway.database, scope.organisation_id)
     with sound_query():
-        query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour).checked()
+        query = FocusQuery(scope=scope, start=start, end=end, by_hour=by_hour, calendar=calendar).checked()
     # Read the first rows before the reply starts, so that an unreachable database still gets an error status.
     async with reading(gateway):
         pieces = (await focus_export(gateway.database)).csv(query)

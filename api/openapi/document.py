@@ -22,7 +22,7 @@ _ABOUT: Final = (
     "`/v1/audio/…`, takes and gives what OpenAI's and Anthropic's APIs do under the same addresses; GET /v1/models lists the "
     "names. Under /v1/admin every "
     "PUT says how a thing is to be, so sending it twice changes nothing; DELETE of what is gone already says 404. Whatever "
-    "changes stands in the audit log. Money is an exact decimal number of US dollars; days are UTC. A parameter that is a "
+    "changes stands in the audit log. Money is an exact decimal number of US dollars; days are the organisation's. A parameter that is a "
     "list may be given several times, with commas, or as `name[]`."
 )
 _ABOUT_ADMIN: Final = (

@@ -16,8 +16,8 @@ from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_o
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
 from api.web.reading import JSON, Export, json_bytes, json_reply, known_usd, reading, sound_query
-from cost.calendar import UTC_CALENDAR, Calendar, UnknownTimeZone, check_time_zone
-from cost.calendars import calendars_of
+from cost.calendar import Calendar, UnknownTimeZone, check_time_zone
+from cost.calendars import calendar_of
 from cost.currency import SecondCurrency, second_currency
 from cost.dimensions import OFFERED, TIMES, Dimension, UsageFilters
 from cost.prices import usd
@@ -25,7 +25,7 @@ from cost.reports.cells import Cell, csv_line
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_DAYS, UsagePage, UsageQuery, UsageRow, UsageSums
 from cost.tables import ROLLUP_SUMS
-from cost.times import DAY_US, iso, start_of, wall_us
+from cost.times import DAY_US, iso, wall_us
 from proxy.errors import BadRequest, UsageUnavailable
 
 router = APIRouter(tags=["usage"])
@@ -71,7 +71,7 @@ _PARAMETERS: Final[Mapping[str, Parameter]] = {
     **described("Read usage", gives={200: (UsageDay, UsagePageOut)}, files=(CSV, NDJSON), query=_PARAMETERS),
 )
 async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Return usage of one UTC day of a team (default: today, the key's own), or of a range grouped by `group_by`."""
+    """Return usage of one day of a team (default: today, the key's own), or of a range grouped by `group_by`. Days are the organisation's."""
     scope = read_scope(caller)
     parameters = Parameters(request.query_params, _PARAMETERS)
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
@@ -97,7 +97,7 @@ async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, k
 
 
 async def _calendar(gateway: Gateway, scope: ReadScope, parameters: Parameters) -> Calendar:
-    """Return the calendar that a range is cut by: of the zone that was asked for, or the organisation's at the range's end."""
+    """Return the calendar that a range is cut by: of the zone that was asked for, or the organisation's own."""
     named = parameters.text("time_zone") if "time_zone" in parameters else None
     if named is not None:
         try:
@@ -105,11 +105,7 @@ async def _calendar(gateway: Gateway, scope: ReadScope, parameters: Parameters) 
         except UnknownTimeZone as error:
             raise BadRequest(f"{str(error)[0].upper()}{str(error)[1:]}.", param="time_zone") from error
     async with reading(gateway):
-        calendars = await calendars_of(gateway.database)
-    end_us = parameters.moment_us("end") if "end" in parameters else None
-    if "date" in parameters and (asked := parameters.day("date")) is not None:
-        end_us = start_of(asked) + DAY_US
-    return calendars.of(scope.organisation_id, wall_us() if end_us is None else min(wall_us(), end_us - 1))
+        return await calendar_of(gateway.database, scope.organisation_id)
 
 
 async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
@@ -134,7 +130,7 @@ async def _range_reply(request: Request, scope: ReadScope, parameters: Parameter
         "object": "usage.page",
         "start": iso(query.start_us),
         "end": iso(query.end_us),
-        "time_zone": calendar.time_zone,
+        "time_zone": calendar.at(query.end_us - 1).time_zone,
         "group_by": query.group_by,
         "data": [_as_row(row, query) for row in page.rows],
         "totals": _figures(page.totals or UsageSums()),
@@ -146,7 +142,7 @@ async def _range_reply(request: Request, scope: ReadScope, parameters: Parameter
 
 def _day_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -> UsageQuery:
     day = parameters.day("date") or calendar.day(wall_us())
-    start_us, end_us = calendar.start(day), calendar.start(day + timedelta(days=1))
+    start_us, end_us = calendar.days(day, day)
     return _query(
         scope=scope,
         start_us=start_us,
@@ -159,9 +155,9 @@ def _day_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -> 
 
 
 def _offsets(calendar: Calendar, start_us: int, end_us: int) -> tuple[tuple[int, int], ...]:
-    """Return the offsets of a range in another zone than UTC; none for a range that is refused anyway."""
+    """Return the offsets of a range; none for one that is refused anyway."""
     is_range = 0 <= start_us < end_us <= start_us + (MAX_DAYS + 1) * DAY_US
-    return () if calendar.time_zone == UTC_CALENDAR.time_zone or not is_range else calendar.offsets(start_us, end_us)
+    return calendar.offsets(start_us, end_us) if is_range else ()
 
 
 def _range_query(scope: ReadScope, parameters: Parameters, calendar: Calendar) -> UsageQuery:

@@ -163,7 +163,7 @@ class Parameters:
         try:
             return _parsed_day(given)
         except ValueError as error:
-            raise BadRequest(f"`{name}` must be a day like 2026-04-05 (UTC).", param=name) from error
+            raise BadRequest(f"`{name}` must be a day like 2026-04-05.", param=name) from error
 
     def moment_us(self, name: str, calendar: Calendar = UTC_CALENDAR) -> int | None:
         """Return the beginning of a day in the calendar, or an RFC 3339 moment on a full hour, in microseconds; None when it was not

@@ -289,7 +289,7 @@ async def _by_calendar(
     connection: AsyncConnection, query: Select[Any], at_us: int, **more: str
 ) -> list[tuple[Calendar, Any]]:
     """Return the rows of a query of budgets and their sums, each with its organisation's calendar, which bounds its period."""
-    others, owner = (await read_calendars(connection)).at(at_us), col(BudgetRow.organisation_id)
+    others, owner = (await read_calendars(connection)).others(), col(BudgetRow.organisation_id)
     own = [each for organisations in others.values() for each in organisations]
     parts = [(UTC_CALENDAR, query.where(owner.not_in(own)) if own else query)]
     parts += [(calendar, query.where(owner.in_(organisations))) for calendar, organisations in others.items()]

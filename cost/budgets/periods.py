@@ -57,8 +57,12 @@ def _day(at_us: int, calendar: Calendar) -> Bounds:
 
 
 def _week(at_us: int, calendar: Calendar) -> Bounds:
-    first = calendar.week(calendar.day(at_us))
-    return calendar.start(first), calendar.start(first + timedelta(days=_WEEK_DAYS))
+    day = calendar.day(at_us)
+    first, after = calendar.week(day), day + timedelta(days=1)
+    # Another first day of the week may hold from a day of this one on.
+    while calendar.week(after) <= first:
+        after += timedelta(days=1)
+    return calendar.start(first), calendar.start(after)
 
 
 def _month(at_us: int, calendar: Calendar) -> Bounds:

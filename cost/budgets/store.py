@@ -1,11 +1,12 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
@@ -14,12 +15,14 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
-from cost.budgets.periods import PERIODS
+from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
+from cost.calendar import Calendar
+from cost.calendars import calendar_of
 from cost.end_users import booked
 from cost.scopes import ROWS, SCOPES, Scope, Spender
-from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, rollup_day
-from cost.times import month_of, wall_us
+from cost.tables import BudgetGrant, BudgetRow, BudgetTopup, EndUserMonth, SpendDay, SpendQuarter, rollup_day
+from cost.times import start_of, wall_us
 from settings.key_ids import first_id
 
 _FIXED: Final = ("scope", "scope_id", "period", "kind")
@@ -36,6 +39,8 @@ class EndUserStanding(msgspec.Struct, frozen=True):
     end_user: str
     spent_nanousd: int
     budgets: list[BudgetStatus]
+    month_us: int = 0
+    """First microsecond of the month."""
 
 
 def new_budget_id() -> str:
@@ -234,46 +239,54 @@ class BudgetStore:
         team_id: str,
         most: int = 10,
         *,
-        month_us: int | None = None,
+        month: date | None = None,
         after: tuple[int, str] | None = None,
         begins: str = "",
     ) -> list[EndUserStanding]:
-        """Return the end users of a team that spent most in a UTC month, usually this one, with the budgets that hold for each now;
-        `after` the amount and name of another, or those whose name begins so.
+        """Return the end users of a team that spent most in the month that begins with a day, usually this one, with the budgets that
+        hold for each now; `after` the amount and name of another, or those whose name begins so.
         """
         now_us = self._now_us()
-        amount, name = col(EndUserMonth.spent_nanousd), col(EndUserMonth.end_user)
-        where = [
-            col(EndUserMonth.team_id) == team_id,
-            col(EndUserMonth.month_us) == (month_of(now_us) if month_us is None else month_us),
-        ]
-        if after is not None:
-            where.append(or_(amount < after[0], and_(amount == after[0], name > after[1])))
-        if begins:
-            where.append(or_(func.substr(name, 1, len(begins)) == begins, name == booked(begins)))
-        spent = (
-            select(col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd))
-            .where(*where)
-            .order_by(col(EndUserMonth.spent_nanousd).desc(), col(EndUserMonth.end_user))
-            .limit(most)
-        )
+        calendar = await calendar_of(self._engine, organisation_id)
+
+        def chosen(name: Any, amount: Any) -> Iterator[ColumnElement[bool]]:
+            if after is not None:
+                yield or_(amount < after[0], and_(amount == after[0], name > after[1]))
+            if begins:
+                yield or_(func.substr(name, 1, len(begins)) == begins, name == booked(begins))
+
+        first = calendar.day(now_us).replace(day=1) if month is None else month
         async with self._engine.connect() as connection:
-            largest = {str(user): int(found) for user, found in await connection.execute(spent)}
-            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us)
+            found = [
+                (str(name), int(amount))
+                for query in _largest(team_id, calendar, first, now_us, most, chosen)
+                for name, amount in await connection.execute(query)
+            ]
+            largest = dict(sorted(found, key=lambda each: (-each[1], each[0]))[:most])
+            return await self._of_end_users(connection, organisation_id, team_id, largest, now_us, calendar)
 
     async def of_end_user(self, organisation_id: str, team_id: str, end_user: str) -> EndUserStanding:
-        """Return what one end user of a team spent in this UTC month, with the budgets that hold; one who never called has spent
+        """Return what one end user of a team spent in this month, with the budgets that hold; one who never called has spent
         nothing.
         """
         now_us = self._now_us()
-        spent = select(col(EndUserMonth.spent_nanousd)).where(
-            col(EndUserMonth.team_id) == team_id,
-            col(EndUserMonth.month_us) == month_of(now_us),
-            col(EndUserMonth.end_user) == end_user,
-        )
+        calendar = await calendar_of(self._engine, organisation_id)
+        parts = parts_of(*bounds_us("month", now_us, calendar))
+        quarter = col(SpendQuarter.start_us)
+        sums = [
+            _spent_by(SpendDay, f"{team_id}/{end_user}").where(
+                col(SpendDay.day_us) >= parts.days_from, col(SpendDay.day_us) < parts.days_to
+            ),
+            _spent_by(SpendQuarter, f"{team_id}/{end_user}").where(
+                or_(
+                    and_(quarter >= parts.head_from, quarter < parts.head_to),
+                    and_(quarter >= parts.tail_from, quarter < parts.tail_to),
+                )
+            ),
+        ]
         async with self._engine.connect() as connection:
-            amounts = {end_user: int(await connection.scalar(spent) or 0)}
-            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us))[0]
+            amounts = {end_user: sum([int(await connection.scalar(each) or 0) for each in sums])}
+            return (await self._of_end_users(connection, organisation_id, team_id, amounts, now_us, calendar))[0]
 
     async def _of_end_users(
         self,
@@ -282,6 +295,7 @@ class BudgetStore:
         team_id: str,
         spent_nanousd: Mapping[str, int],
         now_us: int,
+        calendar: Calendar,
     ) -> list[EndUserStanding]:
         row = ROWS["end_user"]
         names = {
@@ -293,13 +307,14 @@ class BudgetStore:
             each.budget.budget_id: each
             for each in await standings(connection, now_us, _in_scope(row.name, sorted(places)))
         }
+        month_us = bounds_us("month", now_us, calendar)[0]
         index = BudgetIndex(each.budget for each in known.values())
         holding = {name: [each.budget_id for each in index.of(spender)] for name, spender in names.items()}
         if made := [each for found in holding.values() for each in found if each not in known]:
             for status in await GrantStore(self._engine).standings_of_each(made, now_us):
                 known[status.budget.budget_id] = status
         return [
-            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known])
+            EndUserStanding(name, amount, [known[each] for each in holding[name] if each in known], month_us)
             for name, amount in spent_nanousd.items()
         ]
 
@@ -359,6 +374,63 @@ async def _read_budget(connection: AsyncConnection, where: ColumnElement[bool]) 
 
 def _in_scope(scope: str, ids: Sequence[str]) -> ColumnElement[bool]:
     return and_(col(BudgetRow.scope) == scope, col(BudgetRow.scope_id).in_(ids))
+
+
+def _spent_by(table: type[SpendDay | SpendQuarter], scope_id: str) -> Any:
+    return select(func.sum(col(table.spent_nanousd))).where(
+        col(table.scope) == "end_user", col(table.scope_id) == scope_id
+    )
+
+
+def _largest(
+    team_id: str,
+    calendar: Calendar,
+    first: date,
+    now_us: int,
+    most: int,
+    chosen: Callable[[Any, Any], Iterator[ColumnElement[bool]]],
+) -> Iterator[Any]:
+    """Yield the queries for the end users that spent most in a month of a calendar: of those that spent nothing where it
+    differs from the month in UTC, and of those that did, who are few beside all of them.
+    """
+    own = bounds_us("month", calendar.start(first), calendar)
+    utc = bounds_us("month", start_of(first))
+    name, amount = col(EndUserMonth.end_user), col(EndUserMonth.spent_nanousd)
+    within = (col(EndUserMonth.team_id) == team_id, col(EndUserMonth.month_us) == utc[0])
+    months = select(name, amount).where(*within)
+    edges = [
+        (min(mine, theirs), max(mine, theirs), 1 if is_more else -1)
+        for mine, theirs, is_more in ((own[0], utc[0], own[0] < utc[0]), (own[1], utc[1], own[1] > utc[1]))
+        if min(mine, theirs) < min(max(mine, theirs), now_us + 1)
+    ]
+    if not edges:
+        yield months.where(*chosen(name, amount)).order_by(amount.desc(), name).limit(most)
+        return
+    at, scope_id = col(SpendQuarter.start_us), col(SpendQuarter.scope_id)
+    place = f"{team_id}/"
+    sign = case(*((and_(at >= since, at < until), sign) for since, until, sign in edges), else_=0)
+    others = (
+        select(
+            func.substr(scope_id, len(place) + 1).label("end_user"),
+            func.sum(sign * col(SpendQuarter.spent_nanousd)).label("more"),
+        )
+        .where(
+            col(SpendQuarter.scope) == "end_user",
+            func.substr(scope_id, 1, len(place)) == place,
+            or_(*(and_(at >= since, at < until) for since, until, _ in edges)),
+        )
+        .group_by(scope_id)
+        .cte("others")
+    )
+    yield (
+        months.where(name.not_in(select(others.c.end_user)), *chosen(name, amount))
+        .order_by(amount.desc(), name)
+        .limit(most)
+    )
+    whole = func.coalesce(amount, 0) + others.c.more
+    joined = others.outerjoin(EndUserMonth, and_(*within, name == others.c.end_user))
+    spent = select(others.c.end_user, whole).select_from(joined).where(whole != 0, *chosen(others.c.end_user, whole))
+    yield spent.order_by(whole.desc(), others.c.end_user).limit(most)
 
 
 def _of_team(scope: Scope, team_id: str) -> ColumnElement[bool]:

@@ -62,8 +62,10 @@ class MonthFacts(msgspec.Struct, frozen=True, kw_only=True):
     provisional_days: tuple[int, ...] = ()
     unpriced_attempts: int = 0
     """Unpriced attempts as the savings report counts them: attempts on a pool are priced by its bill."""
+    invoiced: tuple[PeriodLine, ...] = ()
+    """The lines of the same month in UTC, which providers' invoices are of."""
     used_days: Mapping[str, tuple[int, ...]] = {}
-    """Days on which something was booked to a provider, by its name."""
+    """UTC days of it on which something was booked to a provider, by its name."""
     compared: Compared = {}
     marks: Mapping[str, Mark] = {}
     """People's words on steps, by the step's key."""
@@ -147,15 +149,15 @@ def _steps(facts: MonthFacts) -> Iterator[Step]:
 
 
 def _over_step(facts: MonthFacts) -> Step:
-    title = "The month is over"
+    title, zone = "The month is over", facts.month.days.time_zone
     if facts.month.is_over(facts.now_us):
-        return Step(kind="over", title=title, state="done", said=f"It ended with {facts.month.last_day} (UTC).")
+        return Step(kind="over", title=title, state="done", said=f"It ended with {facts.month.last_day} ({zone}).")
     days = -(-(facts.month.end_us - facts.now_us) // (24 * HOUR_US))
     return Step(
         kind="over",
         title=title,
         state="waiting",
-        said=f"It runs until {facts.month.last_day} (UTC), {_count_text(days, 'more day')}. All figures are so far.",
+        said=f"It runs until {facts.month.last_day} ({zone}), {_count_text(days, 'more day')}. All figures are so far.",
     )
 
 
@@ -221,7 +223,7 @@ def _estimated_step(facts: MonthFacts) -> Step:
 
 
 def _reconciliation_steps(facts: MonthFacts) -> Iterator[Step]:
-    for each in providers_of(facts.lines):
+    for each in providers_of(facts.invoiced):
         used = facts.used_days.get(each.provider, ())
         if used:
             yield _reconciliation_step(each.provider, used, facts.compared.get(each.provider.lower(), {}))
@@ -300,7 +302,7 @@ def _books_step(facts: MonthFacts) -> Step:
             state="open",
             said=f"{_count_text(known.differences, 'figure is', 'figures are')} not what the ledger says.",
             todo="Whoever runs the gateway lists them, and then writes those days anew by:",
-            command=f"weighbridge ledger rebuild --from {day_of(facts.month.start_us)} --to {facts.month.last_day}",
+            command=f"weighbridge ledger rebuild --from {day_of(facts.month.start_us)} --to {day_of(facts.month.end_us - 1)}",
         )
     if known.done_us < facts.month.end_us:
         return Step(

@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.calendars import calendars_of
 from cost.close.month import Month, month_of, parse_month
 from cost.ledger.verify import check
 from cost.tables import LedgerCheck
@@ -102,8 +103,8 @@ class MonthChecks:
 
         Returns None when another process took the check over.
         """
-        differences, day_us = 0, month.start_us
-        while day_us < min(month.end_us, self._now_us()):
+        differences, (day_us, end_us) = 0, await self._span(month)
+        while day_us < min(end_us, self._now_us()):
             begun = time.monotonic()
             found = await check(self._engine, day_us, day_us + DAY_US, now_us=self._now_us())
             differences += found.differences
@@ -134,8 +135,16 @@ class MonthChecks:
     async def _enqueue_last_month(self) -> None:
         now_us = self._now_us()
         month = month_of(now_us - SETTLED_US).previous
-        if now_us < month.end_us + LATEST_US and (await self.known(month)).begun_us is None:
+        _, end_us = await self._span(month)
+        if end_us + SETTLED_US <= now_us < month.end_us + LATEST_US and (await self.known(month)).begun_us is None:
             await self._enqueue(month)
+
+    async def _span(self, month: Month) -> tuple[int, int]:
+        """Return the time of the whole UTC days that any organisation has in its month."""
+        calendars = (await calendars_of(self._engine)).others()
+        months = [month, *(Month(month.year, month.number, each) for each in calendars)]
+        start_us, end_us = min(each.start_us for each in months), max(each.end_us for each in months)
+        return start_us - start_us % DAY_US, -(-end_us // DAY_US) * DAY_US
 
     async def _enqueue(self, month: Month) -> bool:
         row = {"name": month.text, "begun_us": 0, "done_us": 0, "differences": 0}

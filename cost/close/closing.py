@@ -81,7 +81,7 @@ class MonthClosing:
         """Return people's marks on the month's steps, by the steps' keys."""
         names = ("step", "ticked", "said", "comment", "marked_by", "marked_us")
         query = select(*(getattr(MonthMark, name) for name in names)).where(
-            col(MonthMark.organisation_id) == organisation_id, col(MonthMark.start_us) == month.start_us
+            col(MonthMark.organisation_id) == organisation_id, col(MonthMark.start_us) == month.mark_us
         )
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query)).all()
@@ -98,7 +98,7 @@ class MonthClosing:
         mark = Mark(ticked=ticked, said=said, comment=comment[:COMMENT_CHARS], by=by[:_MOST_NAME], at_us=self._now_us())
         row: dict[str, Any] = {
             "organisation_id": organisation_id,
-            "start_us": month.start_us,
+            "start_us": month.mark_us,
             "step": step,
             "ticked": mark.ticked,
             "said": mark.said,
@@ -152,7 +152,7 @@ class MonthClosing:
         await self._refuse_signed(organisation_id, month)
         row = {
             "organisation_id": organisation_id,
-            "start_us": month.start_us,
+            "start_us": month.mark_us,
             "end_us": month.end_us,
             "closed_us": now_us,
             "closed_by": by[:_MOST_NAME],
@@ -172,4 +172,4 @@ class MonthClosing:
 
 
 def _of(organisation_id: str, month: Month) -> tuple[Any, ...]:
-    return (col(ClosedMonth.organisation_id) == organisation_id, col(ClosedMonth.start_us) == month.start_us)
+    return (col(ClosedMonth.organisation_id) == organisation_id, col(ClosedMonth.start_us) == month.mark_us)

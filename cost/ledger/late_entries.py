@@ -8,31 +8,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import BigInteger, column, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.calendar import UTC_CALENDAR, Calendar, Days
+from cost.calendars import day_of_row, read_calendars
 from cost.ledger.entries import Entry
 from cost.tables import ClosedMonth, LatePosting
-from cost.times import DAY_US, day_of, start_of, wall_us
+from cost.times import DAY_US, HOUR_US, day_of, start_of, wall_us
 
 LATE: Final = "late_posting"
 """Flag of an entry that belongs to a month that was signed off before it came."""
 # Any number will do, as long as every version of this program uses the same one.
 _CLOSING_LOCK: Final = 7_236_451_922
 _MOST_LISTED: Final = 500
+_LATEST_US: Final = 800 * DAY_US
+"""How much older than a month what stands in it is told with its own zone's days."""
+_EASTERNMOST_US: Final = 14 * HOUR_US
+_WESTERNMOST_US: Final = 12 * HOUR_US
 
 ClosedMonths = Mapping[str, Mapping[int, int]]
-"""End of each signed month by its start, by organisation. Microseconds since 1970."""
+"""End of each signed month by its mark (`Month.mark_us`), by organisation. Microseconds since 1970."""
 
 
 class Late(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of late entries of one day and kind."""
 
     day_us: int
-    """The day that they belong to."""
+    """The organisation's day that they belong to (`Days.marks`)."""
     posted_us: int
-    """The day that they stand at in the ledger."""
+    """The moment that they stand at in the ledger."""
     origin: str
     pool: str
     entries: int
@@ -54,7 +60,9 @@ def may_be_late(entries: Iterable[Entry], now_us: int | None = None) -> bool:
     look.
     """
     now = wall_us() if now_us is None else now_us
-    return min(entry.at_us for entry in entries) < start_of(day_of(now).replace(day=1))
+    # A month ends up to 14 hours before it does in UTC, and up to 12 after.
+    begun_us = start_of(day_of(now + _EASTERNMOST_US).replace(day=1)) + _WESTERNMOST_US
+    return min(entry.at_us for entry in entries) < min(now, begun_us)
 
 
 async def moved(connection: AsyncConnection, entries: Sequence[Entry], now_us: int | None = None) -> list[Entry]:
@@ -63,7 +71,14 @@ async def moved(connection: AsyncConnection, entries: Sequence[Entry], now_us: i
         return list(entries)
     await hold_closings(connection, alone=False)
     closed = await _closed_months(connection, {entry.organisation_id for entry in entries})
-    return [_moved(entry, closed.get(entry.organisation_id, {})) for entry in entries] if closed else list(entries)
+    if not closed:
+        return list(entries)
+    calendars = await read_calendars(connection)
+    own = {each: calendars.of(each) for each in closed}
+    return [
+        _moved(entry, closed.get(entry.organisation_id, {}), own.get(entry.organisation_id, UTC_CALENDAR))
+        for entry in entries
+    ]
 
 
 async def note_late(connection: AsyncConnection, given: Iterable[Entry], new: Sequence[Entry]) -> None:
@@ -91,14 +106,17 @@ async def note_late(connection: AsyncConnection, given: Iterable[Entry], new: Se
 
 
 async def late_between(
-    engine: AsyncEngine, organisation_id: str, start_us: int, end_us: int, *, posted: bool = False
+    engine: AsyncEngine, organisation_id: str, days: Days, *, posted: bool = False
 ) -> tuple[Late, ...]:
-    """Return an organisation's late entries that belong to this time, or with `posted` that stand in it; at most 500 sums."""
+    """Return an organisation's late entries that belong to these days, or with `posted` that stand in them; at most 500 sums."""
     at = col(LatePosting.posted_at_us) if posted else col(LatePosting.at_us)
-    group = (col(LatePosting.day_us), col(LatePosting.posted_at_us), col(LatePosting.origin), col(LatePosting.pool))
+    day = day_of_row(
+        column("at_us", BigInteger), days.calendar.offsets(max(0, days.start_us - _LATEST_US), days.end_us)
+    )
+    group = (day, col(LatePosting.posted_at_us), col(LatePosting.origin), col(LatePosting.pool))
     query = (
         select(*group, func.count(), func.sum(func.coalesce(col(LatePosting.cost_nanousd), 0)))
-        .where(col(LatePosting.organisation_id) == organisation_id, at >= start_us, at < end_us)
+        .where(col(LatePosting.organisation_id) == organisation_id, at >= days.start_us, at < days.end_us)
         .group_by(*group)
         .order_by(*group)
         .limit(_MOST_LISTED)
@@ -106,7 +124,7 @@ async def late_between(
     async with engine.connect() as connection:
         rows = (await connection.execute(query)).all()
     return tuple(
-        Late(day_us=day, posted_us=at_us, origin=origin, pool=pool, entries=count, cost_nanousd=int(cost))
+        Late(day_us=int(day), posted_us=at_us, origin=origin, pool=pool, entries=count, cost_nanousd=int(cost))
         for day, at_us, origin, pool, count, cost in rows
     )
 
@@ -120,12 +138,12 @@ async def _closed_months(connection: AsyncConnection, organisations: set[str]) -
     return found
 
 
-def _moved(entry: Entry, closed: Mapping[int, int]) -> Entry:
+def _moved(entry: Entry, closed: Mapping[int, int], calendar: Calendar) -> Entry:
     if entry.entry == "reserve" or not closed:
         # A reservation is in no sum; its end decides where it counts.
         return entry
     at_us = entry.at_us
-    while (end_us := closed.get(start_of(day_of(at_us).replace(day=1)))) is not None:
+    while (end_us := closed.get(start_of(calendar.day(at_us).replace(day=1)))) is not None:
         at_us = end_us
     if at_us == entry.at_us:
         return entry

@@ -1,4 +1,4 @@
-"""Daily report of a team or an organisation: one UTC day from the roll-ups, beside the days before."""
+"""Daily report of a team or an organisation: one day of its calendar from the roll-ups, beside the days before."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
@@ -9,18 +9,20 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import BudgetStatus
+from cost.calendar import UTC_CALENDAR, Calendar, Days
 from cost.dimensions import BY_NAME, Dimension
 from cost.fleet.earnings import PoolEarnings
 from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.prices import usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsagePage, UsageQuery, UsageReader, UsageSums
-from cost.times import DAY_US, start_of
+from cost.times import start_of
 
 DAYS_SHOWN: Final = 14
 WEEK: Final = 7
 MAX_GROUPS_SHOWN: Final = 100
 _MONTH: Final = 31
+_EPOCH: Final = date(1970, 1, 1)
 _SHARE: Final = Decimal("0.001")
 _DIVIDED_BY: Final[tuple[Dimension, ...]] = ("team", "model", "tier", "key", "tag")
 SECTIONS: Final[Mapping[Dimension, str]] = {name: BY_NAME[name].plural for name in _DIVIDED_BY}
@@ -66,6 +68,7 @@ class DailyReport(msgspec.Struct, frozen=True, kw_only=True):
     standings: tuple[BudgetStatus, ...] = ()
     pools: tuple[PoolEarnings, ...] = ()
     """Earnings of the organisation's own GPUs that day; none in a team's report."""
+    time_zone: str = "UTC"
 
     @property
     def day_before(self) -> UsageSums:
@@ -117,23 +120,39 @@ class DailyReader:
         self._usage = UsageReader(engine)
 
     async def read(
-        self, scope: ReadScope, day: date, title: str, standings: Sequence[BudgetStatus] = ()
+        self,
+        scope: ReadScope,
+        day: date,
+        title: str,
+        standings: Sequence[BudgetStatus] = (),
+        calendar: Calendar = UTC_CALENDAR,
     ) -> DailyReport:
         """Return the report of one team's day, or of the organisation's when the scope has no team."""
-        start = start_of(day)
-        first = start - (_MONTH - 1) * DAY_US
+        days = Days(max(_EPOCH, day - timedelta(days=_MONTH - 1)), day, calendar)
         history = await self._usage.page(
-            UsageQuery(scope=scope, start_us=max(0, first), end_us=start + DAY_US, group_by=("day",)), with_totals=False
+            UsageQuery(
+                scope=scope, start_us=max(0, days.start_us), end_us=days.end_us, group_by=("day",), offsets=days.offsets
+            ),
+            with_totals=False,
         )
         dimensions: list[Dimension] = [each for each in SECTIONS if each != "team" or scope.team_id is None]
         if not history.rows:
             dimensions = []
-        pages = {each: await self._read_page(scope, start, each) for each in dimensions}
-        return report_of(scope, day, title, history, pages, standings)
+        one = Days(day, day, calendar)
+        pages = {each: await self._read_page(scope, one, each) for each in dimensions}
+        report = report_of(scope, day, title, history, pages, standings)
+        return msgspec.structs.replace(report, time_zone=one.time_zone)
 
-    async def _read_page(self, scope: ReadScope, start_us: int, dimension: Dimension) -> UsagePage:
+    async def _read_page(self, scope: ReadScope, day: Days, dimension: Dimension) -> UsagePage:
         return await self._usage.page(
-            UsageQuery(scope=scope, start_us=start_us, end_us=start_us + DAY_US, group_by=(dimension,), limit=MAX_ROWS)
+            UsageQuery(
+                scope=scope,
+                start_us=max(0, day.start_us),
+                end_us=day.end_us,
+                group_by=(dimension,),
+                limit=MAX_ROWS,
+                offsets=day.offsets,
+            )
         )
 
 
@@ -186,6 +205,7 @@ def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
     total = report.total
     return {
         "day": report.day.isoformat(),
+        "time_zone": report.time_zone,
         "organisation_id": report.organisation_id,
         "team_id": report.team_id,
         **_plain_sums(total),

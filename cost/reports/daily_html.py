@@ -45,6 +45,7 @@ def daily_html(report: DailyReport, made_at: str) -> str:
         _page(),
         title=f"Daily report: {report.title}",
         day=report.day.isoformat(),
+        time_zone=report.time_zone,
         long_day=f"{report.day:%A}, {report.day.day} {report.day:%B %Y}",
         organisation=report.organisation_id,
         cards=_joined(_cards(report)),

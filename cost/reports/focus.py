@@ -16,21 +16,26 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 from unicodedata import combining, normalize
 
 import msgspec
-from sqlalchemy import Table, func, select, tuple_
+from sqlalchemy import func, literal, literal_column, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.budgets.periods import bounds_us
+from cost.calendar import UTC_CALENDAR, Calendar
+from cost.ledger.rolled_up import rolled_up
 from cost.ledger.rollups import ROLLUP_KEY
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, split_row
 from cost.prices import Price
 from cost.reports.cells import Cell, csv_line
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US, day_of, iso, start_of
+from cost.reports.usage import scoped
+from cost.tables import ROLLUP_SUMS, rollup_day
+from cost.times import DAY_US, HOUR_US, iso
 
 MAX_DAYS: Final = 400
 MAX_DAYS_BY_HOUR: Final = 31
@@ -138,12 +143,13 @@ class FocusNames(msgspec.Struct, frozen=True):
 
 
 class FocusQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Query of whole UTC days from `start` up to `end`."""
+    """Query of whole days of a calendar from `start` up to `end`. Periods are told in UTC, as the standard has them."""
 
     scope: ReadScope
     start: dt.date
     end: dt.date
     by_hour: bool = False
+    calendar: Calendar = UTC_CALENDAR
 
     def checked(self) -> "FocusQuery":
         """Return the query itself. Raises BadQuery for a range that is empty or too long."""
@@ -185,7 +191,7 @@ class FocusExport:
         day = query.start
         while day < query.end:
             is_empty = True
-            async for groups in self._groups(query, start_of(day)):
+            async for groups in self._groups(query, day):
                 is_empty = False
                 keys = [(group["target_id"], group["price_version"]) for group in groups]
                 for key in keys:
@@ -193,55 +199,63 @@ class FocusExport:
                         known[key] = await self._figures(*key)
                 prices = [known[key] for key in keys]
                 # A tenth of a second of work: not in the event loop.
-                page = await asyncio.to_thread(self._charges, groups, prices, by_hour=query.by_hour)
+                page = await asyncio.to_thread(self._charges, groups, prices, query)
                 if page:
                     yield page
             day = await self._next_day(query, day) if is_empty else day + dt.timedelta(days=1)
 
     async def _next_day(self, query: FocusQuery, empty: dt.date) -> dt.date:
         """Return the first day after this one with data, so that an empty year is not 365 queries."""
-        start = rollup_day.c.start_us
+        start, following = rollup_day.c.start_us, empty + dt.timedelta(days=1)
+        from_us, to_us = query.calendar.start(following), query.calendar.start(query.end)
         later = select(func.min(start)).where(
-            *_scope_conditions(rollup_day, query.scope), start > start_of(empty), start < start_of(query.end)
+            *scoped(dict(rollup_day.c), query.scope), start > from_us - DAY_US, start < to_us
         )
         async with self._engine.connect() as connection:
             found = await connection.scalar(later)
-        return query.end if found is None else day_of(int(found))
+        return query.end if found is None else max(following, query.calendar.day(int(found)))
 
     def _charges(
-        self, groups: Sequence[Row], prices: Sequence[Price | None], *, by_hour: bool
+        self, groups: Sequence[Row], prices: Sequence[Price | None], query: FocusQuery
     ) -> list[dict[str, Cell]]:
         now_us = self._now_us()
         return [
             row
             for group, price in zip(groups, prices, strict=True)
-            for row in charges(group, price, self._names, now_us, by_hour=by_hour)
+            for row in charges(group, price, self._names, now_us, by_hour=query.by_hour, calendar=query.calendar)
         ]
 
-    async def _groups(self, query: FocusQuery, start_us: int) -> AsyncIterator[list[Row]]:
+    async def _groups(self, query: FocusQuery, day: dt.date) -> AsyncIterator[list[Row]]:
         """Yield one day's groups in pages, so that no connection is held while a caller reads slowly."""
-        table = rollup_hour if query.by_hour else rollup_day
-        order = [table.c[name] for name in ("start_us", *(name for name in ROLLUP_KEY if name != "start_us"))]
-        wanted = (
-            select(*(table.c[name] for name in (*ROLLUP_DIMENSIONS, *ROLLUP_SUMS)))
-            .where(
-                *_scope_conditions(table, query.scope),
-                table.c.start_us >= start_us,
-                table.c.start_us < start_us + DAY_US,
-            )
-            .order_by(*order)
-            .limit(_PAGE)
-        )
+        start_us, end_us = query.calendar.days(day, day)
+        names = [name for name in ROLLUP_KEY if name != "start_us"]
+        rows = rolled_up(
+            self._engine, start_us, end_us, names, partial(scoped, scope=query.scope), by_hour=query.by_hour
+        ).c
+        hours = [rows.start_us - rows.start_us % literal_column(str(HOUR_US))] if query.by_hour else []
+        order = [*hours, *(rows[name] for name in names)]
+        start = hours[0] if hours else literal(start_us)
+        sums = (func.sum(rows[name]).label(name) for name in ROLLUP_SUMS)
+        columns: list[Any] = [start.label("start_us"), *(rows[name] for name in names), *sums]
+        wanted = select(*columns).group_by(*order).order_by(*order).limit(_PAGE)
         last: tuple[Any, ...] | None = None
         while True:
             page = wanted if last is None else wanted.where(tuple_(*order) > tuple_(*last))
             async with self._engine.connect() as connection:
-                groups: list[Row] = [dict(row) for row in (await connection.execute(page)).mappings()]
+                groups = [_as_group(row, start_us) for row in (await connection.execute(page)).mappings()]
             if groups:
                 yield groups
             if len(groups) < _PAGE:
                 return
-            last = tuple(groups[-1][column.name] for column in order)
+            last = tuple(groups[-1][name] for name in (["hour_us"] if hours else []) + names)
+
+
+def _as_group(row: Mapping[Any, Any], day_us: int) -> Row:
+    """Return a row of the database with whole numbers; it begins with its hour or, where that is later, with the day."""
+    # PostgreSQL sums integers to Decimals.
+    hour_us = int(row["start_us"])
+    sums = {name: int(row[name]) for name in ROLLUP_SUMS}
+    return {**row, **sums, "hour_us": hour_us, "start_us": max(hour_us, day_us)}
 
 
 def _lines(rows: Sequence[Mapping[str, Cell]]) -> str:
@@ -249,14 +263,21 @@ def _lines(rows: Sequence[Mapping[str, Cell]]) -> str:
 
 
 def charges(
-    group: Row, price: Price | None, names: FocusNames, now_us: int, *, by_hour: bool = False
+    group: Row,
+    price: Price | None,
+    names: FocusNames,
+    now_us: int,
+    *,
+    by_hour: bool = False,
+    calendar: Calendar = UTC_CALENDAR,
 ) -> list[dict[str, Cell]]:
     """Return the FOCUS rows of one roll-up row. `now_us` decides which billing periods are over."""
-    common = _common_cells(group, names, by_hour=by_hour)
+    month = bounds_us("month", group["start_us"], calendar)
+    common = _common_cells(group, names, _charge_period(group, calendar, by_hour=by_hour), month)
     if group["origin"] == "idle":
         found = [_idle_cells(group)]
     else:
-        period_is_over = _next_month(group["start_us"]) <= now_us
+        period_is_over = month[1] <= now_us
         found = [_meter_row(group, meter, price, period_is_over=period_is_over) for meter in _used_meters(group, price)]
         rest = _unsplit_cost(group)
         if rest:
@@ -272,17 +293,20 @@ def charges(
     return found
 
 
-def _scope_conditions(table: Table, scope: ReadScope) -> list[Any]:
-    mine = [table.c.organisation_id == scope.organisation_id]
-    return mine if scope.team_id is None else [*mine, table.c.team_id == scope.team_id]
+def _charge_period(group: Row, calendar: Calendar, *, by_hour: bool) -> tuple[int, int]:
+    """Return the day, or the hour as far as it is within the day."""
+    day = calendar.day(group["start_us"])
+    start_us, end_us = calendar.days(day, day)
+    # Postings of our own concern a day, whichever hour they are dated.
+    if not by_hour or group["origin"] in _AFTER_THE_FACT or group["origin"] == "idle":
+        return start_us, end_us
+    hour_us = group["start_us"] - group["start_us"] % HOUR_US
+    return max(hour_us, start_us), min(hour_us + HOUR_US, end_us)
 
 
-def _common_cells(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, Cell]:
+def _common_cells(group: Row, names: FocusNames, charged: tuple[int, int], month: tuple[int, int]) -> dict[str, Cell]:
     """Return the columns that all rows of a group share. A group's own columns come first in every row."""
     organisation, team, pool = group["organisation_id"], group["team_id"] or None, _pool(group)
-    # Postings of our own concern a day, whichever hour they are dated.
-    whole_day = not by_hour or group["origin"] in _AFTER_THE_FACT or group["origin"] == "idle"
-    start_us = group["start_us"] - group["start_us"] % (DAY_US if whole_day else HOUR_US)
     provider = group["provider"] or organisation
     row: dict[str, Cell] = dict.fromkeys(COLUMNS)
     row.update(
@@ -291,10 +315,10 @@ def _common_cells(group: Row, names: FocusNames, *, by_hour: bool) -> dict[str, 
             "BillingAccountName": _account_name(names.organisations, organisation),
             "BillingAccountType": "Organisation",
             "BillingCurrency": "USD",
-            "BillingPeriodStart": iso(_month(start_us)),
-            "BillingPeriodEnd": iso(_next_month(start_us)),
-            "ChargePeriodStart": iso(start_us),
-            "ChargePeriodEnd": iso(start_us + (DAY_US if whole_day else HOUR_US)),
+            "BillingPeriodStart": iso(month[0]),
+            "BillingPeriodEnd": iso(month[1]),
+            "ChargePeriodStart": iso(charged[0]),
+            "ChargePeriodEnd": iso(charged[1]),
             "InvoiceIssuerName": provider,
             "PricingCurrency": "USD",
             "ProviderName": provider,
@@ -573,11 +597,3 @@ def _decimal(scaled: int, places: int) -> Decimal:
 
 def _json(value: Mapping[str, str]) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _month(at_us: int) -> int:
-    return start_of(day_of(at_us).replace(day=1))
-
-
-def _next_month(at_us: int) -> int:
-    return start_of((day_of(at_us).replace(day=1) + dt.timedelta(days=31)).replace(day=1))

@@ -1,21 +1,23 @@
-"""Spending of a range of days, read once from the daily roll-up, and ways to sum it.
+"""Spending of a range of days, read once from the roll-ups, and ways to sum it.
 
 Showback, statements and a month's figures are sums of the same lines, so they cannot disagree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.calendars import Offsets, day_of_row
 from cost.dimensions import COLUMNS, Dimension, PostedGroup
+from cost.ledger.rolled_up import Columns, rolled_up
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_DAYS, known_cost, scoped
-from cost.tables import rollup_day
-from cost.times import DAY_US
+from cost.reports.usage import LONGER_US, MAX_DAYS, known_cost, scoped
+from cost.times import DAY_US, QUARTER_US
 
 Part = Literal["requests", "shadow", "corrections", "reconciliations", "true-up", "idle"]
 PARTS: Final[tuple[Part, ...]] = ("requests", "shadow", "corrections", "reconciliations", "true-up", "idle")
@@ -153,7 +155,7 @@ class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodReader:
-    """A reader of spending of whole UTC days within a scope."""
+    """A reader of spending of whole days, in whatever zone, within a scope."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -163,63 +165,58 @@ class PeriodReader:
     ) -> tuple[PeriodLine, ...]:
         """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
         _check_range(start_us, end_us)
-        table = rollup_day.c
         names = [*(COLUMNS[each] for each in by), "pool", "origin", "unit"]
-        group = [table[name] for name in names]
-        query = (
-            select(*group, *(func.sum(table[name]) for name in _SUMMED))
-            .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)
-            .group_by(*group)
-            .limit(MOST_LINES + 1)
-        )
+        rows = rolled_up(self._engine, start_us, end_us, names, partial(scoped, scope=scope), sums=_SUMMED).c
+        group = [rows[name] for name in names]
+        query = select(*group, *(func.sum(rows[name]) for name in _SUMMED)).group_by(*group).limit(MOST_LINES + 1)
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query)).all()
-        if len(rows) > MOST_LINES:
+            found = (await connection.execute(query)).all()
+        if len(found) > MOST_LINES:
             raise BadQuery(f"there are more than {MOST_LINES:,} lines; ask for fewer days", param="end")
-        found = [_line(names, row) for row in rows]
-        return tuple(sorted(found, key=lambda line: [getattr(line, name) for name in names]))
+        lines = [_line(names, row) for row in found]
+        return tuple(sorted(lines, key=lambda line: [getattr(line, name) for name in names]))
 
     async def used_days(self, scope: ReadScope, start_us: int, end_us: int) -> dict[str, tuple[int, ...]]:
-        """Return the days on which anything was booked to each provider but by a posting. Raises BadQuery."""
+        """Return the UTC days on which anything was booked to each provider but by a posting. Raises BadQuery.
+
+        A provider's own books are of UTC days.
+        """
         _check_range(start_us, end_us)
-        table = rollup_day.c
-        query = (
-            select(table.provider, table.start_us)
-            .distinct()
-            .where(
-                *scoped(dict(table), scope),
-                table.start_us >= start_us,
-                table.start_us < end_us,
-                table.origin.in_(("caller", "shadow")),
-            )
-            .order_by(table.provider, table.start_us)
-            .limit(MOST_LINES)
-        )
+
+        def used(columns: Columns) -> list[ColumnElement[bool]]:
+            return [*scoped(columns, scope), columns["origin"].in_(("caller", "shadow"))]
+
+        rows = rolled_up(self._engine, start_us, end_us, ["provider"], used, sums=("attempts",)).c
+        day = day_of_row(rows.start_us).label("day")
+        query = select(rows.provider, day).distinct().order_by(rows.provider, day).limit(MOST_LINES)
         found: dict[str, list[int]] = {}
         async with self._engine.connect() as connection:
-            for provider, day in await connection.execute(query):
-                found.setdefault(provider, []).append(day)
+            for provider, day_us in await connection.execute(query):
+                found.setdefault(provider, []).append(int(day_us))
         return {provider: tuple(days) for provider, days in found.items()}
 
-    async def days(self, scope: ReadScope, start_us: int, end_us: int) -> tuple[DaySpent, ...]:
-        """Return each team's spending on each day. Raises BadQuery."""
+    async def days(self, scope: ReadScope, start_us: int, end_us: int, offsets: Offsets = ()) -> tuple[DaySpent, ...]:
+        """Return each team's spending on each day, by the offsets of a zone. Raises BadQuery."""
         _check_range(start_us, end_us)
-        table = rollup_day.c
-        idle = (table.origin == "idle").label("idle")
-        group = (table.start_us, table.team_id, idle)
-        query = (
-            select(*group, func.sum(table.cost_nanousd), func.sum(table.baseline_nanousd))
-            .where(*scoped(dict(table), scope), table.start_us >= start_us, table.start_us < end_us)
-            .group_by(*group)
-            .limit(MOST_LINES)
-        )
+        rows = rolled_up(
+            self._engine,
+            start_us,
+            end_us,
+            ["team_id", "origin"],
+            partial(scoped, scope=scope),
+            sums=("cost_nanousd", "baseline_nanousd"),
+            by_day=True,
+            offsets=offsets,
+        ).c
+        group = (day_of_row(rows.start_us, offsets), rows.team_id, (rows.origin == "idle").label("idle"))
+        query = select(*group, func.sum(rows.cost_nanousd), func.sum(rows.baseline_nanousd))
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query)).all()
+            found = (await connection.execute(query.group_by(*group).limit(MOST_LINES))).all()
         return tuple(
             DaySpent(
                 day_us=int(day), team_id=team, is_idle=bool(is_idle), cost_nanousd=int(cost), baseline_nanousd=int(base)
             )
-            for day, team, is_idle, cost, base in sorted(rows)
+            for day, team, is_idle, cost, base in sorted(found)
         )
 
 
@@ -231,9 +228,10 @@ def _line(names: Sequence[str], row: Sequence[Any]) -> PeriodLine:
 
 
 def _check_range(start_us: int, end_us: int) -> None:
-    if start_us % DAY_US or end_us % DAY_US:
-        raise BadQuery("a period is of whole days (UTC)", param="start")
+    # Where a day of any zone begins.
+    if start_us % QUARTER_US or end_us % QUARTER_US:
+        raise BadQuery("a period is of whole days", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("the end must come after the start", param="end")
-    if end_us - start_us > MAX_DAYS * DAY_US:
+    if end_us - start_us > MAX_DAYS * DAY_US + LONGER_US:
         raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")

@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    case,
     func,
     literal,
     literal_column,
@@ -20,7 +19,9 @@ from sqlalchemy import tuple_ as sql_tuple
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.calendars import Offsets, day_of_row
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
+from cost.ledger.rolled_up import rolled_up
 from cost.ledger.rollups import counted, ledger_amounts
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
@@ -38,6 +39,8 @@ MAX_MODELS: Final = 1_000
 """Most models in a filter: as many as a catalog has."""
 _MAX_TEXT_CHARS: Final = 200
 _MANY: Final = 1_000
+LONGER_US: Final = 27 * HOUR_US
+"""How much longer days may be than those of UTC in all: a zone's, or where an organisation takes one further west."""
 _LEDGERS_OWN: Final = tuple(each.name for each in DIMENSIONS if not each.rolled_up)
 _SHORT: Final = " or ".join(("hours", *(f"`{name}`" for name in _LEDGERS_OWN)))
 """Dimensions of which `MAX_DAYS_BY_HOUR` can be asked for at once, as told in error messages."""
@@ -88,14 +91,13 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     filters: UsageFilters = UsageFilters()
     limit: int = 1_000
     cursor: str | None = None
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: Offsets = ()
     """By which days are cut, of another time zone than UTC (`Calendar.offsets`); a day is then given as the UTC day of its date."""
 
     def __post_init__(self) -> None:
-        by_quarter = any(offset % HOUR_US for _, offset in self.offsets)
         # A time zone's days are read by hours, which are many, but as many days as in UTC.
         is_short = self.in_ledger or (self.by_hour and not self.offsets)
-        _check_range(self.start_us, self.end_us, is_short=is_short, step_us=QUARTER_US if by_quarter else HOUR_US)
+        _check_range(self.start_us, self.end_us, is_short=is_short, offsets=self.offsets)
         if len(set(self.group_by)) != len(self.group_by) or not set(self.group_by) <= set(GROUPINGS):
             raise BadQuery(f"use each of {', '.join(GROUPINGS)} at most once", param="group_by")
         if not 1 <= self.limit <= MAX_ROWS:
@@ -110,9 +112,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_ledger(self) -> bool:
-        """True if it asks for a dimension that the roll-ups lack, or for days that begin within their hours."""
-        if any(offset % HOUR_US for _, offset in self.offsets):
-            return True
+        """True if it asks for a dimension that the roll-ups lack."""
         filters = (name.removeprefix("not_") for name, values in msgspec.structs.asdict(self.filters).items() if values)
         return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
 
@@ -154,7 +154,7 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        source = source_of(query)
+        source = _source(self._engine, query)
         async with self._engine.connect() as connection:
             found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
@@ -211,25 +211,24 @@ def filtered(columns: Mapping[str, ColumnElement[Any]], filters: UsageFilters) -
     return conditions
 
 
-def _check_range(start_us: int, end_us: int, *, is_short: bool, step_us: int = HOUR_US) -> None:
-    if start_us % step_us or end_us % step_us:
-        raise BadQuery("a range begins and ends on full hours (UTC)", param="start")
+def _check_range(start_us: int, end_us: int, *, is_short: bool, offsets: Offsets) -> None:
+    # Where a day of any zone begins.
+    if start_us % QUARTER_US or end_us % QUARTER_US:
+        raise BadQuery("a range begins and ends where days do, or on full hours (UTC)", param="start")
     if not 0 <= start_us < end_us < 2**62:
         raise BadQuery("it must be after `start`, and both between 1970 and the end of time", param="end")
     days = MAX_DAYS_BY_HOUR if is_short else MAX_DAYS
     # A month or year with a day of 25 hours is no longer.
-    if end_us - start_us > days * DAY_US + HOUR_US:
+    if end_us - start_us > days * DAY_US + (LONGER_US if offsets else HOUR_US):
         told = f"at most {MAX_DAYS} whole days, or {MAX_DAYS_BY_HOUR} days where {_SHORT} are asked for"
         raise BadQuery(f"the range is too long: {told}", param="end")
 
 
 class Source(NamedTuple):
-    """Rows that answer a query: those of a roll-up, or the ledger's own."""
+    """Rows that answer a query: those of the roll-ups, or the ledger's own."""
 
     columns: Mapping[str, ColumnElement[Any]]
     at: ColumnElement[Any]
-    step_us: int
-    """Length of time that one row stands for, in microseconds; all begin at a multiple of it."""
     amounts: Mapping[str, ColumnElement[Any]]
     """What one row adds to each of `ROLLUP_SUMS`."""
     conditions: list[ColumnElement[bool]]
@@ -241,48 +240,50 @@ class Source(NamedTuple):
 
 
 def source_of(query: UsageQuery) -> Source:
-    """Return the rows that answer a query: the scope, the time and the filters are in their conditions."""
+    """Return the rows of one table that answer a query of UTC days or hours, each with every dimension: the scope, the time and
+    the filters are in their conditions.
+    """
     if query.in_ledger:
         columns: Mapping[str, ColumnElement[Any]] = {
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
         }
         within = [counted(query.start_us, query.end_us)]
-        at, step_us, amounts = columns["at_us"], 1, ledger_amounts()
+        at, amounts = columns["at_us"], ledger_amounts()
     else:
-        table, step_us = (rollup_hour, HOUR_US) if query.by_hour else (rollup_day, DAY_US)
+        table = rollup_hour if query.by_hour else rollup_day
         columns, at = dict(table.c), table.c.start_us
         within = [at >= query.start_us, at < query.end_us]
         amounts = {name: table.c[name] for name in ROLLUP_SUMS}
     conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
-    return Source(columns, at, step_us, amounts, conditions)
+    return Source(columns, at, amounts, conditions)
 
 
-def expression_of(
-    source: Source, dimension: Dimension, offsets: tuple[tuple[int, int], ...] = ()
-) -> ColumnElement[Any]:
+def _source(engine: AsyncEngine, query: UsageQuery) -> Source:
+    """Return the rows that answer a query of days of any zone, with the dimensions that it groups by."""
+    if query.in_ledger:
+        return source_of(query)
+    rows = rolled_up(
+        engine,
+        query.start_us,
+        query.end_us,
+        [COLUMNS[each] for each in query.group_by if each not in TIMES],
+        lambda columns: scoped(columns, query.scope) + filtered(columns, query.filters),
+        by_day="day" in query.group_by,
+        by_hour="hour" in query.group_by,
+        offsets=query.offsets,
+    ).c
+    return Source(dict(rows), rows.start_us, {name: rows[name] for name in ROLLUP_SUMS}, [])
+
+
+def expression_of(source: Source, dimension: Dimension, offsets: Offsets = ()) -> ColumnElement[Any]:
     """Return a dimension's value of a row, as SQL."""
-    length_us = TIMES.get(dimension)
-    if length_us is None:
+    if dimension == "day":
+        return day_of_row(source.at, offsets)
+    if dimension not in TIMES:
         return source.columns[COLUMNS[dimension]]
-    if offsets and dimension == "day":
-        *changed, (_, offset) = offsets
-        by_offset = [
-            (source.at < literal_column(str(until)), _local_day(source.at, before))
-            for (_, before), (until, _) in zip(changed, offsets[1:], strict=True)
-        ]
-        last = _local_day(source.at, offset)
-        return case(*by_offset, else_=last) if by_offset else last
-    if source.step_us % length_us == 0:
-        return source.at
     # Inlined as a literal: two bound parameters would make GROUP BY and SELECT differ.
-    start: ColumnElement[Any] = source.at - source.at % literal_column(str(length_us))
+    start: ColumnElement[Any] = source.at - source.at % literal_column(str(TIMES[dimension]))
     return start
-
-
-def _local_day(at: ColumnElement[Any], offset_us: int) -> ColumnElement[Any]:
-    local = at + literal_column(str(offset_us))
-    day: ColumnElement[Any] = local - local % literal_column(str(DAY_US))
-    return day
 
 
 def _page_statement(source: Source, query: UsageQuery) -> Select[Any]:

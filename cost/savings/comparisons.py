@@ -62,9 +62,10 @@ _NONE: Final = (ComparisonResult(), ComparisonResult(), ComparisonResult())
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """Ledger sums of one UTC day, target, pool and origin."""
+    """Ledger sums of one UTC day, target, pool and origin; of the part of it that is in one day of another zone."""
 
     day_us: int
+    """The UTC day, of which a pool is billed."""
     target_id: str
     pool: str
     origin: str
@@ -77,6 +78,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     baselines: tuple[int, int, int] = (0, 0, 0)
     """Baseline sums in nano-dollars in the order of `COMPARATORS`; `rows` counts the requests that have each."""
     rows: tuple[int, int, int] = (0, 0, 0)
+    mark_us: int | None = None
+    """The organisation's own day (`Days.marks`), where it is not the UTC day."""
+
+    @property
+    def shown_us(self) -> int:
+        """The day that it is shown in."""
+        return self.day_us if self.mark_us is None else self.mark_us
 
 
 class Grounded(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ Days whose bill is not posted yet, today among them, are trued up for the reader
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -14,17 +16,21 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
+from cost.calendar import UTC_CALENDAR, Calendar, Days
+from cost.calendars import day_of_row
 from cost.fleet.cost_adjustment import IDLE, Pending, PostedDay, TrueUpStore, bill_of_day, pending
 from cost.fleet.cost_adjustment import PoolDay as PoolBooks
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import Arm
+from cost.ledger.rolled_up import rolled_up
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
+from cost.reports.usage import scoped
 from cost.savings.comparisons import Billed, FleetTotals, Ground, Line, figures
 from cost.savings.holdout import ArmSums
 from cost.tables import LatePosting, LedgerEntry, rollup_day
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, start_of
 
 MAX_DAYS: Final = 366
 ARMS_WITHIN_S: Final = 1.0
@@ -47,7 +53,7 @@ class PoolDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingsInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs of a savings report for a range of whole UTC days.
+    """Inputs of a savings report for a range of whole days of a calendar.
 
     `pools` is empty for a team: idle GPUs are the organisation's.
     """
@@ -63,7 +69,17 @@ class SavingsInputs(msgspec.Struct, frozen=True, kw_only=True):
     holdout: ArmSums = ArmSums()
     control: ArmSums = ArmSums()
     arms_from_us: int | None = None
-    """First day of the arms if they do not cover the whole range for want of time; None if they do."""
+    """First microsecond of the arms if they do not cover the whole range for want of time; None if they do."""
+    calendar: Calendar = UTC_CALENDAR
+
+    @property
+    def days(self) -> Days:
+        """The days of the range."""
+        return _days(self.start_us, self.end_us, self.calendar)
+
+    def shown_us(self, day_us: int) -> int:
+        """Return the day that a UTC day's bill stands in: it is posted with the end of that day."""
+        return start_of(self.calendar.day(day_us + DAY_US - 1))
 
 
 class _PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,22 +108,35 @@ class SavingsReader:
         self._ground_of = ground_of
         self._arms_within_s = arms_within_s
         self._clock = clock
-        self._arms_cache: dict[tuple[ReadScope, int], tuple[float, dict[Arm, ArmSums]]] = {}
+        self._arms_cache: dict[tuple[ReadScope, int, int], tuple[float, dict[Arm, ArmSums]]] = {}
 
     async def read(
-        self, scope: ReadScope, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
+        self,
+        scope: ReadScope,
+        pools: Sequence[PoolSection],
+        start_us: int,
+        end_us: int,
+        now_us: int,
+        calendar: Calendar = UTC_CALENDAR,
     ) -> SavingsInputs:
-        """Return the inputs for whole UTC days from `start_us` up to `end_us`. Raises BadQuery for a bad range."""
-        _refuse_range(start_us, end_us)
-        facts = await self._read_facts(pools, start_us, end_us, now_us)
-        lines = await self._read_lines(scope, start_us, end_us)
+        """Return the inputs for whole days from `start_us` up to `end_us`. Raises BadQuery for a bad range.
+
+        Pools are billed by UTC days, with whose end their bills are in the books.
+        """
+        _refuse_range(start_us, end_us, calendar)
+        touched_us = start_us - start_us % DAY_US, -(-end_us // DAY_US) * DAY_US
+        touched = await self._read_facts(pools, *touched_us, now_us)
+        facts = {(pool, day): found for (pool, day), found in touched.items() if day + DAY_US <= end_us}
+        lines = await self._read_lines(scope, start_us, end_us, calendar)
         lines += [
             line for key, found in facts.items() for line in _pending_lines(scope, pools, key, found, self._ground_of)
         ]
-        billed = {key: found.up_us > 0 for key, found in facts.items()}
-        billed |= await self._billed_unconfigured(lines, {pool.name for pool in pools}, start_us, end_us)
-        arms, arms_from_us = await self._read_arms(scope, start_us, end_us, now_us)
+        billed = {key: found.up_us > 0 for key, found in touched.items()}
+        billed |= await self._billed_unconfigured(lines, {pool.name for pool in pools}, *touched_us)
+        days = _days(start_us, end_us, calendar)
+        arms, arms_from_us = await self._read_arms(scope, days, now_us)
         return SavingsInputs(
+            calendar=calendar,
             start_us=start_us,
             end_us=end_us,
             lines=tuple(lines),
@@ -120,17 +149,26 @@ class SavingsReader:
             arms_from_us=arms_from_us if arms_from_us > start_us else None,
         )
 
-    async def _read_lines(self, scope: ReadScope, start_us: int, end_us: int) -> list[Line]:
-        table = rollup_day.c
-        key = (table.start_us, table.target_id, table.pool, table.origin)
-        sums = [func.sum(table[name]) for name in (*_SUMS, *_BASELINES, *_ROWS)]
-        where = [table.organisation_id == scope.organisation_id, table.start_us >= start_us, table.start_us < end_us]
-        if scope.team_id is not None:
-            where.append(table.team_id == scope.team_id)
+    async def _read_lines(self, scope: ReadScope, start_us: int, end_us: int, calendar: Calendar) -> list[Line]:
+        offsets = calendar.offsets(start_us, end_us)
+        names, summed = ("target_id", "pool", "origin"), (*_SUMS, *_BASELINES, *_ROWS)
+        rows = rolled_up(
+            self._engine,
+            start_us,
+            end_us,
+            names,
+            partial(scoped, scope=scope),
+            sums=summed,
+            by_day=True,
+            offsets=offsets,
+        ).c
+        marks = [day_of_row(rows.start_us, offsets)] if offsets else []
+        key = (day_of_row(rows.start_us), *(rows[name] for name in names), *marks)
+        sums = [func.sum(rows[name]) for name in summed]
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(select(*key, *sums).where(*where).group_by(*key))).all()
-        lines = (_line_of_row(row, self._ground_of) for row in rows)
-        return sorted(lines, key=lambda line: (line.day_us, line.target_id, line.pool, line.origin))
+            found = (await connection.execute(select(*key, *sums).group_by(*key))).all()
+        lines = (_line_of_row(row, self._ground_of, has_mark=bool(offsets)) for row in found)
+        return sorted(lines, key=lambda line: (line.day_us, line.target_id, line.pool, line.origin, line.shown_us))
 
     async def _read_facts(
         self, pools: Sequence[PoolSection], start_us: int, end_us: int, now_us: int
@@ -204,36 +242,37 @@ class SavingsReader:
         found = await asyncio.to_thread(pending, await self._fleet.day(pool, day, record, now_us))
         return _PoolFacts(up_us=up, busy_us=found.allocation.busy_us, overfull=found.allocation.overfull, pending=found)
 
-    async def _read_arms(
-        self, scope: ReadScope, start_us: int, end_us: int, now_us: int
-    ) -> tuple[dict[Arm, ArmSums], int]:
+    async def _read_arms(self, scope: ReadScope, days: Days, now_us: int) -> tuple[dict[Arm, ArmSums], int]:
         """Sum the arms day by day, newest first, while there is time; both arms have the same days, so they compare.
 
-        Returns the arms and the first day that they cover.
+        Returns the arms and the first microsecond that they cover.
         """
-        begun, day_us = self._clock(), end_us
+        begun, day, from_us = self._clock(), days.last, days.end_us
         arms: dict[Arm, ArmSums] = {}
-        while day_us > start_us and self._clock() - begun <= self._arms_within_s:
-            day_us -= DAY_US
-            for arm, found in (await self._cached_arms(scope, day_us, begun, now_us)).items():
+        while day >= days.first and self._clock() - begun <= self._arms_within_s:
+            span = (days.calendar.start(day), from_us)
+            for arm, found in (await self._cached_arms(scope, span, begun, now_us)).items():
                 arms[arm] = arms.get(arm, ArmSums()).plus(found)
-        return arms, day_us
+            day, from_us = day - timedelta(days=1), span[0]
+        return arms, from_us
 
-    async def _cached_arms(self, scope: ReadScope, day_us: int, begun: float, now_us: int) -> dict[Arm, ArmSums]:
+    async def _cached_arms(
+        self, scope: ReadScope, span: tuple[int, int], begun: float, now_us: int
+    ) -> dict[Arm, ArmSums]:
         """Return one day's arms, from the cache if the day is over and was read within `ARMS_KEPT_S`."""
-        key = (scope, day_us)
+        key = (scope, *span)
         kept = self._arms_cache.get(key)
         if kept is not None and begun - kept[0] < ARMS_KEPT_S:
             return kept[1]
-        found = await self._query_arms(scope, day_us)
-        if day_us + DAY_US + _LATE_US <= now_us:
+        found = await self._query_arms(scope, *span)
+        if span[1] + _LATE_US <= now_us:
             self._arms_cache.pop(key, None)
             while len(self._arms_cache) >= _MOST_CACHED:
                 del self._arms_cache[next(iter(self._arms_cache))]
             self._arms_cache[key] = (begun, found)
         return found
 
-    async def _query_arms(self, scope: ReadScope, day_us: int) -> dict[Arm, ArmSums]:
+    async def _query_arms(self, scope: ReadScope, start_us: int, end_us: int) -> dict[Arm, ArmSums]:
         """Query one day's arms: sums per request, then over requests, both in the database."""
         cost = col(LedgerEntry.cost_nanousd)
         kind = col(LedgerEntry.entry)
@@ -244,7 +283,7 @@ class SavingsReader:
                 func.sum(func.coalesce(cost, 0)).label("cost"),
                 func.sum(case((tried & cost.is_(None), 1), else_=0)).label("unpriced"),
             )
-            .where(*_arm_conditions(scope, day_us, day_us + DAY_US), kind != "reserve")
+            .where(*_arm_conditions(scope, start_us, end_us), kind != "reserve")
             .group_by(col(LedgerEntry.arm), col(LedgerEntry.request_id))
             .having(func.sum(case((kind == "settle", 1), else_=0)) > 0)
             .subquery()
@@ -281,21 +320,29 @@ def _arm_conditions(scope: ReadScope, start_us: int, end_us: int) -> list[Column
     return where
 
 
-def _refuse_range(start_us: int, end_us: int) -> None:
-    if start_us % DAY_US or end_us % DAY_US:
-        raise BadQuery("savings are told of whole days (UTC)", param="start")
+def _days(start_us: int, end_us: int, calendar: Calendar) -> Days:
+    return Days(calendar.day(start_us), calendar.day(end_us - 1), calendar)
+
+
+def _refuse_range(start_us: int, end_us: int, calendar: Calendar) -> None:
     if end_us <= start_us:
         raise BadQuery("the end must come after the start", param="end")
-    if end_us - start_us > MAX_DAYS * DAY_US:
+    # Counted first: of a range of millennia no day is looked at.
+    if end_us - start_us > (MAX_DAYS + 2) * DAY_US or len(_days(start_us, end_us, calendar)) > MAX_DAYS:
         raise BadQuery(f"at most {MAX_DAYS} days are told at once", param="end")
+    days = _days(start_us, end_us, calendar)
+    if (start_us, end_us) != (days.start_us, days.end_us):
+        raise BadQuery("savings are told of whole days", param="start")
 
 
-def _line_of_row(row: Sequence[Any], ground_of: Callable[[str], Ground]) -> Line:
+def _line_of_row(row: Sequence[Any], ground_of: Callable[[str], Ground], *, has_mark: bool) -> Line:
     day, target, pool, origin, *sums = row
+    mark = int(sums.pop(0)) if has_mark else None
     counts = [int(each or 0) for each in sums]
     after = len(_SUMS)
     return Line(
-        day_us=day,
+        day_us=int(day),
+        mark_us=mark,
         target_id=target,
         pool=pool,
         origin=origin,

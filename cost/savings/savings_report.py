@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.calendar import UTC_CALENDAR, Calendar
 from cost.prices import nanousd, usd
 from cost.savings.comparisons import (
     COMPARATORS,
@@ -46,7 +47,7 @@ class FleetSavings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Savings of a range of whole UTC days, with the verdict against the target share."""
+    """Savings of a range of whole days, with the verdict against the target share."""
 
     start_us: int
     end_us: int
@@ -63,6 +64,8 @@ class SavingsReport(msgspec.Struct, frozen=True, kw_only=True):
     control: ArmSums
     arms_from_us: int | None
     provisional_days: tuple[int, ...]
+    """UTC days, of which our own GPUs are billed."""
+    calendar: Calendar = UTC_CALENDAR
 
     @property
     def cost_nanousd(self) -> int:
@@ -136,6 +139,7 @@ def savings_report(
     return SavingsReport(
         start_us=inputs.start_us,
         end_us=inputs.end_us,
+        calendar=inputs.calendar,
         target=target,
         figures=found,
         parts=parts,
@@ -182,8 +186,9 @@ def savings_as_json(found: SavingsReport) -> dict[str, Any]:
     counted = found.figures
     return {
         "object": "savings",
-        "start": day_of(found.start_us).isoformat(),
-        "end": day_of(found.end_us).isoformat(),
+        "start": found.calendar.day(found.start_us).isoformat(),
+        "end": found.calendar.day(found.end_us).isoformat(),
+        "time_zone": found.calendar.at(found.end_us - 1).time_zone,
         "target_share": found.target,
         "verdict": found.verdict,
         "comparisons": [_comparison_as_json(each) for each in found.comparisons],
@@ -226,7 +231,8 @@ def _measured_as_json(found: SavingsReport) -> dict[str, Any] | None:
     }
     arms["left_out_unpriced"] = found.holdout.unpriced + found.control.unpriced
     # With very many requests only the latest days are read.
-    arms["from"] = day_of(found.start_us if found.arms_from_us is None else found.arms_from_us).isoformat()
+    from_us = found.start_us if found.arms_from_us is None else found.arms_from_us
+    arms["from"] = found.calendar.day(from_us).isoformat()
     if found.measured is None:
         return {
             **arms,
@@ -306,12 +312,17 @@ def daily(inputs: SavingsInputs, *, gateway_usd_per_hour: Decimal, now_us: int) 
     """Yield one row a day in the order of `DAILY_COLUMNS`, without verdicts: a day is too little for one."""
     by_day: dict[int, list[Line]] = {}
     for line in inputs.lines:
-        by_day.setdefault(line.day_us, []).append(line)
-    for day in range(inputs.start_us, min(inputs.end_us, now_us), DAY_US):
+        # A bill that is not posted yet has no day of its own, and stands where it will.
+        by_day.setdefault(inputs.shown_us(line.day_us) if line.mark_us is None else line.mark_us, []).append(line)
+    provisional = {inputs.shown_us(day) for day in inputs.provisional_days}
+    for day in inputs.days.marks:
+        start_us, end_us = inputs.calendar.days(day_of(day), day_of(day))
+        if start_us >= now_us:
+            return
         lines = by_day.get(day, [])
-        gateway = gateway_nanousd(gateway_usd_per_hour, day, day + DAY_US, now_us)
+        gateway = gateway_nanousd(gateway_usd_per_hour, start_us, end_us, now_us)
         found, parts = figures(lines, billed=inputs.billed), cost_parts(lines, gateway)
-        fleet = reduce(add, (each.fleet for each in inputs.pools if each.day_us == day), FleetTotals())
+        fleet = reduce(add, (each.fleet for each in inputs.pools if inputs.shown_us(each.day_us) == day), FleetTotals())
         compared = [
             cell
             for each in compare(found, gateway, Decimal("0.5"))
@@ -327,5 +338,5 @@ def daily(inputs: SavingsInputs, *, gateway_usd_per_hour: Decimal, now_us: int) 
             _utilisation(fleet),
             _share(found.estimated_attempts, found.attempts),
             found.unpriced_attempts,
-            "yes" if day in inputs.provisional_days else "no",
+            "yes" if day in provisional else "no",
         )

@@ -1,7 +1,7 @@
 """One budget's page and its forms: a team's under the team, and every other under the organisation's budgets."""
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -15,7 +15,7 @@ from cost.budgets.topups import Topup, new_topup_id
 from cost.times import moment
 from dashboards.limits.limit_fields import ENDS, KINDS, dollars_in
 from dashboards.ui.tables import Row
-from dashboards.web.forms import Form, FormError
+from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
 from proxy.errors import BadRequest, BudgetTaken, NotAllowed
 
@@ -103,7 +103,7 @@ async def raise_for_a_while(view: PageRequest, subject: Subject) -> Response:
     """Put another limit in force to the end of a day, or end a raise."""
     form = await view.form()
     try:
-        last = _last_day(form)
+        last = form.day("raised_until")
         limit = dollars_in(form, "raised_usd")
         if (last is None) != (limit is None):
             raise FormError("raised_until", "A raise has an amount and a last day; leave both empty to end one.")  # noqa: TRY301
@@ -216,14 +216,6 @@ def required(limit_nanousd: int | None, field: str) -> int:
 def webhook_choices(view: PageRequest) -> list[tuple[str, str]]:
     """Return the destinations of warnings to choose from."""
     return [("", "Nobody"), *((name, name) for name in sorted(view.gateway.webhooks))]
-
-
-def _last_day(form: Form) -> date | None:
-    text = form.text("raised_until", most=10)
-    try:
-        return date.fromisoformat(text) if text else None
-    except ValueError as error:
-        raise FormError("raised_until", "A day such as 2027-01-31, or nothing.") from error
 
 
 def _dollars(nanousd: int) -> str:

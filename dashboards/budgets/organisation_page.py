@@ -42,6 +42,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
     """Show all budgets of the viewer's organisation."""
     async with looking():
         standings = await BudgetStore(view.gateway.database).of_organisation(view.principal.organisation_id)
+        calendar = await view.calendar()
     teams, keys = await _owners(view, standings)
     rows = [_row(view, each, teams, keys) for each in standings]
     table = Table.of(
@@ -58,6 +59,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         "budgets/organisation.html",
         title="Budgets",
         table=table,
+        time_zone=calendar.at(view.now_us).time_zone,
         idle=sum(row["state"] == IDLE for row in rows),
         total=len(standings),
         spent=_spent(standings, "hard"),

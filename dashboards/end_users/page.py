@@ -11,6 +11,7 @@ from starlette.responses import Response
 from api.web.reading import reading
 from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore, EndUserStanding
+from cost.calendar import Calendar
 from cost.close.month import Month, month_of, parse_month
 from cost.reports.end_user_figures import MOST_ATTEMPTS, EndUserFigures, read_end_user_figures
 from cost.reports.scope import ReadScope
@@ -45,7 +46,9 @@ _COLUMNS: Final = (
 async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Show a month's end users, those that spent most first."""
     team, now_us = view.the_team, view.now_us
-    month, problem = _month(view.query.get("month", ""), now_us)
+    async with reading(view.gateway, on=True):
+        calendar = await view.calendar()
+    month, problem = _month(view.query.get("month", ""), now_us, calendar)
     begins = view.query.get("q", "").strip()
     begins = begins[:_MOST_CHARS] if begins.isprintable() else ""
     after = _PLACE.fullmatch(view.query.get("after", ""))
@@ -55,7 +58,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
             scope.organisation_id,
             team.team_id,
             _ROWS + 1,
-            month_us=month.start_us,
+            month=month.first_day,
             after=None if after is None or not after[2].isprintable() else (int(after[1]), after[2]),
             begins=begins,
         )
@@ -63,7 +66,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
         figures = await read_end_user_figures(
             view.gateway.database, scope, [each.end_user for each in shown], month.start_us, month.end_us
         )
-    is_now = month == month_of(now_us)
+    is_now = month == month_of(now_us, calendar)
     kept = {"month": "" if is_now else month.text, "q": begins}
     last = shown[-1] if len(found) > _ROWS else None
     table = Table.paged(
@@ -83,8 +86,8 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
         table=table,
         month=month,
         months=[
-            (each.title, _href({"month": "" if each == month_of(now_us) else each.text}), each == month)
-            for each in dict.fromkeys((month_of(now_us), month_of(now_us).previous, month))
+            (each.title, _href({"month": "" if each == month_of(now_us, calendar) else each.text}), each == month)
+            for each in dict.fromkeys((month_of(now_us, calendar), month_of(now_us, calendar).previous, month))
         ],
         problem=problem,
         begins=begins,
@@ -94,13 +97,13 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
     )
 
 
-def _month(text: str, now_us: int) -> tuple[Month, str]:
+def _month(text: str, now_us: int, calendar: Calendar) -> tuple[Month, str]:
     if not text:
-        return month_of(now_us), ""
+        return month_of(now_us, calendar), ""
     try:
-        return parse_month(text), ""
+        return parse_month(text, calendar), ""
     except ValueError as error:
-        return month_of(now_us), f"{error}. This month is shown."
+        return month_of(now_us, calendar), f"{error}. This month is shown."
 
 
 def _href(parameters: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from accounts.store import AccountStore, TeamRecord
 from api.webhooks.outbox import Outbox
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.store import BudgetStore
+from cost.calendars import calendar_of, calendars_of
 from cost.fleet.earnings import EarningsReader
 from cost.fleet.pool_config import PoolSection
 from cost.reports.daily import DailyReader, DailyReport, plain_within
@@ -124,6 +125,7 @@ class ReportReader:
 
     def __init__(self, engine: AsyncEngine, pools: Callable[[], Sequence[PoolSection]] = tuple) -> None:
         """`pools` returns our own GPUs; each is in the report of the organisation that pays for it."""
+        self._engine = engine
         self._daily = DailyReader(engine)
         self._budgets = BudgetStore(engine)
         self._earnings = EarningsReader(engine)
@@ -132,8 +134,10 @@ class ReportReader:
     async def read(self, subject: Subject, day: date) -> DailyReport:
         """Return one subject's report of a day."""
         standings = await self._budgets.of_organisation(subject.scope.organisation_id)
-        report = await self._daily.read(subject.scope, day, subject.title, _budgets_of(subject.scope, standings))
-        scope, start_us = subject.scope, start_of(day)
+        scope, calendar = subject.scope, await calendar_of(self._engine, subject.scope.organisation_id)
+        report = await self._daily.read(scope, day, subject.title, _budgets_of(scope, standings), calendar)
+        # Our own GPUs are billed by UTC days.
+        start_us = start_of(day)
         pools = [each for each in self._pools() if scope.team_id is None and each.organisation == scope.organisation_id]
         found = await self._earnings.read(pools, start_us, start_us + DAY_US, wall_us()) if pools else []
         return msgspec.structs.replace(report, pools=tuple(found))
@@ -149,6 +153,7 @@ class DailyReports:
         outbox: Outbox | None,
         pools: Callable[[], Sequence[PoolSection]] = tuple,
     ) -> None:
+        self._engine = engine
         self._accounts = AccountStore(engine)
         self._reader = ReportReader(engine, pools)
         self._section = section
@@ -163,7 +168,13 @@ class DailyReports:
             if not alone:
                 return []
             delivered = await asyncio.to_thread(self._delivered_days)
-            days = due_days(now_us, self._section.at_minute, delivered)
+            calendars = (await calendars_of(self._engine)).others()
+            days = [
+                day
+                for day in due_days(now_us, self._section.at_minute, delivered)
+                # Further west a day may still run at that time.
+                if all(each.start(day + timedelta(days=1)) <= now_us for each in calendars)
+            ]
             for day in days:
                 await self._deliver(day, now_us)
             self._delivered = {*delivered, *days}

@@ -39,8 +39,8 @@ _OPENAI: Final = {
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the exports on offer for the chosen days."""
     now_us = view.now_us
-    period = period_of(view.query, now_us)
     async with reading(view.gateway, on=True):
+        period = period_of(view.query, now_us, await view.calendar())
         teams = await team_names(view)
     days = urlencode({"from": period.first, "to": period.last})
     return view.page(
@@ -60,7 +60,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 @router.get(f"{PATH}/usage")
 async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Send tokens and cost, grouped as the form chooses, as CSV or NDJSON."""
-    period = _valid_period(view)
+    period = await _valid_period(view)
     given = [("start", period.first), ("end", period.end)]
     given += [("group_by", each) for each in view.query.getlist("group_by")]
     if view.query.get("team_id"):
@@ -73,7 +73,7 @@ async def usage(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 @router.get(f"{PATH}/focus.csv")
 async def focus(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Send the FOCUS 1.2 dataset as CSV."""
-    period = _valid_period(view)
+    period = await _valid_period(view)
     given = {"start": period.first, "end": period.end, "granularity": view.query.get("granularity", "day")}
     reply = await focus_reply(view.gateway, whole_organisation(view), QueryParams(given))
     return _as_download(reply, f"focus-{period.first}-{period.last}.csv")
@@ -86,17 +86,19 @@ async def as_openai(view: Annotated[PageRequest, Depends(allowed("finance.read")
     """Send costs or usage in OpenAI's format, by day, project and what else each has."""
     name = view.request.url.path.rpartition("/")[2].removesuffix(".json")
     kind, most, group_by = _OPENAI[name]
-    period = _valid_period(view)
+    period = await _valid_period(view)
     given = QueryParams(_buckets(period, most, group_by))
     reply = await organization_reply(kind, view.gateway, whole_organisation(view), given)
     return _as_download(reply, f"{name}-{period.first}-{period.last}.json")
 
 
-def _valid_period(view: PageRequest) -> Period:
+async def _valid_period(view: PageRequest) -> Period:
     """Return the period of the address. Raises BadRequest instead of falling back to the usual days, which a file would not
     reveal.
     """
-    period = period_of(view.query, view.now_us)
+    async with reading(view.gateway, on=True):
+        calendar = await view.calendar()
+    period = period_of(view.query, view.now_us, calendar)
     if period.problem:
         raise BadRequest(period.problem.partition(". ")[0] + ".", param="from")
     return period
@@ -111,8 +113,9 @@ def _buckets(period: Period, most: int, group_by: str) -> Mapping[str, str]:
             f"One such file has at most {most} days; choose fewer, or ask the API page by page.", param="to"
         )
     return {
-        "start_time": str(period.start_us // 1_000_000),
-        "end_time": str(period.end_us // 1_000_000),
+        # OpenAI's buckets are UTC days.
+        "start_time": str(period.span.marks.start // 1_000_000),
+        "end_time": str(period.span.marks.stop // 1_000_000),
         "bucket_width": "1d",
         "group_by": group_by,
         "limit": str(most),

@@ -10,6 +10,7 @@ from cost.close.checklist import MonthFacts
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing
 from cost.close.month import Month
+from cost.dimensions import Dimension
 from cost.ledger.late_entries import Late, late_between
 from cost.reconcile.coverage import compared_days
 from cost.reports.period import PeriodLine, PeriodReader, SpendSum, spent
@@ -56,7 +57,7 @@ class MonthClose:
         before = month.previous
         lines = await self._periods.lines(scope, before.start_us, before.end_us, ())
         late, taken_over = [
-            await late_between(self._engine, scope.organisation_id, month.start_us, month.end_us, posted=posted)
+            await late_between(self._engine, scope.organisation_id, month.days, posted=posted)
             for posted in (False, True)
         ]
         return ClosingMonth(facts=facts, savings=savings, before=spent(lines), late=late, taken_over=taken_over)
@@ -66,21 +67,28 @@ class MonthClose:
         return (await self._facts(scope, month))[0]
 
     async def _facts(self, scope: ReadScope, month: Month) -> tuple[MonthFacts, SavingsReport]:
-        lines = await self._periods.lines(scope, month.start_us, month.end_us, ("team", "model", "provider"))
-        inputs = await self._savings.inputs(scope, month.start_us, month.end_us)
+        by: tuple[Dimension, ...] = ("team", "model", "provider")
+        lines = await self._periods.lines(scope, month.start_us, month.end_us, by)
+        inputs = await self._savings.inputs(scope, month.days)
         savings = await self._savings.report(scope, inputs)
         pays = [pool.name for pool in self._savings.pools if pool.organisation == scope.organisation_id]
         uses = {line.pool for line in lines if line.pool}
+        # Providers' books are of UTC.
+        theirs = Month(month.year, month.number)
+        invoiced = lines
+        if (theirs.start_us, theirs.end_us) != (month.start_us, month.end_us):
+            invoiced = await self._periods.lines(scope, theirs.start_us, theirs.end_us, by)
         facts = MonthFacts(
             month=month,
+            invoiced=invoiced,
             now_us=self._now_us(),
             check=await self._checks.known(month),
             lines=lines,
             pools=tuple(sorted({*pays, *uses})),
             provisional_days=inputs.provisional_days,
             unpriced_attempts=savings.figures.unpriced_attempts,
-            used_days=await self._periods.used_days(scope, month.start_us, month.end_us),
-            compared=await compared_days(self._engine, scope.organisation_id, month.start_us, month.end_us),
+            used_days=await self._periods.used_days(scope, theirs.start_us, theirs.end_us),
+            compared=await compared_days(self._engine, scope.organisation_id, theirs.start_us, theirs.end_us),
             marks=await self._closing.marks(scope.organisation_id, month),
         )
         return facts, savings

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from api.web.changing import REASON_CHARS
 from api.web.reading import reading
+from cost.calendar import Calendar
 from cost.close.checklist import MonthFacts, ProviderMonth, State, is_ready, providers_of, steps
 from cost.close.checks import MonthChecks
 from cost.close.closing import MonthClosing, SignedMonth
@@ -69,7 +70,9 @@ _LATE: Final = (
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show one month; the last complete one where the address names none."""
     now_us = view.now_us
-    month, problem = _month(view.query.get("month", ""), now_us)
+    async with reading(view.gateway, on=True):
+        calendar = await view.calendar()
+    month, problem = _month(view.query.get("month", ""), now_us, calendar)
     close = _close(view)
     scope = whole_organisation(view)
     closing = MonthClosing(view.gateway.database)
@@ -88,7 +91,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         return view.csv(f"statement-{month.text}-signed.csv", kept or "")
     providers = Table.of(
         _PROVIDERS,
-        map(_provider_row, providers_of(found.lines)),
+        map(_provider_row, providers_of(found.facts.invoiced)),
         view.query,
         name="providers",
         caption="Providers",
@@ -96,7 +99,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     )
     late = Table.of(
         _LATE,
-        map(_late_row, (*found.late, *found.taken_over)),
+        (_late_row(each, calendar) for each in (*found.late, *found.taken_over)),
         view.query,
         name="late",
         caption="Later postings",
@@ -112,7 +115,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         title="Month close",
         month=month,
         problem=problem,
-        is_last=month.next > month_of(now_us),
+        is_last=month.next.mark_us > month_of(now_us, calendar).mark_us,
         spent=found.facts.spent,
         before=found.before,
         # An incomplete month is not comparable with a complete one.
@@ -151,7 +154,7 @@ async def check(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) 
 async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
     """Tick a step that is for a person to decide, untick it, or comment on a step."""
     form = await view.form()
-    month = _named_month(form)
+    month = await _named_month(view, form)
     comment, ticked = _comment(form), form.flag("ticked")
     key = form.text("step", required=True)
     scope, now_us = whole_organisation(view), view.now_us
@@ -174,16 +177,18 @@ async def mark(view: Annotated[PageRequest, Depends(allowed("books.close"))]) ->
 async def sign(view: Annotated[PageRequest, Depends(allowed("books.close"))]) -> Response:
     """Sign the month off: its figures are kept as they are, and later postings go to the next open month."""
     form = await view.form()
-    month, comment = _named_month(form), _comment(form)
+    month, comment = await _named_month(view, form), _comment(form)
     names = await team_names(view)
     scope, now_us = whole_organisation(view), view.now_us
     await sign_off(view.gateway, view.actor, scope, month, comment=comment, now_us=now_us, names=names)
     return view.redirect(f"{PATH}?month={month.text}", told=f"{month.title} is signed off and locked.")
 
 
-def _named_month(form: Form) -> Month:
+async def _named_month(view: PageRequest, form: Form) -> Month:
+    async with reading(view.gateway, on=True):
+        calendar = await view.calendar()
     try:
-        return parse_month(form.text("month", required=True))
+        return parse_month(form.text("month", required=True), calendar)
     except ValueError as error:
         raise BadRequest(f"{error}.", param="month") from error
 
@@ -200,15 +205,15 @@ def _close(view: PageRequest) -> MonthClose:
     return MonthClose(view.gateway.database, view.gateway.finance.savings, lambda: now_us)
 
 
-def _month(given: str, now_us: int) -> tuple[Month, str]:
-    usual = month_of(now_us).previous
+def _month(given: str, now_us: int, calendar: Calendar) -> tuple[Month, str]:
+    usual = month_of(now_us, calendar).previous
     if not given:
         return usual, ""
     try:
-        found = parse_month(given)
+        found = parse_month(given, calendar)
     except ValueError as error:
         return usual, f"{str(error).capitalize()}. {usual.title} is shown."
-    if found > month_of(now_us):
+    if found.start_us > now_us:
         return usual, f"{found.title} has not begun. {usual.title} is shown."
     return found, ""
 
@@ -250,11 +255,11 @@ def _change(now: SpendSum, before: SpendSum) -> float | None:
     return (now.cost_nanousd - before.cost_nanousd) / before.cost_nanousd if before.cost_nanousd > 0 else None
 
 
-def _late_row(each: Late) -> dict[str, Any]:
+def _late_row(each: Late, calendar: Calendar) -> dict[str, Any]:
     return {
         "belongs": month_of(each.day_us).title,
         "day": each.day_us,
-        "stands": month_of(each.posted_us).title,
+        "stands": month_of(each.posted_us, calendar).title,
         "kind": _PARTS.get(part_of(each.origin), each.origin),
         "pool": each.pool or None,
         "entries": each.entries,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api.web.reading import reading
 from api.webhooks.outbox import DestinationState, Outbox
 from cost.reports.report_config import ReportSection
-from cost.times import DAY_US, day_of, start_of
+from cost.times import start_of
 from dashboards.finance.daily_reports import FORMATS, Format, ReportReader, Subject, rendered, subject_of
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -27,7 +27,7 @@ PATH: Final = "/dashboard/finance/reports"
 _DAYS_SHOWN: Final = 31
 _KINDS: Final = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8"}
 _DELIVERED: Final = (
-    Column("day", "Day (UTC)", "day"),
+    Column("day", "Day", "day"),
     Column("subject", "Whose", "link"),
     Column("html", "Page", "link", sortable=False),
     Column("csv", "Figures", "link", sortable=False),
@@ -42,7 +42,8 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     async with reading(view.gateway, on=True):
         subjects = await _subjects(view)
         webhook = await _webhook(view, section)
-    yesterday = day_of(view.now_us - DAY_US)
+        calendar = await view.calendar()
+    yesterday = calendar.day(view.now_us) - dt.timedelta(days=1)
     rows = []
     if section is not None and section.folder is not None:
         rows = await asyncio.to_thread(_delivered, section.folder, subjects, yesterday)
@@ -63,6 +64,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         webhook=webhook,
         table=table,
         yesterday=yesterday.isoformat(),
+        time_zone=calendar.at(view.now_us).time_zone,
         subjects=[(each.file_stem, each.title) for each in subjects],
     )
 
@@ -70,8 +72,10 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 @router.get(f"{PATH}/made")
 async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Send any day's report, computed from the books as they are now."""
-    day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
+    day, kind = _day(view.query.get("day", "")), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
+        if (await view.calendar()).start(day) > view.now_us:
+            raise BadRequest("`day` must be a day that has begun.", param="day")
         subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
         report = await ReportReader(view.gateway.database, lambda: view.gateway.finance.savings.pools).read(
             subject, day
@@ -84,8 +88,10 @@ async def made(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
 async def written(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show a report as it was written to the folder."""
     section = view.gateway.config().cost.report
-    day, kind = _day(view.query.get("day", ""), view.now_us), _kind(view.query.get("format", "html"))
+    day, kind = _day(view.query.get("day", "")), _kind(view.query.get("format", "html"))
     async with reading(view.gateway, on=True):
+        if (await view.calendar()).start(day) > view.now_us:
+            raise BadRequest("`day` must be a day that has begun.", param="day")
         subject = _subject_of_stem(await _subjects(view), view.query.get("subject", ""))
     text = None
     if section is not None and section.folder is not None:
@@ -119,13 +125,13 @@ def _subject_of_stem(subjects: list[Subject], stem: str) -> Subject:
     return found
 
 
-def _day(given: str, now_us: int) -> dt.date:
+def _day(given: str) -> dt.date:
     try:
         found = dt.date.fromisoformat(given)
     except ValueError as error:
         raise BadRequest("`day` is written like 2026-11-05.", param="day") from error
-    if not dt.date(1971, 1, 1) <= found or start_of(found) > now_us:
-        raise BadRequest("`day` must be a day that has begun (UTC).", param="day")
+    if not dt.date(1971, 1, 1) <= found < dt.date(9990, 1, 1):
+        raise BadRequest("`day` must be a day that has begun.", param="day")
     return found
 
 

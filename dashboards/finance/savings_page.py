@@ -58,7 +58,7 @@ _FLEET: Final = (
     ),
 )
 _DAYS: Final = (
-    Column("day", "Day (UTC)", "day"),
+    Column("day", "Day", "day"),
     Column("served", "Requests served", "number"),
     Column("cost", "Cost", "money"),
     Column("reference", "At the baseline model", "money"),
@@ -78,11 +78,11 @@ _DAYS: Final = (
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the savings of the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
-    period = period_of(view.query, now_us)
     async with reading(gateway, on=True):
+        period = period_of(view.query, now_us, await view.calendar())
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        inputs = await gateway.finance.savings.inputs(scope, period.start_us, period.end_us)
+        inputs = await gateway.finance.savings.inputs(scope, period.span)
         found = await gateway.finance.savings.report(scope, inputs)
     section = gateway.config().cost
     days = _days(inputs, found, section.gateway_usd_per_hour, now_us, view.query)
@@ -113,7 +113,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         fleets=[(each, _busy_share(each)) for each in found.fleets],
         fleet=fleet,
         days=days,
-        chart=_chart(days.all_rows),
+        chart=_chart(days.all_rows, period.time_zone),
         holdout_share=section.holdout_share,
     )
 
@@ -211,7 +211,7 @@ def _nanousd(amount: Decimal) -> int:
     return int(amount * NANO_PER_USD)
 
 
-def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
+def _chart(rows: Sequence[Mapping[str, Any]], time_zone: str) -> Chart:
     """Return the cost by day, in order of days however the table is sorted."""
     ordered = sorted(rows, key=lambda row: int(row["day"]))
     return Chart(
@@ -224,5 +224,6 @@ def _chart(rows: Sequence[Mapping[str, Any]]) -> Chart:
             Series("At the cheapest good enough", [row["cheapest"] for row in ordered], "quiet"),
         ],
         unit="usd",
+        x_label=f"Day ({time_zone})",
         caption="US dollars a day; the space between the lines is what was saved.",
     )

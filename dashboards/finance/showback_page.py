@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.web.reading import reading
+from cost.calendar import Days
 from cost.dimensions import ON_PAGES, Dimension
 from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
-from cost.times import DAY_US
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -32,14 +32,14 @@ _MOST_NAMES: Final = 5_000
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
-    period = period_of(view.query, now_us)
     by = _by(view.query.get("by", ""))
     reader = PeriodReader(gateway.database)
     async with reading(gateway, on=True):
+        period = period_of(view.query, now_us, await view.calendar())
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
         lines = await reader.lines(scope, period.start_us, period.end_us, (by,))
-        days = await reader.days(scope, period.start_us, period.end_us)
+        days = await reader.days(scope, period.start_us, period.end_us, period.span.offsets)
         names, links = await _told(view, by, lines, teams, period)
     total = spent(lines)
     idle = idle_of(lines)
@@ -173,7 +173,9 @@ def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, n
         if not each.is_idle:
             totals[each.team_id] = totals.get(each.team_id, 0) + each.cost_nanousd
     named = sorted(totals, key=lambda team: (-totals[team], team))[:_SERIES]
-    x = list(range(period.start_us, min(period.end_us, now_us), DAY_US))
+    x = list(
+        Days(period.span.first, min(period.span.last, period.span.calendar.day(now_us)), period.span.calendar).marks
+    )
     place = {day: at for at, day in enumerate(x)}
     columns: dict[str, list[int]] = {each: [0] * len(x) for each in named}
     others, idle = [0] * len(x), [0] * len(x)
@@ -193,5 +195,6 @@ def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, n
         x=x,
         series=series,
         unit="usd",
-        caption="US dollars a day (UTC), by team; the dearest teams have a colour of their own.",
+        x_label=f"Day ({period.time_zone})",
+        caption="US dollars a day, by team; the dearest teams have a colour of their own.",
     )

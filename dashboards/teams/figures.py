@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
@@ -14,15 +15,15 @@ from api.web.gateway import Gateway
 from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
-from cost.budgets.periods import start_us as period_start_us
 from cost.budgets.store import BudgetStore, EndUserStanding
+from cost.calendar import Calendar, Days
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
 from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
 from cost.savings.comparisons import floor
-from cost.times import DAY_US, day_of
+from cost.times import DAY_US, day_of, start_of
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.colours import model_colours
 from dashboards.ui.tables import Column, Table
@@ -44,16 +45,30 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A team's usage in the chosen period, and before it as far as forecasts need."""
 
     now_us: int
-    start_us: int
-    """The period's first day."""
-    end_us: int
-    """The day after its last one."""
+    span: Days
+    """The chosen period."""
     mix: Mix
+    """Each day by its mark (`Days.marks`)."""
+
+    @property
+    def calendar(self) -> Calendar:
+        """The organisation's calendar, which cuts the days."""
+        return self.span.calendar
+
+    @property
+    def this_day(self) -> date:
+        """The current day."""
+        return self.calendar.day(self.now_us)
 
     @property
     def today_us(self) -> int:
-        """Start of the current UTC day."""
-        return self.now_us - self.now_us % DAY_US
+        """The current day's mark."""
+        return start_of(self.this_day)
+
+    @property
+    def month_us(self) -> int:
+        """The mark of the month's first day."""
+        return start_of(self.this_day.replace(day=1))
 
     @cached_property
     def by_day(self) -> Mapping[int, UsageSums]:
@@ -64,23 +79,23 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {day: added(each) for day, each in parts.items()}
 
     def between(self, start_us: int, end_us: int) -> UsageSums:
-        """Sum the days from `start_us` to before `end_us`."""
+        """Sum the days from the mark `start_us` to before `end_us`."""
         return added(self.by_day[day] for day in range(start_us, end_us, DAY_US) if day in self.by_day)
 
     @property
     def today(self) -> UsageSums:
-        """Sums of the current UTC day."""
+        """Sums of the current day."""
         return self.between(self.today_us, self.today_us + DAY_US)
 
     @property
     def month(self) -> UsageSums:
         """Sums of the calendar month until now."""
-        return self.between(period_start_us("month", self.now_us), self.today_us + DAY_US)
+        return self.between(self.month_us, self.today_us + DAY_US)
 
     @property
     def period(self) -> UsageSums:
         """Sums of the chosen period."""
-        return self.between(self.start_us, self.end_us)
+        return self.between(self.span.marks.start, self.span.marks.stop)
 
     @property
     def usual_day_nanousd(self) -> int | None:
@@ -99,36 +114,39 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def forecast(self, end_us: int, origins: Collection[str] | None = None) -> Forecast | None:
         """Return the forecast of the cost from now until `end_us`; None without enough history."""
-        return forecast(self.costs(origins), now_us=self.now_us, end_us=end_us)
+        start_us, after_us = self.calendar.days(self.this_day, self.this_day)
+        gone = (self.now_us - start_us) * DAY_US // (after_us - start_us)
+        last = self.calendar.day(max(end_us - 1, self.now_us))
+        return forecast(self.costs(origins), now_us=self.today_us + gone, end_us=start_of(last) + DAY_US)
 
     @property
     def trued_up_nanousd(self) -> int:
         """True-up of self-hosted GPUs in this month's cost; negative where they were busier than planned."""
-        start_us = period_start_us("month", self.now_us)
         return sum(
-            sums.cost_nanousd for (day, _, origin), sums in self.mix.items() if origin == "true-up" and day >= start_us
+            sums.cost_nanousd
+            for (day, _, origin), sums in self.mix.items()
+            if origin == "true-up" and day >= self.month_us
         )
 
     @property
     def counted_nanousd(self) -> int:
         """Cost of the calendar month as budgets count it: with our own GPUs at the planned rate, without the adjustment."""
-        start_us = period_start_us("month", self.now_us)
-        return sum(cost for day, cost in self.costs(SPENT_ORIGINS).items() if day >= start_us)
+        return sum(cost for day, cost in self.costs(SPENT_ORIGINS).items() if day >= self.month_us)
 
     @property
     def month_end_us(self) -> int:
         """End of the calendar month, exclusive."""
-        return period_end_us("month", self.now_us)
+        return period_end_us("month", self.now_us, self.calendar)
 
     def drawn_days(self) -> list[int]:
-        """Start of each day of the period, in microseconds."""
-        return list(range(self.start_us, self.end_us, DAY_US))
+        """Mark of each day of the period."""
+        return list(self.span.marks)
 
     def models(self) -> list[tuple[str, UsageSums]]:
         """Sum the period by model, most expensive first."""
         found: dict[str, list[UsageSums]] = {}
         for (day, name, _), sums in self.mix.items():
-            if self.start_us <= day < self.end_us:
+            if day in self.span.marks:
                 found.setdefault(name, []).append(sums)
         summed = [(name, added(parts)) for name, parts in found.items()]
         return sorted(summed, key=lambda each: (-each[1].cost_nanousd, -each[1].served, each[0]))
@@ -141,6 +159,12 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     expected_nanousd: int | None
     runs_out_us: int | None
     """Day on which the budget is expected to be exhausted; None where it is not."""
+
+    @property
+    def renews_day_us(self) -> int | None:
+        """Day that begins with the next period; None where no period follows."""
+        renews_us = self.standing.renews_us
+        return None if renews_us is None else start_of(self.standing.calendar.day(renews_us))
 
     @property
     def share(self) -> Decimal | None:
@@ -160,26 +184,25 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
         return "bad" if self.standing.state == "spent" else "warn"
 
 
-async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, start_us: int, end_us: int) -> Usage:
+async def read_usage(usage: UsageReader, scope: ReadScope, *, now_us: int, span: Days) -> Usage:
     """Return usage of the period, of this month, and of four weeks for the forecast."""
-    today_us = now_us - now_us % DAY_US
-    first_us = min(today_us - _BEFORE * DAY_US, period_start_us("month", now_us))
-    spans = [(start_us, end_us), (first_us, today_us + DAY_US)]
-    if start_us <= today_us + DAY_US and first_us <= end_us:
-        spans = [(min(start_us, first_us), max(end_us, today_us + DAY_US))]
+    today = span.calendar.day(now_us)
+    first = min(today - timedelta(days=_BEFORE), today.replace(day=1))
+    spans = [span, Days(first, today, span.calendar)]
+    if span.first <= today + timedelta(days=1) and first <= span.last + timedelta(days=1):
+        spans = [Days(min(span.first, first), max(span.last, today), span.calendar)]
     mix: dict[tuple[int, str, str], UsageSums] = {}
-    for span in spans:
-        mix |= await _mix(usage, scope, *span)
-    return Usage(now_us=now_us, start_us=start_us, end_us=end_us, mix=mix)
+    for each in spans:
+        mix |= await _mix(usage, scope, each)
+    return Usage(now_us=now_us, span=span, mix=mix)
 
 
-async def _mix(
-    usage: UsageReader, scope: ReadScope, start_us: int, end_us: int
-) -> dict[tuple[int, str, str], UsageSums]:
+async def _mix(usage: UsageReader, scope: ReadScope, span: Days) -> dict[tuple[int, str, str], UsageSums]:
     query = UsageQuery(
         scope=scope,
-        start_us=max(0, start_us),
-        end_us=end_us,
+        start_us=max(0, span.start_us),
+        end_us=span.end_us,
+        offsets=span.offsets,
         group_by=("day", "model", "origin"),
         limit=MAX_ROWS - 1,
     )
@@ -252,7 +275,8 @@ def spend_chart(usage: Usage, links: SpendLinks, configured: Iterable[str] = ())
     series = [Series(name, _costs(usage, [name]), colour=colours[name]) for name in shown]
     if others:
         series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
-    caption = "The last bar is today until now." if usage.end_us == usage.today_us + DAY_US else "In UTC days."
+    zone = usage.span.time_zone
+    caption = "The last bar is today until now." if usage.span.last == usage.this_day else f"Days are in {zone}."
     caption = f"{caption} A bar leads to its day."
     chart = _daily(usage, "stacked", "Spend by day and model", series, "usd", caption=caption)
     return msgspec.structs.replace(chart, hrefs=links.days(usage))
@@ -364,8 +388,9 @@ async def sources_table(
     page = await usage.page(
         UsageQuery(
             scope=scope,
-            start_us=period.start_us,
-            end_us=period.end_us,
+            start_us=period.span.start_us,
+            end_us=period.span.end_us,
+            offsets=period.span.offsets,
             group_by=("key", "tag"),
             limit=MAX_ROWS - 1,
         ),
@@ -441,4 +466,7 @@ def _costs(usage: Usage, models: Sequence[str]) -> list[float | None]:
 
 
 def _daily(usage: Usage, shape: Any, title: str, series: Sequence[Series], unit: Unit, *, caption: str) -> Chart:
-    return Chart(shape=shape, title=title, x=usage.drawn_days(), series=series, unit=unit, caption=caption)
+    x_label = f"Day ({usage.span.time_zone})"
+    return Chart(
+        shape=shape, title=title, x=usage.drawn_days(), series=series, unit=unit, x_label=x_label, caption=caption
+    )

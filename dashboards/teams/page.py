@@ -15,6 +15,7 @@ from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore
+from cost.calendar import Days
 from cost.dimensions import UsageFilters
 from cost.reports.compared import ComparedQuery, ComparedReader, window_of
 from cost.reports.daily import saving
@@ -52,7 +53,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
-from dashboards.web.period import kept_fields, period_of, presets
+from dashboards.web.period import kept_fields, last_days, period_of, presets
 from dashboards.web.view import PageRequest
 from proxy.errors import Refused
 from selfhosted.prefixes.prefix_report import PrefixReport, rates_of, stability
@@ -99,12 +100,10 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
     if view.query.get("table") in _LATEST_TABLES:
         return await latest(view)
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
-    period = period_of(view.query, view.now_us, usual_days=DAYS)
-    links = SpendLinks(f"/dashboard/teams/{team.team_id}/spend", period.first, period.last)
     async with reading(gateway, on=True):
-        usage = await read_usage(
-            gateway.finance.usage, scope, now_us=view.now_us, start_us=period.start_us, end_us=period.end_us
-        )
+        period = period_of(view.query, view.now_us, await view.calendar(), usual_days=DAYS)
+        links = SpendLinks(f"/dashboard/teams/{team.team_id}/spend", period.first, period.last)
+        usage = await read_usage(gateway.finance.usage, scope, now_us=view.now_us, span=period.span)
         names = await key_names(view)
         sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
         week = _week(view.now_us)
@@ -183,14 +182,12 @@ async def savings(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
     the rest.
     """
     gateway, team, scope = view.gateway, view.the_team, _scope(view)
-    now_us = view.now_us
-    end_us = now_us - now_us % DAY_US + DAY_US
     async with reading(gateway, on=True):
-        inputs_from = max(0, end_us - DAYS * DAY_US)
-        inputs = await gateway.finance.savings.inputs(scope, inputs_from, end_us)
+        span = last_days(view.now_us, await view.calendar(), DAYS)
+        inputs = await gateway.finance.savings.inputs(scope, span)
         found = await gateway.finance.savings.report(scope, inputs)
         booked = await gateway.finance.usage.page(
-            UsageQuery(scope=scope, start_us=inputs_from, end_us=end_us, group_by=(), limit=1)
+            UsageQuery(scope=scope, start_us=max(0, span.start_us), end_us=span.end_us, group_by=(), limit=1)
         )
     context: dict[str, Any] = {
         "team": team,
@@ -246,17 +243,13 @@ async def _teams(
 ) -> Response:
     gateway, principal = view.gateway, view.principal
     sees_all = view.may("organisation.read")
-    now_us = view.now_us
-    today_us = now_us - now_us % DAY_US
-    spans = {
-        "today": (today_us, today_us + DAY_US),
-        "period": (today_us - (DAYS - 1) * DAY_US, today_us + DAY_US),
-    }
     async with reading(gateway, on=True):
+        calendar = await view.calendar()
+        spans = {"today": last_days(view.now_us, calendar, 1), "period": last_days(view.now_us, calendar, DAYS)}
         known = await gateway.identity.accounts.teams_of(principal.organisation_id)
         shown = [team for team in known if sees_all or team.team_id in principal.teams]
         sums = {
-            name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, *span)
+            name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, span)
             for name, span in spans.items()
         }
         marks = await _budget_marks(gateway, principal.organisation_id)
@@ -280,6 +273,7 @@ async def _teams(
     return view.page(
         "teams/teams.html",
         title="Teams",
+        time_zone=spans["today"].time_zone,
         status=422 if errors else 200,
         table=table,
         days=DAYS,
@@ -298,7 +292,7 @@ _TEAM_COLUMNS: Final = (
     Column("name", "Team", "link"),
     Column("team_id", "Id", "code", usual=False),
     Column("requests", "Requests", "number", note="In the last 30 days"),
-    Column("today", "Today", "money", note="Spent since midnight UTC"),
+    Column("today", "Today", "money", note="Spent since midnight"),
     Column("cost", "30 days", "money", note="Spent in the last 30 days, today included"),
     Column(
         "saved", "Saved", "money", note="What the baseline model would have cost for the same tokens, less the cost"
@@ -343,7 +337,7 @@ def _team_row(
 
 
 async def _by_team(
-    gateway: Gateway, organisation_id: str, teams: list[TeamRecord] | None, start_us: int, end_us: int
+    gateway: Gateway, organisation_id: str, teams: list[TeamRecord] | None, span: Days
 ) -> dict[str, UsageSums]:
     if teams is not None and not teams:
         return {}
@@ -351,8 +345,9 @@ async def _by_team(
     page = await gateway.finance.usage.page(
         UsageQuery(
             scope=ReadScope(organisation_id=organisation_id, team_id=None),
-            start_us=max(0, start_us),
-            end_us=end_us,
+            start_us=max(0, span.start_us),
+            end_us=span.end_us,
+            offsets=span.offsets,
             group_by=("team",),
             filters=filters,
             limit=MAX_ROWS - 1,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import date
 from decimal import Decimal
 from typing import Final
 from urllib.parse import parse_qsl
@@ -88,6 +89,14 @@ class Form:
         if not (sound.isascii() and sound.isdigit() and len(sound) <= _MAX_DIGITS and least <= int(value) <= most):
             raise FormError(name, f"A whole number from {least:,} to {most:,}.")
         return int(value)
+
+    def day(self, name: str) -> date | None:
+        """Return a day such as 2027-01-31; None for an empty field."""
+        text = self.text(name, most=10)
+        try:
+            return date.fromisoformat(text) if text else None
+        except ValueError as error:
+            raise FormError(name, "A day such as 2027-01-31, or nothing.") from error
 
     def decimal(self, name: str, *, least: Decimal = Decimal(0), most: Decimal = Decimal(10) ** 9) -> Decimal | None:
         """Return a decimal number from `least` to `most`, or None when the field is empty."""

@@ -9,10 +9,10 @@ import msgspec
 
 from accounts.errors import UnknownTeam
 from accounts.store import TeamRecord
+from cost.calendar import UTC_CALENDAR, Calendar, Days
 from cost.close.month import Month, month_of, parse_month
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_DAYS
-from cost.times import DAY_US, day_of, start_of
 from dashboards.web.view import PageRequest
 from proxy.errors import TeamNotFound
 
@@ -20,48 +20,63 @@ _DAY_CHARS: Final = 10
 _WEEK: Final = 7
 _MONTH_DAYS: Final = 30
 _QUARTER: Final = 90
+_FIRST_DAY: Final = dt.date(1971, 1, 1)
 _OWN: Final = frozenset({"from", "to", "month", "format", "table", "page"})
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole UTC days; `end_us` is exclusive."""
+    """Whole days of the organisation's calendar."""
 
-    start_us: int
-    end_us: int
+    span: Days
     problem: str = ""
     """The error in the address; the usual days are shown instead. '' for a valid one."""
 
     @property
+    def start_us(self) -> int:
+        """First microsecond of the first day."""
+        return self.span.start_us
+
+    @property
+    def end_us(self) -> int:
+        """First microsecond after the last day."""
+        return self.span.end_us
+
+    @property
     def first(self) -> str:
         """The first day, ISO 8601."""
-        return day_of(self.start_us).isoformat()
+        return self.span.first.isoformat()
 
     @property
     def last(self) -> str:
         """The last day, included, ISO 8601."""
-        return day_of(self.end_us - 1).isoformat()
+        return self.span.last.isoformat()
 
     @property
     def end(self) -> str:
         """The day after the last, as the APIs take it, ISO 8601."""
-        return day_of(self.end_us).isoformat()
+        return (self.span.last + dt.timedelta(days=1)).isoformat()
 
     @property
     def days(self) -> int:
         """Number of days."""
-        return (self.end_us - self.start_us) // DAY_US
+        return len(self.span)
+
+    @property
+    def time_zone(self) -> str:
+        """The zone that its days are of."""
+        return self.span.time_zone
 
     @property
     def told(self) -> str:
         """The period in words: a month's name, a day, or `first to last`."""
-        month = month_of(self.start_us)
-        if (self.start_us, self.end_us) == (month.start_us, month.end_us):
+        month = Month(self.span.first.year, self.span.first.month)
+        if (self.span.first, self.span.last) == (month.first_day, month.last_day):
             return month.title
         return self.first if self.days == 1 else f"{self.first} to {self.last}"
 
     def within(self, now_us: int) -> str:
         """Return the period as a sentence goes on with it: `in the last 30 days`, `in October 2026`, `on 2026-10-05`."""
-        if self.start_us <= now_us < self.end_us <= now_us + DAY_US:
+        if self.span.last == self.span.calendar.day(now_us):
             return "today" if self.days == 1 else f"in the last {self.days} days"
         told = self.told
         if told == self.first:
@@ -69,9 +84,11 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
         return f"in {told}" if " to " not in told else f"from {told}"
 
 
-def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH_DAYS) -> Period:
+def period_of(
+    query: Mapping[str, str], now_us: int, calendar: Calendar = UTC_CALENDAR, *, usual_days: int = _MONTH_DAYS
+) -> Period:
     """Return the period of an address; the last `usual_days`, today included, where it names none or an invalid one."""
-    usual = _last_days(now_us, usual_days)
+    usual = Period(span=last_days(now_us, calendar, usual_days))
     try:
         return _parse(query, usual)
     except ValueError as error:
@@ -79,19 +96,20 @@ def period_of(query: Mapping[str, str], now_us: int, *, usual_days: int = _MONTH
 
 
 def _parse(query: Mapping[str, str], usual: Period) -> Period:
+    calendar = usual.span.calendar
     if query.get("month"):
-        month = parse_month(query["month"])
-        return Period(start_us=month.start_us, end_us=month.end_us)
+        return Period(span=parse_month(query["month"], calendar).days)
     first, last = _day(query, "from"), _day(query, "to")
     if first is None and last is None:
         return usual
-    end_us = usual.end_us if last is None else start_of(last) + DAY_US
-    start_us = end_us - (usual.end_us - usual.start_us) if first is None else start_of(first)
-    if end_us <= start_us:
+    last = usual.span.last if last is None else last
+    first = max(_FIRST_DAY, last - dt.timedelta(days=usual.days - 1)) if first is None else first
+    if last < first:
         raise ValueError("The last day is before the first one")
-    if end_us - start_us > MAX_DAYS * DAY_US:
+    found = Days(first, last, calendar)
+    if len(found) > MAX_DAYS:
         raise ValueError(f"At most {MAX_DAYS} days are shown at once")
-    return Period(start_us=max(0, start_us), end_us=end_us)
+    return Period(span=found)
 
 
 def _day(query: Mapping[str, str], name: str) -> dt.date | None:
@@ -102,39 +120,36 @@ def _day(query: Mapping[str, str], name: str) -> dt.date | None:
         found = dt.date.fromisoformat(given) if len(given) == _DAY_CHARS else None
     except ValueError:
         found = None
-    if found is None or not dt.date(1971, 1, 1) <= found < dt.date(9990, 1, 1):
+    if found is None or not _FIRST_DAY <= found < dt.date(9990, 1, 1):
         raise ValueError("A day is written like 2026-11-05")
     return found
 
 
-def _last_days(now_us: int, days: int) -> Period:
-    end_us = now_us - now_us % DAY_US + DAY_US
-    return Period(start_us=end_us - days * DAY_US, end_us=end_us)
+def last_days(now_us: int, calendar: Calendar, days: int) -> Days:
+    """Return so many days, today the last of them."""
+    today = calendar.day(now_us)
+    return Days(today - dt.timedelta(days=days - 1), today, calendar)
 
 
 def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
     """Return links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
-    this = month_of(now_us)
+    calendar = shown.span.calendar
+    this = month_of(now_us, calendar)
     months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
     kept = {name: value for name, value in query.items() if name not in _OWN}
     links = []
     for label, days in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
-        found = _last_days(now_us, days)
+        found = last_days(now_us, calendar, days)
         given = {"from": found.first, "to": found.last}
-        links.append((label, f"?{urlencode({**kept, **given})}", _same_days(found, shown)))
+        links.append((label, f"?{urlencode({**kept, **given})}", found == shown.span))
     for label, month in months:
-        found = Period(start_us=month.start_us, end_us=month.end_us)
-        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", _same_days(found, shown)))
+        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", month.days == shown.span))
     return links
 
 
 def kept_fields(query: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the address's other parameters, as hidden fields for the form that chooses days."""
     return [(name, value) for name, value in query.items() if name not in _OWN]
-
-
-def _same_days(one: Period, other: Period) -> bool:
-    return (one.start_us, one.end_us) == (other.start_us, other.end_us)
 
 
 def whole_organisation(view: PageRequest) -> ReadScope:

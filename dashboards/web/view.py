@@ -19,6 +19,8 @@ from accounts.people.sessions import Session
 from accounts.store import TeamRecord
 from api.web.address import address_of
 from api.web.gateway import Gateway, gateway_of
+from cost.calendar import Calendar
+from cost.calendars import calendar_of
 from cost.currency import SecondCurrency, second_currency
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
@@ -75,6 +77,11 @@ class PageRequest(NamedTuple):
         """The team of the address, on routes that name one."""
         assert self.team is not None  # noqa: S101 - only routes without {team_id} have none
         return self.team
+
+    async def calendar(self) -> Calendar:
+        """Return the calendar of the organisation that the page is about; its days are the page's."""
+        owner = self.team.organisation_id if self.team else self.principal.organisation_id
+        return await calendar_of(self.gateway.database, owner)
 
     @property
     def is_part(self) -> bool:

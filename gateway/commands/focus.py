@@ -37,12 +37,19 @@ async def export(
     from cost.reports.report_errors import BadQuery
 
     try:
+        from cost.calendars import calendar_of
         from cost.reports.focus import FocusQuery
         from gateway.commands.scopes import scope_of
 
         async with open_engine() as engine:
             scope = await scope_of(engine, organisation, team)
-            query = FocusQuery(scope=scope, start=start.date(), end=end.date() + timedelta(days=1), by_hour=by_hour)
+            query = FocusQuery(
+                scope=scope,
+                start=start.date(),
+                end=end.date() + timedelta(days=1),
+                by_hour=by_hour,
+                calendar=await calendar_of(engine, scope.organisation_id),
+            )
             await _write(engine, query.checked(), out)
     except BadQuery as error:
         fail(f"--{'to' if error.param == 'end' else 'from'}: {error}", 2)

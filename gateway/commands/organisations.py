@@ -48,7 +48,7 @@ async def calendar(
     from accounts.store import AccountStore
     from api.calendar.change import audit_record, dated
     from cost.calendar import UTC_CALENDAR
-    from cost.calendars import DatedCalendar, calendars_of, set_calendar
+    from cost.calendars import DatedCalendar, calendar_of, calendars_of, set_calendar
     from cost.times import wall_us
     from gateway.commands.audit import audited
 
@@ -56,11 +56,11 @@ async def calendar(
         await AccountStore(engine).check_organisation(organisation_id)
         if time_zone is not None:
             now_us = wall_us()
-            made = dated(time_zone, week_start, None if first is None else first.date(), now_us)
             async with audited(engine, "calendar.set", organisation_id) as change:
-                before = (await calendars_of(change.within)).of(organisation_id, now_us)
+                before = await calendar_of(change.within, organisation_id)
+                made = dated(time_zone, week_start, None if first is None else first.date(), now_us, before)
                 await set_calendar(change.within, organisation_id, time_zone, week_start, made.from_us, now_us)
-                told = audit_record(DatedCalendar(0, before))
+                told = audit_record(DatedCalendar(0, before.at(now_us)))
                 change.tell("calendar", organisation_id, told, audit_record(made))
         own = (await calendars_of(engine)).dated.get(organisation_id, ())
     rows = [audit_record(each) for each in (DatedCalendar(0, UTC_CALENDAR), *own)]

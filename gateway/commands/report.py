@@ -31,7 +31,10 @@ def _group() -> None:
 async def daily(
     *,
     day: Annotated[
-        datetime | None, typer.Option("--date", formats=["%Y-%m-%d"], help="The day (UTC); yesterday if left out.")
+        datetime | None,
+        typer.Option(
+            "--date", formats=["%Y-%m-%d"], help="The day, in the organisation's time zone; yesterday if left out."
+        ),
     ] = None,
     team: Annotated[str | None, typer.Option(help="This team's; otherwise the whole organisation's.")] = None,
     all_teams: Annotated[bool, typer.Option("--all", help="The organisation's, and each team's by itself.")] = False,
@@ -47,8 +50,8 @@ async def daily(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report one UTC day: requests, tokens, cost, baseline and saving, by model and team, compared with the day before."""
-    from datetime import UTC, timedelta
+    """Report one day: requests, tokens, cost, baseline and saving, by model and team, compared with the day before."""
+    from datetime import UTC
 
     from dashboards.finance.daily_reports import write
     from gateway.configuration.environment import read_environment
@@ -60,7 +63,7 @@ async def daily(
     if chosen is None:
         fail(f"--format is html, csv or html,csv, not {formats[:40]!r}", USAGE)
     now = datetime.now(UTC)
-    wanted = day.date() if day is not None else now.date() - timedelta(days=1)
+    wanted = None if day is None else day.date()
     environment = read_environment()
     # A report needs no configuration; with one it tells of our own GPUs too.
     known = config is not None or environment.config is not None
@@ -80,14 +83,20 @@ async def daily(
 
 
 async def _read(
-    organisation: str | None, team: str | None, day: date, pools: "Sequence[PoolSection]", *, all_teams: bool
+    organisation: str | None, team: str | None, day: date | None, pools: "Sequence[PoolSection]", *, all_teams: bool
 ) -> "list[tuple[Subject, DailyReport]]":
+    from datetime import timedelta
+
     from accounts.store import AccountStore
+    from cost.calendars import calendar_of
+    from cost.times import wall_us
     from dashboards.finance.daily_reports import ReportReader, Subject, subject_of
     from gateway.commands.scopes import scope_of
 
     async with open_engine() as engine:
         scope = await scope_of(engine, organisation, team)
+        if day is None:
+            day = (await calendar_of(engine, scope.organisation_id)).day(wall_us()) - timedelta(days=1)
         teams = [
             each for each in await AccountStore(engine).list_teams() if each.organisation_id == scope.organisation_id
         ]
@@ -112,7 +121,7 @@ def _print(report: "DailyReport") -> None:
     from cost.reports.daily import WEEK, change
     from cost.reports.shown import nano_money, percent
 
-    typer.echo(f"{report.title}, {report.day} (UTC)")
+    typer.echo(f"{report.title}, {report.day} ({report.time_zone})")
     rows = [["total", *_figures(report.total)], ["month to date", *_figures(report.month)]]
     rows += [
         [f"{section.dimension} {name}", *_figures(sums)]

@@ -1,7 +1,7 @@
 """`weighbridge savings`: what was saved, against whom, and whether it is what was promised."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,11 +35,13 @@ savings_app = typer.Typer(
 async def savings(  # noqa: PLR0917 - options, which typer passes by name
     context: typer.Context,
     start: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first UTC day; otherwise the last 30.")
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day; otherwise the last 30.")
     ] = None,
     end: Annotated[
         datetime | None,
-        typer.Option("--to", formats=["%Y-%m-%d"], help="The last UTC day; otherwise today."),
+        typer.Option(
+            "--to", formats=["%Y-%m-%d"], help="The last day, in the organisation's time zone; otherwise today."
+        ),
     ] = None,
     team: Annotated[
         str | None, typer.Option(help="This team's alone; without idle GPUs, which belong to no team.")
@@ -61,10 +63,8 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
     if as_csv and as_json:
         fail("--csv or --json, not both", 2)
     settings = load(config, read_environment(), secrets_from=None)
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    last = (today if end is None else end.replace(tzinfo=UTC)) + timedelta(days=1)
-    first = last - timedelta(days=_DAYS) if start is None else start.replace(tzinfo=UTC)
-    scope, inputs, found = await _savings(settings, organisation, team, _us(first), _us(last))
+    days = None if start is None else start.date(), None if end is None else end.date()
+    scope, inputs, found = await _savings(settings, organisation, team, *days)
     if as_csv:
         _print_daily(settings.cost, scope, inputs)
     elif as_json:
@@ -76,10 +76,12 @@ async def savings(  # noqa: PLR0917 - options, which typer passes by name
 
 
 async def _savings(
-    settings: "GatewayConfig", organisation: str | None, team: str | None, start_us: int, end_us: int
+    settings: "GatewayConfig", organisation: str | None, team: str | None, first: date | None, last: date | None
 ) -> "tuple[ReadScope, SavingsInputs, dict[str, Any]]":
     from api.savings_calculator import SavingsCalculator
     from classifier.learning.store import LearningStore
+    from cost.calendar import Days
+    from cost.calendars import calendar_of
     from gateway.commands.scopes import scope_of
     from gateway.wiring.catalog import catalog_of, classifier_of
     from gateway.wiring.policy import build_policy, choice_evidence, informed
@@ -100,7 +102,9 @@ async def _savings(
             costs_nothing=lambda target_id: costs_nothing(catalog, target_id),
             arms_within_s=_ARMS_WITHIN_S,
         )
-        inputs = await savings.inputs(scope, start_us, end_us)
+        calendar = await calendar_of(engine, scope.organisation_id)
+        last = last or calendar.day(wall_us())
+        inputs = await savings.inputs(scope, Days(first or last - timedelta(days=_DAYS - 1), last, calendar))
         return scope, inputs, savings.as_json(scope, await savings.report(scope, inputs))
 
 
@@ -117,14 +121,12 @@ def _print_daily(section: "CostSection", scope: "ReadScope", inputs: "SavingsInp
         typer.echo(csv_line(row), nl=False)
 
 
-def _us(moment: datetime) -> int:
-    return int(moment.timestamp()) * 1_000_000
-
-
 def print_savings(found: dict[str, Any]) -> None:
     """Print the savings report for people; `not met` stands where `met` would."""
     whose = f"team {found['team_id']}" if found["team_id"] else f"organisation {found['organisation_id']}"
-    typer.echo(f"{whose}, {found['start']} to before {found['end']} (UTC), target {percent(found['target_share'])}\n")
+    typer.echo(
+        f"{whose}, {found['start']} to before {found['end']} ({found['time_zone']}), target {percent(found['target_share'])}\n"
+    )
     print_table(
         ["compared with", "would have cost", "cost", "saved", "share", "coverage", "target"],
         [_row(found, each) for each in found["comparisons"]],

@@ -23,7 +23,7 @@ from cost.calendars import set_calendar
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
 from cost.tables import ROLLUP_SUMS
-from cost.times import DAY_US, MINUTE_US, iso, moment, wall_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, iso, moment, wall_us
 from tests.api.finance import Finance, running_finance
 from tests.cost.entries import settle
 from tests.cost.reports.two_organisations import DAY, booked
@@ -191,7 +191,7 @@ async def test_an_organisations_calendar_cuts_its_ranges_from_a_day_on(own: Fina
     made = await own.send("admin", "PUT", "/v1/admin/calendar", put)
     assert (made.status, made.body["time_zone"], made.body["from"] > iso(wall_us())) == (200, "Europe/Berlin", True)
     assert (await own.get("finance", "/v1/usage", RANGE)).body["time_zone"] == "UTC"
-    await set_calendar(own.gateway.engine, "acme", "Europe/Berlin", "monday", DAY + DAY_US, 0)
+    await set_calendar(own.gateway.engine, "acme", "Europe/Berlin", "monday", DAY + DAY_US - 2 * HOUR_US, 0)
     assert (await own.get("finance", "/v1/usage", {"start": "2026-04-06", "end": "2026-04-07"})).body["start"] == (
         "2026-04-05T22:00:00Z"
     )

@@ -239,8 +239,9 @@ async def test_other_periods_are_as_exact(real: Real, period: Period) -> None:
 
 
 async def test_organisations_cut_their_budgets_by_their_own_calendar(real: Real) -> None:
-    """The day of each begins at its own midnight, from the moment that its calendar holds; UTC is everybody's before."""
+    """The day of each begins at its own midnight, from the day that its calendar holds; UTC is everybody's before."""
     start = NOON_US - 12 * HOUR_US
+    midnight_us = start - int(5.5 * HOUR_US)
     for number, hours in enumerate((-6.0, -5.5, -5.25, 18.25, 18.5)):
         at_us = start + int(hours * HOUR_US)
         for owner in ("default", "acme"):
@@ -249,9 +250,11 @@ async def test_organisations_cut_their_budgets_by_their_own_calendar(real: Real)
     for owner in ("default", "acme"):
         place = {"organisation_id": owner, "scope_id": f"team_{owner}", "budget_id": f"b_{owner}"}
         await real.set(10**9, period="day", **place)
-    await set_calendar(real.engine, "acme", "Asia/Kolkata", "sunday", NOON_US, NOON_US)
-    real.clock.at_us = NOON_US - 1
-    assert await _spent(real) == {"b_default": 11_000, "b_acme": 11_000}
+    await set_calendar(real.engine, "acme", "Asia/Kolkata", "sunday", midnight_us, NOON_US)
+    real.clock.at_us = midnight_us - 1
+    assert await _spent(real) == {"b_default": 111, "b_acme": 1}
+    (eve,) = [each for each in await real.grants.standings(midnight_us - 1) if each.budget.budget_id == "b_acme"]
+    assert eve.resets_us == midnight_us
     real.clock.at_us = NOON_US
     assert await _spent(real) == {"b_default": 11_000, "b_acme": 1_110}
     found = {each.budget.budget_id: each for each in await real.grants.standings(NOON_US)}

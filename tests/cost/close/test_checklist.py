@@ -24,6 +24,7 @@ POSTED = PeriodLine(provider="openai", target_id="gpt-4o", origin="reconciliatio
 def facts(*lines: PeriodLine, **changes: Any) -> MonthFacts:
     """A month that is over, checked, and settled but for what the test is about."""
     usual: dict[str, Any] = {"month": APRIL, "now_us": MAY_4, "check": DONE, "lines": lines or (BOUGHT, POSTED)}
+    usual["invoiced"] = changes.get("lines", usual["lines"])
     used = {"openai": (APRIL.start_us, APRIL.start_us + DAY_US)}
     usual |= {"used_days": used, "compared": {"openai": {used["openai"][0]: "agrees", used["openai"][1]: "posted"}}}
     return MonthFacts(**{**usual, **changes})

@@ -5,12 +5,13 @@ from datetime import date
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.calendar import Days
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.fleet.hours import HoursStore
 from cost.ledger.late_entries import LATE, late_between
 from cost.ledger.store import LedgerStore
 from cost.tables import ClosedMonth
-from cost.times import DAY_US, HOUR_US, start_of
+from cost.times import DAY_US, HOUR_US, day_of, start_of
 from tests.cost.entries import reserve, settle
 from tests.cost.fleet.pools import pool, work
 from tests.cost.ledger.verified import verify
@@ -21,6 +22,10 @@ JUNE = start_of(date(2026, 6, 1))
 TWENTIETH = date(2026, 4, 20)
 DAY = start_of(TWENTIETH)
 LONG_AFTER = start_of(date(2026, 7, 1))
+
+
+def days(start_us: int, end_us: int) -> Days:
+    return Days(day_of(start_us), day_of(end_us - 1))
 
 
 async def close(engine: AsyncEngine, start_us: int, end_us: int, organisation_id: str = "default") -> None:
@@ -61,10 +66,10 @@ async def test_a_late_entry_stands_in_the_next_open_month(engine: AsyncEngine) -
     assert await spent(engine, APRIL, MAY, "acme") == 7
     (found,) = [each for each in await store.entries("late") if each.entry == "settle"]
     assert (found.at_us, found.flags) == (JUNE, (*late.flags, LATE))
-    (told,) = await late_between(engine, "default", APRIL, MAY)
+    (told,) = await late_between(engine, "default", days(APRIL, MAY))
     assert (told.day_us, told.posted_us, told.entries, told.cost_nanousd) == (MAY - DAY_US, JUNE, 1, 30)
-    assert await late_between(engine, "default", JUNE, JUNE + DAY_US, posted=True) == (told,)
-    assert await late_between(engine, "acme", APRIL, MAY) == ()
+    assert await late_between(engine, "default", days(JUNE, JUNE + DAY_US), posted=True) == (told,)
+    assert await late_between(engine, "acme", days(APRIL, MAY)) == ()
     assert not await verify(engine, APRIL, LONG_AFTER)
 
 
@@ -88,5 +93,5 @@ async def test_corrected_hours_of_a_signed_month_are_posted_once_into_the_next(e
         assert await spent(engine, month, following) == signed
         assert await spent(engine, following, following + DAY_US) == found.bill_nanousd - signed
         assert not found.posted
-    assert {each.pool for each in await late_between(engine, "default", month, following)} == {"h100"}
+    assert {each.pool for each in await late_between(engine, "default", days(month, following))} == {"h100"}
     assert not await verify(engine, month, following + DAY_US)

@@ -33,6 +33,8 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/budgets/{budget_id}/raise": "organisation.change",
     "POST /dashboard/budgets/{budget_id}/remove": "organisation.change",
     "POST /dashboard/budgets/{budget_id}/topups": "organisation.change",
+    "GET /dashboard/calendar": "organisation.read",
+    "POST /dashboard/calendar": "organisation.change",
     "GET /dashboard/finance": "finance.read",
     "GET /dashboard/finance/exports": "finance.read",
     "GET /dashboard/finance/exports/completions.json": "finance.read",

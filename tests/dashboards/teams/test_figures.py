@@ -1,5 +1,6 @@
 """What a team's overview is made of; pure."""
 
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import msgspec
 
 from cost.budgets.budget import Budget, BudgetStatus
+from cost.calendar import Days
 from cost.reports.usage import UsageSums
-from cost.times import DAY_US
+from cost.times import DAY_US, day_of
 from dashboards.teams.figures import (
     HABITS,
     SpendLinks,
@@ -43,8 +45,8 @@ def sums(**fields: int) -> UsageSums:
 
 
 def usage(mix: dict[tuple[int, str, str], UsageSums], **fields: Any) -> Usage:
-    week = {"start_us": TODAY - 6 * DAY_US, "end_us": TODAY + DAY_US}
-    return Usage(**{"now_us": NOON, **week, "mix": mix, **fields})
+    today = day_of(TODAY)
+    return Usage(**{"now_us": NOON, "span": Days(today - timedelta(days=6), today), "mix": mix, **fields})
 
 
 def steady(days: int = 20, **fields: int) -> Usage:
