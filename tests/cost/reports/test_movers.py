@@ -26,7 +26,16 @@ MONDAY: int = 1_774_828_800_000_000
 """2026-03-30, a Monday, in UTC."""
 ACME = ReadScope(organisation_id="acme", team_id=None)
 TEAM = ReadScope(organisation_id="acme", team_id="search")
-FORTNIGHT = Window(start_us=MONDAY + 7 * DAY_US, end_us=MONDAY + 14 * DAY_US, shift_us=7 * DAY_US)
+
+
+def shifted(start_us: int, end_us: int, shift_us: int) -> Window:
+    """A time beside the one so long before it, in UTC."""
+    return Window(
+        start_us=start_us, end_us=end_us, previous_start_us=start_us - shift_us, previous_end_us=end_us - shift_us
+    )
+
+
+FORTNIGHT = shifted(MONDAY + 7 * DAY_US, MONDAY + 14 * DAY_US, 7 * DAY_US)
 TUESDAY_14: int = MONDAY + 8 * DAY_US + 14 * HOUR_US
 BY: tuple[Dimension, ...] = ("key", "model")
 
@@ -123,7 +132,7 @@ async def test_a_planted_tuesday_is_found(engine: AsyncEngine) -> None:
 async def test_one_day_is_seen_beside_its_fortnight(engine: AsyncEngine) -> None:
     """Tuesday against Monday has its hour too: two days alone would tell nothing."""
     await keep(engine, jump())
-    window = Window(start_us=MONDAY + 8 * DAY_US, end_us=MONDAY + 9 * DAY_US, shift_us=DAY_US)
+    window = shifted(MONDAY + 8 * DAY_US, MONDAY + 9 * DAY_US, DAY_US)
     (mover,) = (await read_movers(ComparedReader(engine), ComparedQuery(scope=TEAM, window=window, group_by=BY))).movers
     assert mover.since is not None
     assert mover.since.at_us == TUESDAY_14
@@ -181,7 +190,7 @@ async def test_end_users_come_from_the_ledger(engine: AsyncEngine) -> None:
 async def test_half_a_day_is_compared_with_the_half_before(engine: AsyncEngine) -> None:
     """Though both together are a whole day."""
     await keep(engine, [call("x", MONDAY + HOUR_US), *(call(f"y{at}", MONDAY + 13 * HOUR_US + at) for at in range(3))])
-    window = Window(start_us=MONDAY + DAY_US // 2, end_us=MONDAY + DAY_US, shift_us=DAY_US // 2)
+    window = shifted(MONDAY + DAY_US // 2, MONDAY + DAY_US, DAY_US // 2)
     whole = (await ComparedReader(engine).read(ComparedQuery(scope=TEAM, window=window))).whole
     assert (whole.before.attempts, whole.now.attempts) == (1, 3)
 
@@ -191,14 +200,14 @@ def test_what_is_not_over_is_compared_as_far_as_it_is() -> None:
     now_us = MONDAY + 40 * DAY_US + 14 * HOUR_US + 1
     today = MONDAY + 40 * DAY_US
     day = window_of(today, today + DAY_US, now_us, longest_us=31 * DAY_US)
-    assert day == Window(start_us=today, end_us=today + 14 * HOUR_US, shift_us=DAY_US)
+    assert day == shifted(today, today + 14 * HOUR_US, DAY_US)
     month = window_of(today - 29 * DAY_US, today + DAY_US, now_us, longest_us=366 * DAY_US)
-    assert month == Window(start_us=today - 29 * DAY_US, end_us=today, shift_us=30 * DAY_US)
+    assert month == shifted(today - 29 * DAY_US, today, 30 * DAY_US)
     week = window_of(today - 3 * DAY_US, today, now_us, "week", longest_us=31 * DAY_US)
     assert week.previous_start_us == today - 10 * DAY_US
-    assert window_of(today, today + DAY_US, today, longest_us=31 * DAY_US).shift_us == 0
+    assert not window_of(today, today + DAY_US, today, longest_us=31 * DAY_US).is_compared
     limit = longest_us(UsageFilters(end_user=("ann",)), (), today - 29 * DAY_US, today)
-    assert window_of(today - 29 * DAY_US, today, now_us, longest_us=limit).shift_us == 0
+    assert not window_of(today - 29 * DAY_US, today, now_us, longest_us=limit).is_compared
     with pytest.raises(BadQuery):
         ComparedQuery(scope=TEAM, window=FORTNIGHT, limit=1_000)
 
