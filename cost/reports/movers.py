@@ -150,6 +150,24 @@ def sentence(
     return f"{signed(row.change_nanousd)}: {', '.join(words)}"
 
 
+def told_window(window: Window) -> str:
+    """Return both times in words, in the calendar's zone."""
+    if not window.is_compared:
+        return ""
+    calendar = window.calendar
+    whole = all(calendar.start(calendar.day(each)) == each for span in window.spans for each in span)
+
+    def shown(at_us: int) -> str:
+        return f"{calendar.local(at_us):{'%Y-%m-%d' if whole else '%Y-%m-%d %H:%M'}}"
+
+    def span(start_us: int, end_us: int) -> str:
+        last = shown(end_us - 1 if whole else end_us)
+        return shown(start_us) if whole and last == shown(start_us) else f"{shown(start_us)} to {last}"
+
+    before, now = window.spans
+    return f"{span(*now)}, beside {span(*before)} ({calendar.at(window.end_us - 1).time_zone})"
+
+
 _SINCE: Final[Mapping[How, str]] = {"step": "since", "new": "new since", "gone": "gone since"}
 
 

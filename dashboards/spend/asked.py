@@ -13,7 +13,7 @@ from cost.dimensions import ON_PAGES, Dimension, UsageFilters
 from cost.end_users import booked
 from cost.reports.compared import AGAINST, Against, Window, longest_us, window_of
 from cost.reports.minutes import MAX_HOURS
-from cost.times import DAY_US, HOUR_US, MINUTE_US, in_us, iso, moment, start_of
+from cost.times import HOUR_US, MINUTE_US, first_and_last, in_us, iso, moment, start_of
 from dashboards.web.period import Period, period_of
 
 Step = Literal["day", "hour", "minute"]
@@ -122,9 +122,7 @@ _SEARCHED_AS: Final[Mapping[str, str]] = {
 def requests_href(team_id: str, start_us: int, end_us: int, values: Mapping[Dimension, str]) -> str:
     """Return the address of a team's requests of a time, its end not included, and of these values."""
     asked = {_SEARCHED_AS[name]: value for name, value in values.items() if name in _SEARCHED_AS}
-    whole_days = not (start_us % DAY_US or end_us % DAY_US)
-    first, last = iso(start_us), iso(end_us - 1)
-    times = {"from": first[:10], "to": last[:10]} if whole_days else {"from": first, "to": last}
+    times = dict(zip(("from", "to"), first_and_last(start_us, end_us), strict=True))
     return f"/dashboard/teams/{quote(team_id)}/requests?{urlencode({**times, **asked})}"
 
 

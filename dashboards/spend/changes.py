@@ -8,7 +8,7 @@ import msgspec
 
 from cost.calendar import Days
 from cost.dimensions import Dimension
-from cost.reports.compared import ComparedQuery, ComparedReader, Window
+from cost.reports.compared import ComparedQuery, ComparedReader
 from cost.reports.movers import Movers, read_movers, sentence
 from dashboards.spend.asked import requests_href
 
@@ -64,24 +64,6 @@ def days_href(path: str, span: Days) -> Callable[[Mapping[Dimension, str]], str]
     """Return the addresses of a team's spend in these days, narrowed further."""
     days = {"from": span.first.isoformat(), "to": span.last.isoformat()}
     return lambda values: f"{path}?{urlencode([*days.items(), *values.items()])}"
-
-
-def told_window(window: Window) -> str:
-    """Return both times in words, in the calendar's zone."""
-    if not window.is_compared:
-        return ""
-    calendar = window.calendar
-    whole = all(calendar.start(calendar.day(each)) == each for span in window.spans for each in span)
-
-    def shown(at_us: int) -> str:
-        return f"{calendar.local(at_us):{'%Y-%m-%d' if whole else '%Y-%m-%d %H:%M'}}"
-
-    def span(start_us: int, end_us: int) -> str:
-        last = shown(end_us - 1 if whole else end_us)
-        return shown(start_us) if whole and last == shown(start_us) else f"{shown(start_us)} to {last}"
-
-    before, now = window.spans
-    return f"{span(*now)}, beside {span(*before)} ({calendar.at(window.end_us - 1).time_zone})"
 
 
 def named(names: Mapping[Dimension, Mapping[str, str]]) -> Callable[[Dimension, str], str]:

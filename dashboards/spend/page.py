@@ -12,7 +12,7 @@ from api.web.reading import reading
 from cost.dimensions import Dimension, UsageFilters
 from cost.reports.compared import MOST_ROWS, Compared, ComparedQuery, ComparedReader
 from cost.reports.minutes import read_minutes
-from cost.reports.movers import Movers, signed
+from cost.reports.movers import Movers, signed, told_window
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery
@@ -28,7 +28,7 @@ from dashboards.spend.asked import (
     nobody_of,
     requests_href,
 )
-from dashboards.spend.changes import SHOWN, change_lines, named, read_changes, told_window
+from dashboards.spend.changes import SHOWN, change_lines, named, read_changes
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.colours import model_colours
 from dashboards.ui.tables import Column, Table

@@ -20,14 +20,14 @@ from cost.dimensions import UsageFilters
 from cost.reports.compared import ComparedQuery, ComparedReader, window_of
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
-from cost.reports.movers import signed
+from cost.reports.movers import signed, told_window
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US, moment
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
-from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
+from dashboards.spend.changes import change_lines, days_href, named, read_changes
 from dashboards.teams.figures import (
     DAYS,
     HABITS,

@@ -214,11 +214,11 @@ async def test_spend_and_what_changed_are_of_the_same_days(
         for hour, cost in zip(hours, costs, strict=True):
             minutes = charts(await admin.get(f"{team}/spend{hour}"))
             assert sum(sum(each) for _, each in minutes) == cost, hour
-    for page in (f"{team}/spend", "/dashboard/finance/spend"):
+    for place in (f"{team}/spend", "/dashboard/finance/spend"):
         for by in ("key", "tag"):
-            told = rows(await admin.get(f"{page}?{days}&by={by}&team=team_x&format=csv&table=parts"))
-            assert [total(told), total(told, "before_usd")] == [known[asked], known[asked - one]]
-        week = await admin.get(f"{page}?from={asked - 6 * one}&to={asked}&team=team_x")
+            parts = rows(await admin.get(f"{place}?{days}&by={by}&team=team_x&format=csv&table=parts"))
+            assert [total(parts), total(parts, "before_usd")] == [known[asked], known[asked - one]]
+        week = await admin.get(f"{place}?from={asked - 6 * one}&to={asked}&team=team_x")
         assert charts(week)[0][1][-2:] == [known[asked - one], known[asked]]
         assert f"beside {asked - 13 * one} to {asked - 7 * one} ({zone})" in week.text
     query = {"start": day, "end": f"{asked + one}", "team_id": "team_x"}
