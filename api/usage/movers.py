@@ -1,5 +1,6 @@
 """GET /v1/usage/movers: what changed most against the time before, by which factors, and since when."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -9,12 +10,12 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from accounts.store import AccountStore
 from api.usage.routes import FIELDS, TIME_ZONE, calendar_asked, filters_of
-from api.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
+from api.web.gateway import AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, listed, moment, one_of, texts, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
-from cost.calendar import Calendar
 from cost.dimensions import BY_NAME, OFFERED, Dimension
 from cost.prices import usd
 from cost.reports.compared import (
@@ -38,6 +39,8 @@ _DAYS: Final = 7
 _USUAL: Final[tuple[Dimension, ...]] = ("key", "model")
 _MOST: Final = 50
 _PLACES: Final = 4
+Names = Mapping[Dimension, Mapping[str, str]]
+"""Names for people by dimension and value."""
 _PARAMETERS: Final[dict[str, Parameter]] = {
     "start": moment("The time's beginning, a day or a full hour; seven days before its end when left out."),
     "end": moment(
@@ -151,52 +154,53 @@ async def movers(request: Request, caller: AuthenticatedCaller) -> Response:
         )
     async with reading(gateway):
         found = await read_movers(ComparedReader(gateway.database), query)
-        names = await _names(gateway, scope.organisation_id, group_by, found)
-    return json_reply(
-        {
-            "object": "usage.movers",
-            "start": iso(window.start_us),
-            "end": iso(window.end_us),
-            "time_zone": calendar.at(window.end_us - 1).time_zone,
-            "before_start": iso(window.previous_start_us),
-            "before_end": iso(window.previous_end_us),
-            "group_by": group_by,
-            "data": [_mover(each, group_by, names, now_us, calendar) for each in found.movers],
-            "others": _change(found.others),
-            "total": _change(found.compared.whole),
-        }
-    )
+        names = await names_of(gateway.identity.accounts, query, found)
+    return json_reply(movers_as_json(query, found, names, now_us))
 
 
-async def _names(
-    gateway: Gateway, organisation_id: str, group_by: tuple[Dimension, ...], found: Movers
-) -> dict[Dimension, dict[str, str]]:
+def movers_as_json(query: ComparedQuery, found: Movers, names: Names, now_us: int) -> dict[str, Any]:
+    """Return what changed as `MoversOut`."""
+    window = query.window
+    return {
+        "object": "usage.movers",
+        "start": iso(window.start_us),
+        "end": iso(window.end_us),
+        "time_zone": window.calendar.at(window.end_us - 1).time_zone,
+        "before_start": iso(window.previous_start_us),
+        "before_end": iso(window.previous_end_us),
+        "group_by": query.group_by,
+        "data": [_mover(each, query, names, now_us) for each in found.movers],
+        "others": _change(found.others),
+        "total": _change(found.compared.whole),
+    }
+
+
+async def names_of(accounts: AccountStore, query: ComparedQuery, found: Movers) -> Names:
     """Return the names of keys by id; all others are called as they are."""
-    if "key" not in group_by:
+    if "key" not in query.group_by:
         return {}
-    place = group_by.index("key")
-    keys = await gateway.identity.accounts.named_keys(
-        organisation_id, filter(None, (each.row.group[place] for each in found.movers))
+    place = query.group_by.index("key")
+    keys = await accounts.named_keys(
+        query.scope.organisation_id, filter(None, (each.row.group[place] for each in found.movers))
     )
     return {"key": {key_id: name for key_id, (name, _) in keys.items()}}
 
 
-def _mover(
-    mover: Mover,
-    group_by: tuple[Dimension, ...],
-    names: dict[Dimension, dict[str, str]],
-    now_us: int,
-    calendar: Calendar,
-) -> dict[str, Any]:
+def _mover(mover: Mover, query: ComparedQuery, names: Names, now_us: int) -> dict[str, Any]:
     since = mover.since
     return {
         "group": {
-            FIELDS.get(name, BY_NAME[name].column): value for name, value in zip(group_by, mover.row.group, strict=True)
+            FIELDS.get(name, BY_NAME[name].column): value
+            for name, value in zip(query.group_by, mover.row.group, strict=True)
         },
         "since": None if since is None else iso(since.at_us),
         "how": None if since is None else since.how,
         "sentence": sentence(
-            mover, group_by, lambda name, value: names.get(name, {}).get(value, value), now_us, calendar
+            mover,
+            query.group_by,
+            lambda name, value: names.get(name, {}).get(value, value),
+            now_us,
+            query.window.calendar,
         ),
         **_change(mover.row),
     }
