@@ -1,7 +1,7 @@
 """`weighbridge report`: a day of a team or of an organisation, as a table or as files."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-from datetime import date, datetime, timedelta
+from datetime import MAXYEAR, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,11 +112,13 @@ async def movers(
 
     chosen = next((each for each in AGAINST if each == against), None)
     asked = [each.strip() for each in by.split(",")]
-    group_by = tuple(each for each in GROUPABLE if each in asked)
+    group_by = tuple(each for name in asked for each in GROUPABLE if each == name)
     if chosen is None:
         fail(f"--against is {' or '.join(AGAINST)}, not {against[:40]!r}", USAGE)
-    if len(group_by) != len(asked):
+    if len(group_by) != len(asked) or len(set(asked)) != len(asked):
         fail(f"--by has each of {', '.join(GROUPABLE)} at most once, not {by[:80]!r}", USAGE)
+    if last is not None and last.year == MAXYEAR:
+        fail(f"--to is a day before {MAXYEAR}", USAGE)
     now_us = wall_us()
     async with open_engine() as engine:
         scope = await scope_of(engine, organisation, team)

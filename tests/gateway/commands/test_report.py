@@ -97,6 +97,9 @@ def test_movers_are_told_as_sentences_and_as_the_api() -> None:
     assert (body["object"], total.startswith("total ")) == ("usage.movers", True)
     for wrong, words in (
         (["--by", "day"], "--by has each of team, key"),
+        (["--by", "key,key"], "--by has each of team, key"),
+        (["--to", "9999-12-31"], "--to is a day before 9999"),
+        (["--from", "0001-01-01"], "cannot be compared"),
         (["--against", "year"], "--against is previous or week"),
         (["--to", "2030-01-01"], "both times together have at most"),
         (["--from", "2026-11-21"], "cannot be compared"),
