@@ -99,7 +99,9 @@ async def test_nothing_is_green_while_every_call_fails(tmp_path: Path, browser: 
         assert set(await ask(running, 4)) <= {502, 503}
         async with visitor_of(browser, running, "op@default.test", role="operator") as visitor:
             told = await shown(
-                visitor, "/dashboard/operations", "Its provider refuses our key, so no deployment is called"
+                visitor,
+                "/dashboard/operations",
+                "Its provider refuses our key (401: “The script answers 401.”), so no deployment is called",
             )
             assert re.search(r"only\s+Down", told)
             told = await shown(visitor, "/dashboard/operations/targets/only", "The script answers 401.")

@@ -105,6 +105,7 @@ async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: 
         await page.get_by_text("Columns", exact=True).click()
         await visitor.press(page.locator(".columns a[href$='%2Ctokens']"))
         await visitor.is_fine()
+        await page.get_by_text("Filters", exact=True).click()
         await page.get_by_label("Cost above, $").fill("$1,000")
         await visitor.press(page.get_by_role("button", name="Filter"))
         assert "No request fits this." in await visitor.text()
@@ -116,8 +117,9 @@ async def test_a_team_admin_finds_the_dearest_request_and_what_decided(browser: 
         assert "Chosen" in found
         request_id = page.url.rpartition("/")[2]
         await visitor.open("/dashboard/teams/support/requests")
-        await page.get_by_label("Request id").fill(request_id)
-        await visitor.press(page.get_by_role("button", name="Open"))
+        await page.get_by_label("Search", exact=True).fill(request_id)
+        await visitor.press(page.get_by_role("button", name="Search", exact=True))
+        await visitor.press(page.locator("a.id"))
         assert page.url.endswith(request_id)
     async with visiting(browser, site, _TESS, phone=True) as visitor:
         await visitor.open("/dashboard/teams/support/requests")
