@@ -22,7 +22,7 @@ from cost.ledger.entries import Entry
 from cost.prices import usd
 from cost.reports.recent import Outcome, RecentQuery, RecentReader, RecentRequest
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsageQuery, UsageRow, UsageSums
+from cost.reports.usage import MAX_DAYS, UsageQuery, UsageRow, UsageSums
 from cost.times import DAY_US, day_of, iso, start_of
 from proxy.plan.route_plan import may_use
 
@@ -76,6 +76,8 @@ class Days(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             first = self.first_day or last
         if not dt.date(2000, 1, 1) <= first <= last < dt.date(9000, 1, 1):
             raise BadLookUp("first_day must not be after last_day")
+        if (last - first).days >= MAX_DAYS:
+            raise BadLookUp(f"that is too long: at most {MAX_DAYS} days are looked at at once")
         return first, last
 
     def _named(self, today: dt.date) -> tuple[dt.date, dt.date]:
