@@ -108,7 +108,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         requests=sum(count for bars in found.bars.values() for _, count in bars.values()),
         change=None if found.changes is None else found.changes.compared.whole,
         signed=signed,
-        told=told_window(window),
+        compared=told_window(window),
         chart=_chart(asked, found.bars, now_us, scope.team_id, view.gateway.rules().catalog.targets),
         lines=[] if query is None else change_lines(found.changes, query, name, now_us, asked.part_href),
         causes=[(words, asked.href(of=key), key == asked.of) for key, (words, _) in CAUSES.items()],

@@ -137,7 +137,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, *week)),
         change=None if changes is None else changes.compared.whole,
         signed=signed,
-        told=told_window(asked.window),
+        compared=told_window(asked.window),
         spend_path=links.path,
         budgets=budgets,
         end_users=end_users,
