@@ -61,6 +61,34 @@ def test_from_and_to_include_what_they_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        ("14:03:20", "2026-11-28T14:03:20"),
+        ("at:09:05", "2026-11-29T09:05"),
+        ("at:9:05", "2026-11-29T09:05"),
+        ("12:00", "2026-11-29T12:00"),
+        ("12:01", "2026-11-28T12:01"),
+        ("user:u-17 14:03:20Z", "2026-11-28T14:03:20"),
+    ],
+)
+def test_a_time_without_a_day_is_the_last_one(line: str, time: str) -> None:
+    """As people tell it who complain; its day is told."""
+    noon = span_of("2026-11-29T12:00:30")
+    assert noon is not None
+    found = parse(line, now_us=noon[0])
+    span = (found.fields["since_us"], found.fields["until_us"])
+    assert (span, found.words) == (span_of(time), ())
+    assert f"{time} (UTC)" in found.problems[0]
+
+
+def test_what_is_no_time_of_a_day_is_a_word() -> None:
+    """A model's name may look like one."""
+    assert parse("llama3:70", now_us=1).words == ("llama3:70",)
+    assert parse("25:61", now_us=1).words == ("25:61",)
+    assert "is left out" in parse("at:25:61", now_us=1).problems[0]
+
+
+@pytest.mark.parametrize(
     ("line", "told"),
     [
         ("colour:red", "no field"),
