@@ -22,6 +22,7 @@ from cost.times import DAY_US, HOUR_US, MINUTE_US, in_us, iso
 
 MOST_CHARS: Final = 500
 MOST_WORDS: Final = 12
+_MOST_NAME: Final = 200
 FIELDS: Final = (
     "id", "user", "key", "model", "tag", "tier", "provider", "status", "outcome", "cost", "latency", "at", "from", "to"
 )  # fmt: skip
@@ -97,10 +98,17 @@ class _Line:
             self.problems.append(
                 f"`{field}` is no field, so `{whole}` is looked for as it is; fields are {', '.join(FIELDS)}."
             )
-        self.words.append(whole if field else value)
+        word = whole if field else value
+        if len(word) > _MOST_NAME:
+            # Nothing but an end user is called so, who is booked as a digest.
+            self.found["end_user"] = booked(word)
+        else:
+            self.words.append(word)
 
     def _text(self, name: str, value: str, whole: str) -> None:
         match name:
+            case _ if len(value) > _MOST_NAME and name != "user":
+                self.problems.append(f"`{whole[:40]}…` is left out: no {name} has more than {_MOST_NAME} characters.")
             case "id" | "key" | "model":
                 self.names["request_id" if name == "id" else name] = value
             case "user":

@@ -356,6 +356,8 @@ async def test_a_search_says_what_it_did_not_understand(running: Running, member
         assert answer.status == 422, query
         assert "There is no outcome `lucky`; there are answered, failed" in answer.text
         assert "/requests/mine" not in answer.text
+    for line in ("x" * 500, "id:" + "x" * 300, "model:" + "x" * 300, "x" * 5_000):
+        assert (await member.get(f"{LIST}?{urlencode({'q': line})}")).status == 200, line[:10]
     assert "No key of this team is called `ghost`" in (await member.get(f"{LIST}?q=key%3Aghost")).text
     assert "is no field" in (await member.get(f"{LIST}?q=colour%3Ared")).text
     assert "There is no request `nope`" in (await member.get(f"{LIST}?q=id%3Anope")).text
