@@ -252,7 +252,7 @@ async def test_control_characters_and_length_of_names_are_bounded(running: Runni
         (calls(("usage", {"first_day": "2026-13-01"})), "Invalid"),
         (calls(("usage", {"first_day": "2026-11-02", "last_day": "2026-11-01"})), "must not be after"),
         (calls(("usage", {"first_day": "2020-01-01", "last_day": "2026-11-01"})), "too long"),
-        (calls(("usage", {"first_day": "2000-01-01", "last_day": "8999-12-31", "compare": True})), "too long"),
+        (calls(("movers", {"first_day": "2000-01-01", "last_day": "8999-12-31"})), "too long"),
         (calls(("usage", {"rows": 9_999})), "<= 30"),
         (calls(("usage", {"rows": "5", "team": None, "key": ""})), '"requests"'),
         (calls(("usage", {"end_user": "x\x00y"})), "NUL"),
