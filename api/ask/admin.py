@@ -18,7 +18,7 @@ router = APIRouter(tags=["usage"])
 
 
 class PutAsk(RequestBody, frozen=True):
-    """Switches Ask on. The team is made where there is none; a hard monthly budget of it bounds what answers cost, null sets none."""
+    """Switches Ask on. The team is made where there is none; a hard monthly budget of the key `Ask` bounds what answers cost, null sets none."""
 
     team_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     questions_an_hour: Annotated[

@@ -46,7 +46,7 @@ async def switch_on(
     reason: str = "",
 ) -> AskSetting:
     """Let the people of an organisation ask. What models cost is booked to the team, which is made where there is none, by a key that
-    nobody is given; a hard monthly budget bounds it, and None leaves its budgets as they are. Raises TeamNotFound for another
+    nobody is given; a hard monthly budget of that key bounds it, and None leaves its budgets as they are. Raises TeamNotFound for another
     organisation's team, and BadRequest.
     """
     with refusals():
@@ -55,17 +55,18 @@ async def switch_on(
     key, _ = await put_key(log, actor, team, _KEY_NAME, pepper, may_all=True)
     if limit_nanousd is not None:
         budget = Budget(
-            budget_id=f"ask-{team_id[:_ID_CHARS]}",
+            budget_id=f"ask-{key.key_id}",
             organisation_id=organisation_id,
-            scope="team",
-            scope_id=team_id,
+            # Never the team's, which may be one that has other work.
+            scope="key",
+            scope_id=key.key_id,
             period="month",
             kind="hard",
             limit_nanousd=limit_nanousd,
             on_exhausted="refuse",
             webhook="",
         )
-        # A team that has one of its own is bounded. It names no model.
+        # A key that has another one is bounded. It names no model.
         with contextlib.suppress(BudgetTaken):
             names = KnownNames.empty()
             await put_budget(log, actor, budget, webhooks=frozenset(), names=names, reason=reason)

@@ -85,6 +85,8 @@ class Days(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             first = self.first_day or last
         if not dt.date(2000, 1, 1) <= first <= last < dt.date(9000, 1, 1):
             raise BadLookUp("first_day must not be after last_day")
+        if (last - first).days >= MAX_DAYS:
+            raise BadLookUp(f"that is too long: at most {MAX_DAYS} days are looked at at once")
         return CalendarDays(first, last, look.asker.calendar)
 
     def _named(self, today: dt.date) -> tuple[dt.date, dt.date]:

@@ -44,8 +44,8 @@ class EndUserOut(msgspec.Struct, frozen=True, kw_only=True):
 async def read_end_user(gateway: Gateway, organisation_id: str, team_id: str, name: str) -> dict[str, Any]:
     """Return an end user's standing as the API returns it. One who never called has spent nothing. Raises BadRequest."""
     place = Place("end_user", f"{team_id}/{booked(name)}")
-    if name == ANY:
-        raise BadRequest(f"Name one end user; `{ANY}` are all of them.", param="end_user")
+    if name in {"", ANY}:
+        raise BadRequest(f"Name one end user: nobody is called nothing, and `{ANY}` are all of them.", param="end_user")
     async with looking():
         check_place(place)
         found = await BudgetStore(gateway.database).of_end_user(organisation_id, team_id, booked(name))

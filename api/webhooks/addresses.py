@@ -1,6 +1,7 @@
 """Permitted addresses of callbacks: public ones, and private networks that the operator lists. Checked after each look-up."""
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from typing import Final
@@ -12,6 +13,10 @@ from aiohttp.resolver import ThreadedResolver
 _MOST_CHARS: Final = 2_000
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _NAT64_LOCAL: Final = ipaddress.ip_network("64:ff9b:1::/48")
+_RETIRED: Final = (ipaddress.ip_network("::/96"), ipaddress.ip_network("::ffff:0:0:0/96"))
+"""Forms of IPv4 addresses that nobody uses any more: compatible and translated ones."""
+_NAME: Final = re.compile(r"(?=.{1,253}\.?$)([a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?", re.ASCII | re.IGNORECASE)
+"""A host's name: a resolver fails at an empty label or one that is too long, in a way of its own."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -38,7 +43,8 @@ class CallbackAddresses:
             found = _inner(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
             return False
-        return self._is_listed(found) or (found.is_global and not found.is_multicast)
+        is_public = found.is_global and not found.is_multicast and not any(found in network for network in _RETIRED)
+        return self._is_listed(found) or is_public
 
     def check_url(self, url: str) -> None:
         """Raise BadCallbackUrl for a URL that would never be called. Its name is looked up only when it is."""
@@ -53,6 +59,8 @@ class CallbackAddresses:
             raise BadCallbackUrl(
                 "must be an address such as https://example.com/hooks, without user, password or fragment"
             )
+        if ":" not in host and _NAME.fullmatch(host) is None:
+            raise BadCallbackUrl("must name a host such as example.com")
         if parts.scheme != "https" and not (parts.scheme == "http" and self._is_listed_literal(host)):
             raise BadCallbackUrl("must begin with https://")
         if _looks_numeric(host) and not self.allows(host):

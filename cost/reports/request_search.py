@@ -4,7 +4,7 @@
     field>value     cost, latency (seconds, or 300ms); from; and with <
     "two words"     a value with blanks; any other word is looked for in ids, end users, keys and models
 
-Times are UTC, to the second; a shorter one is a whole day, hour or minute. Nothing is passed over in silence: what is not understood is
+Times are UTC, to the second; a shorter one is a whole day, hour or minute; one without a day is the last such time. Nothing is passed over in silence: what is not understood is
 told, and looked for as a plain word.
 """
 
@@ -18,10 +18,11 @@ import msgspec
 
 from cost.end_users import booked
 from cost.reports.recent import OUTCOMES
-from cost.times import DAY_US, HOUR_US, MINUTE_US, in_us
+from cost.times import DAY_US, HOUR_US, MINUTE_US, in_us, iso
 
 MOST_CHARS: Final = 500
 MOST_WORDS: Final = 12
+_MOST_NAME: Final = 200
 FIELDS: Final = (
     "id", "user", "key", "model", "tag", "tier", "provider", "status", "outcome", "cost", "latency", "at", "from", "to"
 )  # fmt: skip
@@ -44,6 +45,7 @@ _UNIT_US: Final = {"": 10**6, "s": 10**6, "ms": 1_000, "min": 60 * 10**6}
 _MOMENT: Final = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2})(?::(\d{2})(?::(\d{2})(?:[.,]\d+)?)?)?(?:[Zz]| ?UTC)?)?", re.ASCII
 )
+_CLOCK: Final = re.compile(r"([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?:[Zz]| ?UTC)?", re.ASCII)
 _FIRST_YEAR: Final = 1971
 _LAST_YEAR: Final = 9989
 
@@ -64,8 +66,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 class _Line:
     """The state of one line while it is read."""
 
-    def __init__(self, outcomes: Sequence[str]) -> None:
+    def __init__(self, outcomes: Sequence[str], now_us: int | None) -> None:
         self.outcomes = outcomes
+        self.now_us = now_us
         self.found: dict[str, Any] = {}
         self.names: dict[str, str] = {}
         self.words: list[str] = []
@@ -88,17 +91,24 @@ class _Line:
             self._text(name, value, whole)
 
     def _word(self, field: str, value: str, whole: str) -> None:
-        if not field and _MOMENT.fullmatch(value):
+        if not field and (_MOMENT.fullmatch(value) or _CLOCK.fullmatch(value)):
             self._time("at", ":", value, whole)
             return
         if field:
             self.problems.append(
                 f"`{field}` is no field, so `{whole}` is looked for as it is; fields are {', '.join(FIELDS)}."
             )
-        self.words.append(whole if field else value)
+        word = whole if field else value
+        if len(word) > _MOST_NAME:
+            # Nothing but an end user is called so, who is booked as a digest.
+            self.found["end_user"] = booked(word)
+        else:
+            self.words.append(word)
 
     def _text(self, name: str, value: str, whole: str) -> None:
         match name:
+            case _ if len(value) > _MOST_NAME and name != "user":
+                self.problems.append(f"`{whole[:40]}…` is left out: no {name} has more than {_MOST_NAME} characters.")
             case "id" | "key" | "model":
                 self.names["request_id" if name == "id" else name] = value
             case "user":
@@ -124,7 +134,7 @@ class _Line:
             self.found[fields[1]] = max(0, amount - (1 if sign == "<" else 0))
 
     def _time(self, name: str, sign: str, value: str, whole: str) -> None:
-        span = span_of(value)
+        span = span_of(value) or self._last(value, whole)
         if span is None:
             self.problems.append(
                 f"`{whole}` is left out: a time is written like 2026-11-24T14:03:07 (UTC), or shorter."
@@ -137,10 +147,24 @@ class _Line:
         if name == "to" or (name == "at" and sign in {":", "=", "<", "<="}):
             self.found["until_us"] = start_us if sign == "<" else end_us
 
+    def _last(self, value: str, whole: str) -> tuple[int, int] | None:
+        """Return the last time that a clock in UTC showed this, and tell its day; None for anything else."""
+        found = _CLOCK.fullmatch(value)
+        if found is None or self.now_us is None:
+            return None
+        clock = f"{found[1]:0>2}{found[2]}"
+        spans = (span_of(f"{iso(self.now_us - days * DAY_US)[:10]}T{clock}") for days in (0, 1))
+        last = next((span for span in spans if span is not None and span[0] <= self.now_us), None)
+        if last is not None:
+            self.problems.append(
+                f"`{whole}` names no day, so the last such time is meant: {iso(last[0])[:10]}T{clock} (UTC)."
+            )
+        return last
 
-def parse(text: str, outcomes: Sequence[str] = OUTCOMES) -> Search:
-    """Return what a line asks for. `outcomes` are those that there are."""
-    line = _Line([each for each in outcomes if each])
+
+def parse(text: str, outcomes: Sequence[str] = OUTCOMES, now_us: int | None = None) -> Search:
+    """Return what a line asks for. `outcomes` are those that there are; a time without a day is the last one before `now_us`."""
+    line = _Line([each for each in outcomes if each], now_us)
     if not text.isprintable():
         text = "".join(each for each in text if each.isprintable())
     terms = list(_TERM.finditer(text[:MOST_CHARS]))

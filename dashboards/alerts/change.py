@@ -11,17 +11,19 @@ from api.webhooks.outbox import Outbox
 from api.webhooks.team_addresses import host_of
 from cost.times import MINUTE_US
 from dashboards.alerts.alert import Alert
-from dashboards.alerts.store import MOST, add_alert, remove_alert
+from dashboards.alerts.store import MOST, MOST_OF_TEAM, add_alert, remove_alert
 from proxy.errors import BadRequest
 
 
 async def put_new_alert(log: AuditLog, actor: Actor, alert: Alert) -> None:
-    """Add an alert. Raises BadRequest where the organisation has as many as it may."""
+    """Add an alert. Raises BadRequest where its team or organisation has as many as it may."""
     async with changing(log, actor, "alert.added", alert.organisation_id, team_id=alert.team_id) as change:
         async with change.within.begin() as connection:
             added = await add_alert(connection, alert)
         if not added:
-            raise BadRequest(f"An organisation has at most {MOST} alerts; remove one first.", param="name")
+            raise BadRequest(
+                f"A team has at most {MOST_OF_TEAM} alerts, and an organisation {MOST}; remove one first.", param="name"
+            )
         change.tell("alert", alert.alert_id, None, audit_record(alert))
 
 

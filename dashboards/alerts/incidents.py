@@ -9,7 +9,7 @@ from api.incidents.store import IncidentStore
 from cost.times import DAY_US, iso
 from dashboards.alerts.alert import Alert
 from dashboards.ui import formats
-from dashboards.ui.incident_words import KINDS, hit_words, sentence
+from dashboards.ui.incident_words import KINDS, hit_words, models_hurt, sentence
 
 Happened = Literal["opened", "closed"]
 LOOKED_BACK_US: Final = DAY_US
@@ -42,7 +42,7 @@ def message_id(alert: Alert, incident: ScopedIncident, what: Happened) -> str:
 
 
 def body(alert: Alert, incident: ScopedIncident, what: Happened, *, whole: bool) -> dict[str, Any]:
-    """Return the message's data. Only operators are told the upstream's words: `whole`."""
+    """Return the message's data. Only operators are told where it is and the upstream's words: `whole`."""
     kept = incident.kept
     return {
         "text": _words(alert, incident, what, whole=whole),
@@ -53,7 +53,7 @@ def body(alert: Alert, incident: ScopedIncident, what: Happened, *, whole: bool)
         "incident_id": kept.incident_id,
         "kind": kept.kind,
         "severity": kept.severity,
-        "subject": kept.subject,
+        "subject": _where(incident, whole=whole),
         "since": iso(kept.opened_us),
         "closed_at": iso(kept.closed_us) if kept.closed_us else None,
         "requests": incident.requests,
@@ -67,7 +67,7 @@ def _words(alert: Alert, incident: ScopedIncident, what: Happened, *, whole: boo
     hit = hit_words({"requests": incident.requests, "refused": incident.refused, "teams": incident.teams})
     whom = f" Hurt: {hit}." if hit else ""
     cause = f" {sentence(kept.text)}" if whole else ""
-    named = f"{alert.name}: {KINDS[kept.kind].lower()}, {kept.subject}"
+    named = f"{alert.name}: {KINDS[kept.kind].lower()}, {_where(incident, whole=whole)}"
     match what:
         case "opened":
             return f"{named}, since {iso(kept.opened_us)}.{cause}{whom}"
@@ -76,3 +76,7 @@ def _words(alert: Alert, incident: ScopedIncident, what: Happened, *, whole: boo
             return f"{named}, is over after {lasted}.{cause}{whom}"
         case _:
             assert_never(what)
+
+
+def _where(incident: ScopedIncident, *, whole: bool) -> str:
+    return incident.kept.subject if whole else models_hurt(incident.hurt)

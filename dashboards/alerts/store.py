@@ -11,7 +11,9 @@ from dashboards.alerts.alert import Alert
 from dashboards.alerts.tables import AlertRule
 
 MOST: Final = 200
-"""Most alerts of an organisation."""
+"""Most alerts of an organisation,"""
+MOST_OF_TEAM: Final = 50
+"""and of one team, which leaves room to others."""
 _MOST_OF_ALL: Final = 10_000
 _NAMES: Final = Alert.__struct_fields__
 
@@ -30,8 +32,11 @@ async def all_alerts(engine: AsyncEngine) -> list[Alert]:
 
 
 async def add_alert(connection: AsyncConnection, alert: Alert) -> bool:
-    """Add an alert; False where the organisation has as many as it may."""
+    """Add an alert; False where the organisation, or its team, has as many as it may."""
     mine = col(AlertRule.organisation_id) == alert.organisation_id
+    of_team = select(func.count()).select_from(AlertRule).where(mine, col(AlertRule.team_id) == alert.team_id)
+    if alert.team_id and (await connection.scalar(of_team) or 0) >= MOST_OF_TEAM:
+        return False
     if (await connection.scalar(select(func.count()).select_from(AlertRule).where(mine)) or 0) >= MOST:
         return False
     await connection.execute(insert(AlertRule).values(**{name: getattr(alert, name) for name in _NAMES}))

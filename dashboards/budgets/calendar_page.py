@@ -71,7 +71,7 @@ async def _show(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         title="Calendar",
         status=422 if errors else 200,
         table=table,
-        path=PATH,
+        place=PATH,
         today=whole.day(now_us).isoformat(),
         now=whole.at(now_us),
         weeks=_WEEKS,

@@ -13,7 +13,7 @@ from api.web.reading import reading
 from cost.times import DAY_US
 from dashboards.operations.overview_page import HOME
 from dashboards.ui.charts import Chart, Series
-from dashboards.ui.incident_words import KINDS, hit_words, sentence
+from dashboards.ui.incident_words import KINDS, hit_words, models_hurt, sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -120,7 +120,7 @@ async def show_of_team(view: Annotated[PageRequest, Depends(allowed("team.read")
         )
     table = Table.of(
         OF_TEAM,
-        [{**_row(each, view.now_us), "subject": ", ".join(_models(each.hurt))} for each in found],
+        [{**_row(each, view.now_us), "subject": models_hurt(each.hurt)} for each in found],
         view.query,
         name="incidents",
         caption="Incidents",
@@ -129,10 +129,6 @@ async def show_of_team(view: Annotated[PageRequest, Depends(allowed("team.read")
     return view.csv_asked("incidents", table) or view.page(
         "operations/team_incidents.html", title="Incidents", table=table, chart=_chart(found, view.now_us), days=_DAYS
     )
-
-
-def _models(hurt: Sequence[Share]) -> list[str]:
-    return list(dict.fromkeys(each.model or "another model" for each in hurt))
 
 
 def _row(found: ScopedIncident, now_us: int) -> dict[str, Any]:

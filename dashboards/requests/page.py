@@ -81,6 +81,7 @@ _STATUS: Final = re.compile(r"[1-5](xx|[0-9]{2})", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?", re.ASCII)
 _MOST_PARAMETERS: Final = 40
+_MOST_GIVEN: Final = 20_000
 _MAX_DIGITS: Final = 18
 _MAX_CHARS: Final = 200
 _SAFE: Final = ""
@@ -143,8 +144,8 @@ async def recent(view: Annotated[PageRequest, Depends(allowed("team.read"))]) ->
 async def keep_view(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Keep the page's search under a name, for this person."""
     form = await view.form()
-    query = _kept_query(form.text("query"))
     try:
+        query = _kept_query(form.text("query", most=_MOST_GIVEN))
         name = form.text("name", required=True)[:NAME_CHARS]
         if not await _saved(view).keep(name, query, view.now_us):
             raise FormError("name", f"You keep {MOST} searches of this team already; remove one first.")  # noqa: TRY301
@@ -167,9 +168,17 @@ def _saved(view: PageRequest) -> SavedViews:
 
 
 def _kept_query(given: str) -> str:
-    """Return parameters of an address with those of a search alone."""
-    pairs = parse_qsl(given[:QUERY_CHARS], max_num_fields=_MOST_PARAMETERS)
-    return urlencode([(name, value) for name, value in pairs if name in _KEPT and value.isprintable()])[:QUERY_CHARS]
+    """Return parameters of an address with those of a search alone. Raises FormError for what would not be kept whole."""
+    try:
+        pairs = parse_qsl(given, max_num_fields=_MOST_PARAMETERS)
+    except ValueError as error:
+        raise FormError("query", f"A search has at most {_MOST_PARAMETERS} parameters.") from error
+    query = urlencode([(name, value) for name, value in pairs if name in _KEPT and value.isprintable()])
+    if len(query) > QUERY_CHARS:
+        raise FormError(
+            "query", f"This search is too long to keep: {QUERY_CHARS:,} characters of its address are the most."
+        )
+    return query
 
 
 async def _list(view: PageRequest, *, name_error: str = "") -> Response:

@@ -34,7 +34,7 @@ async def read_search(
     """Return what the address asks for: its line `q`, beside the filters that `query` has. `keys` are the team's, by id."""
     line = view.query.get("q", "")[: MOST_CHARS + 1].strip()
     given = view.query.get("outcome", "")
-    found = parse(line, _OUTCOMES)
+    found = parse(line, _OUTCOMES, view.now_us)
     outcome = found.fields.get("outcome", given)
     sought = view.query.get("id", "").strip() or found.request_id
     problems = list(found.problems)

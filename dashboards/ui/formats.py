@@ -37,7 +37,7 @@ def money(nanousd: int | None) -> str:
 
 def exact_money(nanousd: int | None) -> str:
     """Return the dollars with all nine decimals."""
-    return "unknown" if nanousd is None else f"${Decimal(nanousd).scaleb(-9):,.9f}"
+    return "unknown" if nanousd is None else f"{'-' * (nanousd < 0)}${abs(Decimal(nanousd).scaleb(-9)):,.9f}"
 
 
 def number(value: float | Decimal | None) -> str:

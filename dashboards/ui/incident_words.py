@@ -1,8 +1,9 @@
 """Incidents in words, alike on pages, in `weighbridge top`, in alerts and on a team's page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from api.incidents.kept import Share
 from dashboards.ui.formats import number, plural
 
 KINDS: Final[Mapping[str, str]] = {
@@ -37,3 +38,8 @@ def hit_words(incident: Mapping[str, Any]) -> str:
     if not refused:
         return f"{whose} delayed"
     return f"{whose}: {number(refused)} refused, {number(requests - refused)} delayed"
+
+
+def models_hurt(hurt: Iterable[Share]) -> str:
+    """Return the models that were asked for: all that who does not run the gateway is told of where it was."""
+    return ", ".join(dict.fromkeys(each.model or "another model" for each in hurt))

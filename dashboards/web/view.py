@@ -102,28 +102,25 @@ class PageRequest(NamedTuple):
         """
         told = notice_of(self.request)
         offers = Offers()
-        page = shown(
-            template,
-            {
-                **context,
-                "title": title,
-                "view": self,
-                "offers": offers,
-                "currency": self.currency,
-                "principal": self.principal,
-                "csrf": self.session.csrf,
-                "path": self.request.scope["path"],
-                "told": told,
-                "banner": self.gateway.config().sign_in.notice,
-                "menu": menu(
-                    lambda right: may(self.principal, right),
-                    self.request.scope["path"],
-                    (self.team.team_id, self.team.name) if self.team else None,
-                    self.team_names,
-                ),
-            },
-            status=status,
-        )
+        own = {
+            "title": title,
+            "view": self,
+            "offers": offers,
+            "currency": self.currency,
+            "principal": self.principal,
+            "csrf": self.session.csrf,
+            "path": self.request.scope["path"],
+            "told": told,
+            "banner": self.gateway.config().sign_in.notice,
+            "menu": menu(
+                lambda right: may(self.principal, right),
+                self.request.scope["path"],
+                (self.team.team_id, self.team.name) if self.team else None,
+                self.team_names,
+            ),
+        }
+        # As arguments: a page that gives one of these names itself fails, rather than losing what it gave.
+        page = shown(template, dict(**context, **own), status=status)
         found = offers.matching(self.query.get("options", ""), self.query.get("typed", ""))
         if found is not None:
             return Response(msgspec.json.encode(found), media_type="application/json", headers=_JSON_HEADERS)

@@ -77,7 +77,7 @@ async def ask(
     ] = None,
     budget: Annotated[
         str,
-        typer.Option(metavar="USD", help="A hard monthly budget of that team; empty leaves its budgets as they are."),
+        typer.Option(metavar="USD", help="A hard monthly budget of its key; empty leaves its budgets as they are."),
     ] = "20",
     questions: Annotated[int, typer.Option(min=1, max=1_000, help="Questions of each person and key an hour.")] = 20,
     as_json: JsonOption = False,

@@ -99,7 +99,9 @@ class _Form:
         if most is None:
             self._fields.setdefault(name, []).append(b"")
             return
-        if sum(each.part == name for each in self._files) >= most:
+        # `image` and `image[]` are two names of one list.
+        plain = name.removesuffix("[]")
+        if sum(each.part.removesuffix("[]") == plain for each in self._files) >= most:
             many = f"more than {most} parts" if most > 1 else "two parts"
             raise BadRequest(f"There are {many} `{name}`; send {most} at most.", param=name)
         filename = (head.filename or "upload").rpartition("/")[2].rpartition("\\")[2][:_MOST_NAME_CHARS]

@@ -113,8 +113,20 @@ async def test_it_is_booked_to_its_own_team(running: Running, mind: AskedModel) 
     assert reply.body["request_ids"] == [row["request_id"] for row in rows]
 
 
+async def test_a_team_with_other_work_goes_on(running: Running) -> None:
+    """The budget of Ask is of its key: the team that it is booked to keeps its own, whatever it has spent."""
+    admin = await key_of(running, "admin")
+    on = await call(running, "PUT", "/ask", admin, {"team_id": "team_a", "budget_usd": 1})
+    assert on.status == 200
+    found = (await call(running, "GET", "/budgets", admin)).body["data"]
+    assert {(each["scope"], each["scope_id"]) for each in found if each["limit_usd"] == 1} == {
+        ("key", on.body["key_id"])
+    }
+    assert [each for each in found if each["scope"] == "team"] == []
+
+
 async def test_a_spent_budget_ends_it(running: Running, mind: AskedModel) -> None:
-    """The hard budget of its team, in words."""
+    """The hard budget of its key, in words."""
     admin = await key_of(running, "admin")
     assert (await call(running, "PUT", "/ask", admin, {"team_id": "ask", "budget_usd": 0})).status == 200
     mind.plays(says("Hello."))
@@ -240,6 +252,7 @@ async def test_control_characters_and_length_of_names_are_bounded(running: Runni
         (calls(("usage", {"first_day": "2026-13-01"})), "Invalid"),
         (calls(("usage", {"first_day": "2026-11-02", "last_day": "2026-11-01"})), "must not be after"),
         (calls(("usage", {"first_day": "2020-01-01", "last_day": "2026-11-01"})), "too long"),
+        (calls(("movers", {"first_day": "2000-01-01", "last_day": "8999-12-31"})), "too long"),
         (calls(("usage", {"rows": 9_999})), "<= 30"),
         (calls(("usage", {"rows": "5", "team": None, "key": ""})), '"requests"'),
         (calls(("usage", {"end_user": "x\x00y"})), "NUL"),

@@ -65,5 +65,6 @@ async def test_another_teams_end_user_is_not_told(gateway: Running) -> None:
         ("/end_users/bob?team_id=team_g", admin, 404),
         ("/admin/teams/team_g/end_users/bob", admin, 404),
         ("/end_users/*", None, 400),
+        ("/end_users/", None, 400),
     ):
         assert (await call(gateway, "GET", path, key))[0] == status, path

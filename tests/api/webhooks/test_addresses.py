@@ -11,6 +11,7 @@ PRIVATE = [
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.1.2.3", "224.0.0.1",
     "255.255.255.255", "::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "ff02::1", "::ffff:127.0.0.1",
     "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001:db8::1", "192.0.2.1",
+    "::7f00:1", "::ffff:0:7f00:1",
 ]  # fmt: skip
 
 
@@ -42,7 +43,9 @@ def test_a_listed_network_is_allowed_and_no_other() -> None:
         "https://example.com/#x", "https://example.com:0/", "https://example.com:99999/", "https://exämple.com/",
         "https://example.com/a b", "https://127.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://127.1/",
         "https://[::1]/", "https://[::ffff:127.0.0.1]/", "https://169.254.169.254/latest", "https://10.0.0.1./",
-        "https://example.com/" + "x" * 2_000,
+        "https://example.com/" + "x" * 2_000, "https://a..example.com/", "https://.example.com/",
+        f"https://{'a' * 64}.example.com/", f"https://{'a.' * 127}example.com/", "https://evil.example%2f.example.com/",
+        "https://evil.example\\.example.com/", "https://evil.example;.example.com/",
     ],
 )  # fmt: skip
 def test_what_would_never_be_called_is_told_at_once(url: str) -> None:

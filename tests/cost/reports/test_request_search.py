@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost.end_users import booked
 from cost.reports.request_search import FIELDS, MOST_WORDS, called, parse, span_of
 from cost.times import DAY_US, MINUTE_US
 
@@ -61,6 +62,34 @@ def test_from_and_to_include_what_they_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        ("14:03:20", "2026-11-28T14:03:20"),
+        ("at:09:05", "2026-11-29T09:05"),
+        ("at:9:05", "2026-11-29T09:05"),
+        ("12:00", "2026-11-29T12:00"),
+        ("12:01", "2026-11-28T12:01"),
+        ("user:u-17 14:03:20Z", "2026-11-28T14:03:20"),
+    ],
+)
+def test_a_time_without_a_day_is_the_last_one(line: str, time: str) -> None:
+    """As people tell it who complain; its day is told."""
+    noon = span_of("2026-11-29T12:00:30")
+    assert noon is not None
+    found = parse(line, now_us=noon[0])
+    span = (found.fields["since_us"], found.fields["until_us"])
+    assert (span, found.words) == (span_of(time), ())
+    assert f"{time} (UTC)" in found.problems[0]
+
+
+def test_what_is_no_time_of_a_day_is_a_word() -> None:
+    """A model's name may look like one."""
+    assert parse("llama3:70", now_us=1).words == ("llama3:70",)
+    assert parse("25:61", now_us=1).words == ("25:61",)
+    assert "is left out" in parse("at:25:61", now_us=1).problems[0]
+
+
+@pytest.mark.parametrize(
     ("line", "told"),
     [
         ("colour:red", "no field"),
@@ -71,7 +100,9 @@ def test_from_and_to_include_what_they_name() -> None:
         ("tag>red", "tag:red"),
         ("user:", "no value"),
         ("a " * (MOST_WORDS + 1), "at most"),
-        ("x" * 600, "at most"),
+        (" ".join(["x" * 150] * 4), "at most"),
+        ("tag:" + "x" * 201, "no tag has more than 200"),
+        ("id:" + "x" * 201, "no id has more than 200"),
     ],
 )
 def test_what_is_not_understood_is_told(line: str, told: str) -> None:
@@ -94,6 +125,13 @@ def test_an_unknown_field_is_a_word_and_an_unknown_outcome_is_refused() -> None:
 def test_a_mail_address_is_looked_for_as_it_is_booked() -> None:
     """The books have its digest alone."""
     assert parse("user:ann@example.com").fields["end_user"].startswith("digest-")
+
+
+def test_a_word_that_only_an_end_user_has() -> None:
+    """Longer than any other name; the books have its digest."""
+    for line in ("x" * 300, "user:" + "x" * 300):
+        found = parse(line)
+        assert (found.fields, found.words, found.problems) == ({"end_user": booked("x" * 300)}, (), ())
 
 
 def test_names_in_any_case_the_exact_one_first() -> None:

@@ -11,6 +11,7 @@ from accounts.audit.log import AuditLog, Scope
 from api.webhooks.callbacks import DESTINATION
 from api.webhooks.outbox import Outbox
 from cost.times import wall_us
+from dashboards.alerts import store
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES
 from dashboards.alerts.store import all_alerts
 from tests.api.webhooks.receiver import SECRET
@@ -124,6 +125,18 @@ async def test_only_who_may_change_sets_alerts(running: Running, tess: Browser) 
         assert await rows(stranger, ALL) == []
         assert (await ada.post(ALL, FORM)).location == ALL
     assert {each.team_id for each in await all_alerts(running.engine)} == {"", "team_a"}
+
+
+async def test_a_team_leaves_room_for_others(running: Running, tess: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many one team wants, another one and the organisation still set theirs."""
+    monkeypatch.setattr(store, "MOST_OF_TEAM", 2)
+    for name in ("one", "two"):
+        assert (await tess.post(TEAM, {**FORM, "name": name})).location == TEAM
+    full = await tess.post(TEAM, {**FORM, "name": "three"})
+    assert (full.status, "remove one first" in full.text) == (400, True)
+    async with signed_in(running, "ada@example.com", role="admin") as ada:
+        for path in ("/dashboard/teams/team_b/alerts", ALL, ALL, ALL):
+            assert (await ada.post(path, FORM)).location == path
 
 
 @pytest.fixture

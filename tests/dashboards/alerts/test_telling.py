@@ -242,8 +242,8 @@ def test_words_are_bounded_and_cannot_add_headers() -> None:
 
 
 async def test_an_incident_is_told_when_it_opens_and_when_it_is_over(engine: AsyncEngine) -> None:
-    """Once each, whoever looks: all of it to the operators, to a team its own share without the upstream's words, and nothing to
-    who was not hurt.
+    """Once each, whoever looks: all of it to the operators, to a team its own share by what it asked for, without the upstream's words
+    and where it was, and nothing to who was not hurt.
     """
     about = msgspec.structs.replace(ALERT, measure="incidents", threshold=1, team_id="", name="Outages")
     await set_up(engine, msgspec.structs.replace(about, alert_id="all"))
@@ -272,8 +272,9 @@ async def test_an_incident_is_told_when_it_opens_and_when_it_is_over(engine: Asy
         "Hurt: 138 requests of 2 teams: 130 refused, 8 delayed."
     )
     assert words["team_b"] == (
-        "Outages: down, small, since 2026-04-05T11:59:00Z. Hurt: 48 requests of 1 team: 40 refused, 8 delayed."
+        "Outages: down, auto, since 2026-04-05T11:59:00Z. Hurt: 48 requests of 1 team: 40 refused, 8 delayed."
     )
+    assert {body["alert_id"]: body["subject"] for _, body in told.values()} == {"all": "small", "team_b": "auto"}
     clock.us += HOUR
     await history.note([], "here", clock.us)
     await AlertRound(engine, put, {"ops"}, clock, "default").look()

@@ -356,6 +356,8 @@ async def test_a_search_says_what_it_did_not_understand(running: Running, member
         assert answer.status == 422, query
         assert "There is no outcome `lucky`; there are answered, failed" in answer.text
         assert "/requests/mine" not in answer.text
+    for line in ("x" * 500, "id:" + "x" * 300, "model:" + "x" * 300, "x" * 5_000):
+        assert (await member.get(f"{LIST}?{urlencode({'q': line})}")).status == 200, line[:10]
     assert "No key of this team is called `ghost`" in (await member.get(f"{LIST}?q=key%3Aghost")).text
     assert "is no field" in (await member.get(f"{LIST}?q=colour%3Ared")).text
     assert "There is no request `nope`" in (await member.get(f"{LIST}?q=id%3Anope")).text
@@ -379,3 +381,20 @@ async def test_searches_are_kept_by_each_person(running: Running, member: Browse
     assert (await member.post(f"{LIST}/views", {"name": "n0", "query": "tag=y"})).status == 303
     assert (await member.post(f"{LIST}/views/remove", {"name": "Red <ones>"})).status == 303
     assert "Red &lt;ones&gt;" not in (await member.get(LIST)).text
+
+
+async def test_a_search_is_kept_whole_or_refused(running: Running, member: Browser) -> None:
+    """As long as its line may be; one with more parameters or characters than fit is told, and nothing of it is kept."""
+    long = urlencode({"q": "cost>0.5 " * 50, "tag": "nightly"})
+    assert len(long) > 500
+    kept = await member.post(f"{LIST}/views", {"name": "long", "query": long})
+    assert (kept.status, kept.location) == (303, f"{LIST}?{long}")
+    for query, told in (
+        (urlencode([("q", "a")] * 41), "at most 40 parameters"),
+        ("q=" + "é" * 400, "too long to keep"),
+    ):
+        refused = await member.post(f"{LIST}/views", {"name": "no", "query": query})
+        assert refused.status == 422
+        assert told in refused.text
+    assert "name=no" not in (page := (await member.get(LIST)).text)
+    assert ">long</a>" in page

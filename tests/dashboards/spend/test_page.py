@@ -75,6 +75,8 @@ async def test_a_jump_is_a_sentence_that_leads_to_its_requests(running: Running,
     (narrowed, *_) = links(changes, f"{TEAM}?from=")
     page = (await member.get(narrowed)).text
     assert "Only " in page
+    for told in (changes, page):
+        assert re.search(r"\d{4}-\d{2}-\d{2}[^<]*, beside \d{4}-\d{2}-\d{2}", told), "what it is compared with"
     requests = links(page, "/dashboard/teams/team_a/requests?")
     assert requests
     found = (await member.get(requests[0])).text

@@ -35,6 +35,7 @@ def test_money(nanousd: int | None, expected: str) -> None:
 def test_exact_money() -> None:
     """All nine digits."""
     assert formats.exact_money(1_234_000_000_001) == "$1,234.000000001"
+    assert formats.exact_money(-5_326_744_277) == "-$5.326744277"
     assert formats.exact_money(None) == "unknown"
 
 

@@ -82,6 +82,16 @@ async def test_a_large_file_is_never_whole_in_memory() -> None:
     assert (uploads.held_bytes, peak < _MOST_HELD) == (0, True), peak
 
 
+async def test_two_names_of_one_list_are_counted_together() -> None:
+    """So no more pictures are taken than are allowed, whatever each is called."""
+    parts = {"image": 2, "image[]": 2, "mask": 1}
+    two = part("image[]", b"x", '; filename="a"') + part("image", b"y", '; filename="b"')
+    _, upload = await Uploads().take(Arriving(two + part("mask", b"z", '; filename="m"') + _END), 100, parts)
+    upload.close()
+    with pytest.raises(BadRequest, match="more than 2 parts"):
+        await Uploads().take(Arriving(two + part("image", b"z", '; filename="c"') + _END), 100, parts)
+
+
 async def answer(upstream: HttpUpstream, url: str, model: str, fields: dict[str, msgspec.Raw], upload: Upload) -> str:
     request = ChatRequest(operation="transcriptions", fields=fields, model="t", messages=[], upload=upload)
     call = upstream_call(deployment(base_url=url, upstream_model=model), request)
