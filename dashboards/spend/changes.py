@@ -80,8 +80,15 @@ def told_window(window: Window) -> str:
         last = shown(end_us - 1 if whole else end_us)
         return shown(start_us) if whole and last == shown(start_us) else f"{shown(start_us)} to {last}"
 
+    return f"{span(window.start_us, window.end_us)}, compared with {span(window.previous_start_us, window.previous_end_us)} (UTC)"
+
+
+def full_words(window: Window, end_us: int) -> str:
+    """Return what to add to the figures of a comparison that ends before `end_us`, as the last hour or day is not over."""
+    if window.end_us >= end_us:
+        return ""
     return (
-        f"{span(window.start_us, window.end_us)}, beside {span(window.previous_start_us, window.previous_end_us)} (UTC)"
+        " in full days" if not window.end_us % DAY_US and window.end_us - window.start_us > DAY_US else " in full hours"
     )
 
 

@@ -29,9 +29,10 @@ from dashboards.spend.asked import (
     nobody_of,
     requests_href,
 )
-from dashboards.spend.changes import SHOWN, change_lines, named, read_changes, told_window
+from dashboards.spend.changes import SHOWN, change_lines, full_words, named, read_changes, told_window
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.colours import model_colours
+from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import chosen_scope, kept_fields, presets, team_names
@@ -108,7 +109,8 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         requests=sum(count for bars in found.bars.values() for _, count in bars.values()),
         change=None if found.changes is None else found.changes.compared.whole,
         signed=signed,
-        told=told_window(window),
+        times=told_window(window),
+        full=full_words(window, asked.end_us),
         chart=_chart(asked, found.bars, now_us, scope.team_id, view.gateway.rules().catalog.targets),
         lines=[] if query is None else change_lines(found.changes, query, name, now_us, asked.part_href),
         causes=[(words, asked.href(of=key), key == asked.of) for key, (words, _) in CAUSES.items()],
@@ -212,7 +214,7 @@ def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configure
     colours = model_colours(configured, shown)
     series = [Series(model or "No model", costs(model), colour=colours[model]) for model in shown]
     if others:
-        series.append(Series(f"{len(others)} others", costs(*others), "quiet"))
+        series.append(Series(plural(len(others), "other model"), costs(*others), "quiet"))
     if asked.step == "minute":
         hrefs = [] if team_id is None else [
             requests_href(team_id, at, at + step_us, asked.values) for at in x
