@@ -353,7 +353,7 @@ class AccountStore:
         if team_id is not None:
             query = query.where(col(ApiKey.team_id) == team_id)
         async with self._engine.connect() as connection:
-            return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+            return list(map(_key_record, await connection.execute(query)))
 
     async def keys_by_pepper(self) -> dict[str, int]:
         """Return how many keys that were not revoked and have not expired there are, by the id of their pepper."""
@@ -368,7 +368,7 @@ class AccountStore:
         query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _in_organisation(organisation_id))
         query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
         async with self._engine.connect() as connection:
-            return [KeyRecord(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001
+            return list(map(_key_record, await connection.execute(query)))
 
     async def key_names(self, organisation_id: str, team_id: str) -> dict[str, str]:
         """Return the names of a team's keys by id, revoked ones included, oldest first."""
@@ -408,7 +408,7 @@ class AccountStore:
             row = (await connection.execute(query)).first()
         if row is None:
             raise UnknownKeyId(f"there is no key {key_id[:80]!r}")
-        return KeyRecord(**row._mapping)  # noqa: SLF001
+        return _key_record(row)
 
     async def rotate_key(
         self, organisation_id: str, team_id: str, key_id: str, pepper: Pepper, *, overlap_s: int
@@ -566,19 +566,14 @@ _TEAM_COLUMNS: Final = (
     col(Team.blocked_at),
     *_SETTINGS_COLUMNS,
 )
-_KEY_COLUMNS: Final = (
-    col(ApiKey.key_id),
-    col(ApiKey.team_id),
-    col(ApiKey.name),
-    col(ApiKey.last4),
-    col(ApiKey.pepper_id),
-    col(ApiKey.role),
-    col(ApiKey.created_at),
-    col(ApiKey.revoked_at),
-    col(ApiKey.expires_at),
-    col(ApiKey.models),
-    col(ApiKey.blocked_at),
-)
+
+
+def _key_record(row: Sequence[Any]) -> KeyRecord:
+    """Return the key of a row of `_KEY_COLUMNS`. Ten thousand are made for one page, so this is fast."""
+    return KeyRecord(**dict(zip(KeyRecord.__struct_fields__, row, strict=True)))
+
+
+_KEY_COLUMNS: Final = [col(getattr(ApiKey, name)) for name in KeyRecord.__struct_fields__]
 _STORED_COLUMNS: Final[tuple[Any, ...]] = (
     col(ApiKey.key_id),
     col(ApiKey.name),

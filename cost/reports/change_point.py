@@ -10,7 +10,7 @@ as large as the days before differ among themselves (Student's statistic).
 
 from collections.abc import Hashable, Sequence
 from math import log, sqrt
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Final, NamedTuple
 
 LEAST_T: Final = 5.0
@@ -96,7 +96,8 @@ def _beyond_noise(values: Sequence[float], seasons: Sequence[Hashable], place: i
         least = fmean(same) * _NOTHING
         usual = [log(max(each, least)) for each in same]
         steps.append(log(max(sum(values[hour] for hour in hours), least)) - fmean(usual))
-        noises.append(variance(usual))
+        mean = fmean(usual)
+        noises.append(sum((each - mean) ** 2 for each in usual) / (len(usual) - 1))
         known = max(known, len(same))
     if not steps:
         return 0.0

@@ -99,7 +99,7 @@ async def test_nothing_is_green_while_every_call_fails(tmp_path: Path, browser: 
         assert set(await ask(running, 4)) <= {502, 503}
         async with visitor_of(browser, running, "op@default.test", role="operator") as visitor:
             told = await shown(
-                visitor, "/dashboard/operations", "it refused our key, account, permission or model name (status 401)"
+                visitor, "/dashboard/operations", "Its provider refuses our key, so no deployment is called"
             )
             assert re.search(r"only\s+Down", told)
             told = await shown(visitor, "/dashboard/operations/targets/only", "The script answers 401.")
@@ -134,7 +134,7 @@ async def test_finance_signs_a_month_off(tmp_path: Path, browser: Browser) -> No
             await step.get_by_text("Tick or comment").click()
             await step.get_by_label("Comment").fill("invoice 17")
             await step.get_by_label("Checked and correct").check()
-            await visitor.press(step.get_by_role("button", name="Keep"))
+            await visitor.press(step.get_by_role("button", name="Keep", exact=True))
             assert "invoice 17" in await visitor.text()
             await visitor.press(page.get_by_role("button", name="Sign off and lock"))
             await visitor.is_fine()

@@ -271,7 +271,7 @@ def test_one_outage_is_one_line() -> None:
         ("targets.0.recent", {**FIGURES, "failed_share": 0.198}, "partly_failing", "partly_failing"),
         ("targets.0.recent", {**FIGURES, "failed_share": 0.64}, "failing", "failing"),
         ("targets.0.recent", {**FIGURES, "turned_away": 5}, "saturated", "saturated"),
-        ("targets.0.recent", {**FIGURES, "ttft_p95_s": 9.0}, "slow", "slow"),
+        ("targets.0.recent", {**FIGURES, "model_ttft_p95_s": 9.0}, "slow", "slow"),
         ("targets.0.is_priced", False, "unpriced", "ok"),
         ("pools.data.0.kv_usage", 0.99, "saturated", "saturated"),
         ("pools.data.0.desired", 3, "degraded", "degraded"),

@@ -153,7 +153,7 @@ def test_an_alias_that_led_nowhere_is_not_written() -> None:
 def test_the_fields_are_a_closed_list() -> None:
     """A field added to the outcome is not logged until somebody chooses to."""
     for_learning = {"prediction", "settings", "prompt", "conversation", "request_digest"}
-    for_counting = {"asked_model", "out_of_use", "told_after_s"}
+    for_counting = {"asked_model", "out_of_use", "told_after_s", "end_user"}
     for_traces = {"waits"}
     known = {field.name for field in msgspec.structs.fields(RequestOutcome)}
     assert set(request_fields(an_outcome())) == known - for_learning - for_counting - for_traces
