@@ -7,7 +7,7 @@ from typing import Final
 _GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?", re.ASCII)
 _COMMA: Final = re.compile(r"-?(?P<whole>[0-9]{1,3}(?:[. ]?[0-9]{3})*|[0-9]+),(?P<rest>[0-9]+)", re.ASCII)
 _MOST_CHARS: Final = 40
-EXAMPLE: Final = "write it like 20.50, with a point before the cents"
+EXAMPLE: Final = "write it like 20.50, with a point"
 
 
 class BadAmount(ValueError):
@@ -37,8 +37,8 @@ def problem_of(text: str) -> str:
     told = text.strip()[:_MOST_CHARS]
     comma = _COMMA.fullmatch(told.strip("$€£ "))
     if comma is None:
-        return f"“{told}” is no amount: {EXAMPLE}."
+        return f"“{told}” is no number: {EXAMPLE}."
     sign = "-" if told.strip("$€£ ").startswith("-") else ""
     rest = comma["rest"] + "0" if len(comma["rest"]) == 1 else comma["rest"]
     whole = comma["whole"].replace(".", "").replace(" ", "")
-    return f"“{told}” is no amount here: write {sign}{whole}.{rest}, with a point before the cents."
+    return f"“{told}” is no number here: write {sign}{whole}.{rest}, with a point."

@@ -57,6 +57,10 @@ class Calendar(msgspec.Struct, frozen=True):
             return min(self.before.day(at_us), self.first - _ONE_DAY)
         return _day(self.time_zone, at_us)
 
+    def local(self, at_us: int) -> datetime:
+        """Return what clocks show at a moment."""
+        return moment(at_us).astimezone(_zone(self.at(at_us).time_zone))
+
     def start(self, day: date) -> int:
         """Return the first microsecond of a local day, also where the clock skips its midnight."""
         if self.before is not None and day < self.first:

@@ -50,6 +50,12 @@ def in_us(at: datetime) -> int:
     return (at - _BEGINNING) // timedelta(microseconds=1)
 
 
+def first_and_last(start_us: int, end_us: int) -> tuple[str, str]:
+    """Return a time as first and last day where it is of whole UTC days, else as its first and last second, as requests are searched."""
+    first, last = iso(start_us), iso(end_us - 1)
+    return (first, last) if start_us % DAY_US or end_us % DAY_US else (first[:10], last[:10])
+
+
 def iso(at_us: int) -> str:
     """Return microseconds since 1970 as RFC 3339 text in whole seconds, ending in `Z`."""
     return f"{moment(at_us):%Y-%m-%dT%H:%M:%SZ}"

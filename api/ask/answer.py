@@ -97,7 +97,7 @@ def known_of(results: Mapping[str, Found], question: str, today: dt.date) -> Kno
     return Known(
         figures=[*figures, *sentences],
         names=[name for name in names if _is_mere_name(name)][:_MOST_NAMES],
-        days=[found.days for found in results.values() if found.days is not None],
+        days=[days for found in results.values() for days in (found.days, found.before) if days is not None],
         moments=names,
         question=question,
         today=today,

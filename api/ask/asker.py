@@ -8,6 +8,8 @@ import msgspec
 from accounts.access import Principal, may
 from api.web.changing import looking
 from api.web.gateway import Gateway
+from cost.calendar import Calendar
+from cost.calendars import calendar_of
 from cost.dimensions import UsageFilters
 from cost.reports.scope import ReadScope
 
@@ -25,6 +27,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     gateway: Gateway
     principal: Principal
     teams: Mapping[str, str]
+    calendar: Calendar
+    """The organisation's, which cuts days."""
     reads_all: bool
     """True if it reads its whole organisation."""
 
@@ -72,4 +76,5 @@ async def asker_of(gateway: Gateway, principal: Principal) -> Asker:
             if reads_all
             else await accounts.names_of(principal.organisation_id, principal.teams)
         )
-    return Asker(gateway=gateway, principal=principal, teams=teams, reads_all=reads_all)
+        calendar = await calendar_of(gateway.database, principal.organisation_id)
+    return Asker(gateway=gateway, principal=principal, teams=teams, calendar=calendar, reads_all=reads_all)

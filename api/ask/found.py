@@ -45,7 +45,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The page of all rows."""
     total: Mapping[str, Value] = {}
     days: tuple[dt.date, dt.date] | None = None
-    """First and last day, both included (UTC)."""
+    """First and last day, both included."""
+    before: tuple[dt.date, dt.date] | None = None
+    """Those that they are compared with."""
     more: bool = False
     """True if there are more rows than these."""
     note: str = ""
@@ -83,6 +85,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         told: dict[str, Any] = {"ref": ref, "title": self.title}
         if self.days is not None:
             told["days"] = [day.isoformat() for day in self.days]
+        if self.before is not None:
+            told["days_before"] = [day.isoformat() for day in self.before]
         if self.total:
             told["total"] = {"ref": f"{ref}.total", **_told(self.total)}
         if self.note:

@@ -9,21 +9,24 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from api.ask.asker import Asker, OutOfScope
-from api.ask.found import MOST_ROWS, Figure, Found, Kind, Value
+from api.ask.found import MOST_ROWS, Figure, Found, Kind, Value, plain
 from api.budgets.listing import budget_as_json, member_budget_as_json
 from api.operations.snapshot import operations_snapshot
 from api.prices.listing import prices_as_json
 from api.web.reading import known_usd, reading, sound_query
 from cost.budgets.store import BudgetStore
 from cost.calendar import Days as CalendarDays
-from cost.calendars import calendar_of
-from cost.dimensions import BY_NAME, ON_PAGES, Dimension
+from cost.dimensions import BY_NAME, ON_PAGES, Dimension, UsageFilters
 from cost.ledger.entries import Entry
 from cost.prices import usd
+from cost.reports.compared import Against, ComparedQuery, ComparedReader, ComparedRow, longest_us, window_of
+from cost.reports.movers import read_movers, sentence, told_window
 from cost.reports.recent import Outcome, RecentQuery, RecentReader, RecentRequest
+from cost.reports.request_search import FIELDS, MOST_CHARS, parse
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsageQuery, UsageRow, UsageSums
-from cost.times import DAY_US, day_of, iso, start_of
+from cost.reports.searched import narrowed
+from cost.reports.usage import MAX_DAYS, UsageQuery, UsageSums
+from cost.times import DAY_US, first_and_last, in_us, iso
 from proxy.plan.route_plan import may_use
 
 _MOST_GROUPS: Final = 10_000
@@ -34,6 +37,7 @@ _PLACES: Final = Decimal("0.0001")
 _PERCENT: Final = Decimal("0.01")
 _NANO: Final = Decimal("0.000000001")
 _HUNDRED: Final = 100
+_FILTERS: Final[tuple[Dimension, ...]] = ("key", "model", "provider", "tier", "tag", "end_user")
 
 PeriodName = Literal[
     "today", "yesterday", "last_7_days", "previous_7_days", "last_30_days", "this_month", "last_month", "last_90_days"
@@ -54,29 +58,34 @@ class LookUp(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     figures: Mapping[str, Figure] = {}
 
+    @property
+    def today(self) -> dt.date:
+        """The current day of the organisation's calendar."""
+        return self.asker.calendar.day(self.now_us)
+
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No arguments."""
 
 
 class Days(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of a look-up over days (UTC)."""
+    """Arguments of a look-up over days of the organisation's calendar."""
 
     period: Annotated[PeriodName, msgspec.Meta(description="Or give first_day and last_day.")] = "last_7_days"
-    first_day: Annotated[dt.date | None, msgspec.Meta(description="Both are included; days are UTC.")] = None
+    first_day: Annotated[dt.date | None, msgspec.Meta(description="Both are included.")] = None
     last_day: dt.date | None = None
     team: Annotated[Name, msgspec.Meta(description="Id or name of a team; all that may be read when left out.")] = ""
 
-    def range(self, now_us: int) -> tuple[dt.date, dt.date]:
-        """Return the first and the last day. Raises BadLookUp."""
-        today = day_of(now_us)
+    def span(self, look: LookUp) -> CalendarDays:
+        """Return the days. Raises BadLookUp."""
+        today = look.today
         first, last = self._named(today)
         if self.first_day is not None or self.last_day is not None:
             last = self.last_day or today
             first = self.first_day or last
         if not dt.date(2000, 1, 1) <= first <= last < dt.date(9000, 1, 1):
             raise BadLookUp("first_day must not be after last_day")
-        return first, last
+        return CalendarDays(first, last, look.asker.calendar)
 
     def _named(self, today: dt.date) -> tuple[dt.date, dt.date]:
         one, month = dt.timedelta(days=1), today.replace(day=1)
@@ -106,10 +115,40 @@ class UsageAsked(Days, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tier: Name = ""
     tag: Name = ""
     end_user: Name = ""
-    compare: Annotated[
-        bool,
-        msgspec.Meta(description="Beside the same number of days before, with the change; the largest change first."),
-    ] = False
+    rows: Rows = 10
+
+
+class MoversAsked(Days, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `movers`."""
+
+    by: Annotated[
+        list[Literal["team", "key", "model", "provider", "tier", "tag", "end_user"]],
+        msgspec.Meta(max_length=2, description="What a change is of; key and model when left out."),
+    ] = []
+    against: Annotated[
+        Against, msgspec.Meta(description="As many days right before, or the same weekdays whole weeks before.")
+    ] = "previous"
+    key: Annotated[Name, msgspec.Meta(description="Only this key: a key_id of a result.")] = ""
+    model: Name = ""
+    provider: Name = ""
+    tier: Name = ""
+    tag: Name = ""
+    end_user: Name = ""
+    rows: Rows = 10
+
+
+class SearchAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of `search`."""
+
+    line: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=MOST_CHARS,
+            description=f"Words such as user:ann status:5xx cost>0.5 latency>2s at:2026-11-24T14:03 (UTC). Fields: {', '.join(FIELDS)}.",
+        ),
+    ]
+    team: Annotated[Name, msgspec.Meta(description="Id or name of a team; all that may be read when left out.")] = ""
     rows: Rows = 10
 
 
@@ -167,52 +206,76 @@ async def teams(look: LookUp, _asked: Nothing) -> Found:
 
 
 async def usage(look: LookUp, asked: UsageAsked) -> Found:
-    """Return usage and cost, grouped, as GET /v1/usage; with `compare` beside the days before."""
-    asker, days = look.asker, asked.range(look.now_us)
+    """Return usage and cost, grouped, as GET /v1/usage."""
+    asker, span = look.asker, asked.span(look)
     by: tuple[Dimension, ...] = tuple(dict.fromkeys(asked.by))
-    if asked.compare and {"day", "hour"} & set(by):
-        raise BadLookUp("days and hours cannot be compared with those before; leave out `compare`")
-    length = days[1] - days[0] + dt.timedelta(days=1)
-    before = (days[0] - length, days[1] - length)
-    query, earlier = _usage_query(asker, asked, by, days), _usage_query(asker, asked, by, before)
+    query = _usage_query(asker, asked, by, span)
     async with reading(asker.gateway):
         page = await asker.gateway.finance.usage.page(query)
-        old = await asker.gateway.finance.usage.page(earlier) if asked.compare else None
     total = page.totals or UsageSums()
-    groups = {row.group: row.sums for row in page.rows}
-    was = {} if old is None else {row.group: row.sums for row in old.rows}
-    made = [
-        (_plain_row(UsageRow(group=group, sums=groups.get(group, UsageSums())), by), was.get(group, UsageSums()))
-        for group in dict.fromkeys((*groups, *was))
-    ]
-    rows = [
-        {
-            **each.names,
-            **_sums(each.sums),
-            **_share(each.sums, total, by),
-            **(_change(each.sums, old_sums) if asked.compare else {}),
-        }
-        for each, old_sums in made
-    ]
-    order = sorted(range(len(rows)), key=lambda at: _rank(rows[at], by, compare=asked.compare))
+    rows = [{**_names(by, row.group), **_sums(row.sums), **_share(row.sums, total, by)} for row in page.rows]
+    order = sorted(range(len(rows)), key=lambda at: _rank(rows[at], by))
     kept = order[: asked.rows]
     named = await _named(asker, [rows[at] for at in kept])
-    is_whole = page.next_cursor is None and (old is None or old.next_cursor is None)
+    is_whole = page.next_cursor is None
     return Found(
-        title=f"Usage{' by ' + ' and '.join(BY_NAME[each].label.lower() if each in BY_NAME else each for each in by) if by else ''}",
+        title=_title("Usage", by),
         rows=named if by else [],
-        hrefs=[_row_page(asker, asked, row, days) for row in named] if by else (),
-        href=_whole_page(asker, asked, by, days),
-        total={**_sums(total), **(_change(total, old.totals or UsageSums()) if old is not None else {})},
-        days=days,
+        hrefs=[_row_page(asker, asked, row, span) for row in named] if by else (),
+        href=_whole_page(asker, asked, by, span),
+        total=_sums(total),
+        days=(span.first, span.last),
         more=len(kept) < len(order) or not is_whole,
-        note=_note(days, look.now_us, is_whole=is_whole),
+        note=_note(look, span, is_whole=is_whole),
+    )
+
+
+async def movers(look: LookUp, asked: MoversAsked) -> Found:
+    """Return what changed most, why and since when, as GET /v1/usage/movers."""
+    asker, span = look.asker, asked.span(look)
+    by: tuple[Dimension, ...] = tuple(dict.fromkeys(asked.by)) or ("key", "model")
+    scope, filters = _scope_and_filters(asker, asked)
+    longest = longest_us(filters, by, span.start_us, span.end_us)
+    window = window_of(span.start_us, span.end_us, look.now_us, asked.against, span.calendar, longest_us=longest)
+    if not window.is_compared:
+        raise BadLookUp(
+            f"both times together have at most {longest // DAY_US} days, and the later one has begun at least an hour ago"
+        )
+    with sound_query():
+        query = ComparedQuery(scope=scope, window=window, group_by=by, filters=filters, limit=asked.rows)
+    async with reading(asker.gateway):
+        found = await read_movers(ComparedReader(asker.gateway.database), query)
+    rows = await _named(asker, [{**_names(by, each.row.group), **_compared(each.row)} for each in found.movers])
+    called: dict[Dimension, dict[str, str]] = {
+        name: {str(row[f"{name}_id"]): str(row[name]) for row in rows if row.get(name) and row.get(f"{name}_id")}
+        for name in ("team", "key")
+    }
+    told = [
+        {
+            **row,
+            "text": sentence(
+                mover, by, lambda name, value: called.get(name, {}).get(value, value), look.now_us, span.calendar
+            ),
+        }
+        for row, mover in zip(rows, found.movers, strict=True)
+    ]
+    before = (span.calendar.day(window.previous_start_us), span.calendar.day(window.previous_end_us - 1))
+    return Found(
+        title=_title("What changed", by),
+        rows=told,
+        hrefs=[_spend_page(asker, asked, span, row) for row in told],
+        href=_spend_page(asker, asked, span, {}),
+        total=_compared(found.compared.whole),
+        days=(span.first, span.last),
+        before=before,
+        more=len(found.compared.rows) >= asked.rows,
+        note=f"Compared: {told_window(window)}.",
     )
 
 
 async def requests(look: LookUp, asked: RequestsAsked) -> Found:
     """Return single requests, as the page of requests."""
-    asker, days = look.asker, asked.range(look.now_us)
+    asker, span = look.asker, asked.span(look)
     orders: Mapping[str, Any] = {"newest": "", "dearest": "-cost", "slowest": "-duration", "longest": "-tokens"}
     outcome: Outcome = asked.outcome
     scopes = [
@@ -232,8 +295,8 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
                 tag=asked.tag,
                 status=asked.status,
                 order=orders[asked.order],
-                since_us=start_of(days[0]),
-                until_us=start_of(days[1]) + DAY_US,
+                since_us=max(0, span.start_us),
+                until_us=span.end_us,
             )
             for scope in scopes
         ]
@@ -250,19 +313,62 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
         title="Requests",
         rows=named,
         hrefs=[_request_page(str(row["team_id"]), str(row["request_id"])) for row in named],
-        href=_requests_page(team_id, days, kept, sort=orders[asked.order]) if team_id else "/dashboard/teams",
-        days=days,
+        href=_requests_page(team_id, span, kept, sort=orders[asked.order]) if team_id else "/dashboard/teams",
+        days=(span.first, span.last),
         more=more or len(found) > asked.rows,
+    )
+
+
+async def search(look: LookUp, asked: SearchAsked) -> Found:
+    """Return the requests that a line of search finds, as the search field of requests."""
+    asker, line = look.asker, asked.line.strip()
+    found = parse(line)
+    if found.refusal:
+        raise BadLookUp(found.refusal)
+    team_ids = asker.chosen(asked.team)
+    targets = {name: name for name in asker.gateway.rules().catalog.targets}
+    reader, accounts = RecentReader(asker.gateway.database), asker.gateway.identity.accounts
+    sought = found.request_id or (found.words[0] if len(found.words) == 1 and not found.fields else "")
+    hits: dict[str, RecentRequest] = {}
+    problems, more = dict.fromkeys(found.problems), len(team_ids) > _MOST_TEAMS
+    async with reading(asker.gateway):
+        for team_id in team_ids[:_MOST_TEAMS]:
+            scope = ReadScope(organisation_id=asker.organisation_id, team_id=team_id)
+            with sound_query():
+                one = await reader.one(scope, sought) if sought else None
+                if one is not None or found.request_id:
+                    hits |= {} if one is None else {one.request_id: one}
+                    continue
+                query = RecentQuery(scope=scope, rows=asked.rows, **found.fields)
+                query, untold = await narrowed(
+                    reader, found, query, await accounts.key_names(asker.organisation_id, team_id), targets
+                )
+            page = await reader.page(query)
+            hits |= {each.request_id: each for each in page.requests}
+            problems |= dict.fromkeys(untold)
+            more = more or page.next_place is not None
+    shown = sorted(hits.values(), key=_request_order("newest"))[: asked.rows]
+    named = await _named(asker, [_request_row(each) for each in shown])
+    team_id = asker.one(asked.team)
+    return Found(
+        title=f"Requests found by {plain(line)}",
+        rows=named,
+        hrefs=[_request_page(str(row["team_id"]), str(row["request_id"])) for row in named],
+        href=f"/dashboard/teams/{quote(team_id, safe='')}/requests?{urlencode({'q': line})}"
+        if team_id
+        else "/dashboard/teams",
+        more=more or len(hits) > len(shown),
+        note=" ".join(problems),
     )
 
 
 async def refusals(look: LookUp, asked: Days) -> Found:
     """Return how many requests were refused before a model, by team, key, model and reason."""
-    asker, days = look.asker, asked.range(look.now_us)
-    if days[1] < day_of(look.now_us):
+    asker, span = look.asker, asked.span(look)
+    if span.last < look.today:
         raise BadLookUp("refusals are counted up to now; leave out last_day, or ask for today")
     whole = asker.reads_all and not asked.team
-    store, since_us = asker.gateway.views.refusals, start_of(days[0])
+    store, since_us = asker.gateway.views.refusals, max(0, span.start_us)
     async with reading(asker.gateway, on=True):
         sums = [
             each
@@ -288,14 +394,14 @@ async def refusals(look: LookUp, asked: Days) -> Found:
         title="Refused requests",
         rows=named,
         hrefs=[
-            _requests_page(str(row["team_id"]), days, {"outcome": "refused"}) if row.get("team_id") else ""
+            _requests_page(str(row["team_id"]), span, {"outcome": "refused"}) if row.get("team_id") else ""
             for row in named
         ],
-        href=_requests_page(asker.one(asked.team), days, {"outcome": "refused"})
+        href=_requests_page(asker.one(asked.team), span, {"outcome": "refused"})
         if asker.one(asked.team)
         else "/dashboard/teams",
         total={"refusals": sum(each.refusals for each in sums)},
-        days=days,
+        days=(span.first, span.last),
         more=len(sums) >= MOST_ROWS,
     )
 
@@ -352,17 +458,16 @@ async def prices(look: LookUp, asked: PricesAsked) -> Found:
 
 async def savings(look: LookUp, asked: Days) -> Found:
     """Return what was saved against each comparator, as GET /v1/savings."""
-    asker, days = look.asker, asked.range(look.now_us)
+    asker, span = look.asker, asked.span(look)
     team_id = asker.one(asked.team)
     if not team_id and not asker.reads_all:
         raise OutOfScope("Name one team.")
     scope = ReadScope(organisation_id=asker.organisation_id, team_id=team_id or None)
     calculator = asker.gateway.finance.savings
     async with reading(asker.gateway):
-        calendar = await calendar_of(asker.gateway.database, asker.organisation_id)
-        inputs = await calculator.inputs(scope, CalendarDays(days[0], days[1], calendar))
+        inputs = await calculator.inputs(scope, span)
         told = calculator.as_json(scope, await calculator.report(scope, inputs))
-    query = urlencode({"from": days[0].isoformat(), "to": days[1].isoformat()})
+    query = _query_of(span)
     return Found(
         title="Savings",
         rows=[
@@ -383,7 +488,7 @@ async def savings(look: LookUp, asked: Days) -> Found:
             "target_percent": _percent(told["target_share"]),
             "verdict": told["verdict"],
         },
-        days=days,
+        days=(span.first, span.last),
     )
 
 
@@ -453,33 +558,40 @@ def _calculated(operation: str, given: Sequence[Figure]) -> tuple[Decimal, Kind]
     return (part / divisor * _HUNDRED).quantize(_PERCENT), "percent"
 
 
-class _Row(msgspec.Struct, frozen=True):
-    names: dict[str, Value]
-    sums: UsageSums
+def _title(what: str, by: Sequence[Dimension]) -> str:
+    named = [BY_NAME[each].label.lower() if each in BY_NAME else each for each in by]
+    return f"{what} by {' and '.join(named)}" if named else what
 
 
-def _usage_query(
-    asker: Asker, asked: UsageAsked, by: tuple[Dimension, ...], days: tuple[dt.date, dt.date]
-) -> UsageQuery:
+def _scope_and_filters(asker: Asker, asked: UsageAsked | MoversAsked) -> tuple[ReadScope, UsageFilters]:
     scope, filters = asker.scope(asked.team)
-    wanted = {name: getattr(asked, name) for name in ("key", "model", "provider", "tier", "tag", "end_user")}
+    wanted = {name: getattr(asked, name) for name in _FILTERS}
+    return scope, msgspec.structs.replace(filters, **{name: (value,) for name, value in wanted.items() if value})
+
+
+def _usage_query(asker: Asker, asked: UsageAsked, by: tuple[Dimension, ...], span: CalendarDays) -> UsageQuery:
+    scope, filters = _scope_and_filters(asker, asked)
+    start_us = max(0, span.start_us)
+    # More days than are read at once are refused.
+    offsets = span.offsets if len(span) <= MAX_DAYS else ()
     with sound_query():
         return UsageQuery(
             scope=scope,
-            start_us=start_of(days[0]),
-            end_us=start_of(days[1]) + DAY_US,
+            start_us=start_us,
+            end_us=span.end_us,
+            offsets=offsets,
             group_by=by,
-            filters=msgspec.structs.replace(filters, **{name: (value,) for name, value in wanted.items() if value}),
+            filters=filters,
             limit=_MOST_GROUPS,
         )
 
 
-def _plain_row(row: UsageRow, by: Sequence[Dimension]) -> _Row:
+def _names(by: Sequence[Dimension], group: Sequence[str | int]) -> dict[str, Value]:
     names: dict[str, Value] = {}
-    for name, value in zip(by, row.group, strict=True):
+    for name, value in zip(by, group, strict=True):
         text = (iso(value)[:10] if name == "day" else iso(value)) if isinstance(value, int) else value
         names[f"{name}_id" if name in {"team", "key"} else name] = text or BY_NAME[name].nobody
-    return _Row(names, row.sums)
+    return names
 
 
 def _sums(sums: UsageSums) -> dict[str, Value]:
@@ -504,26 +616,27 @@ def _share(sums: UsageSums, total: UsageSums, by: Sequence[Dimension]) -> dict[s
     return {"cost_share_percent": _percent(Decimal(sums.cost_nanousd) / total.cost_nanousd)}
 
 
-def _change(sums: UsageSums, before: UsageSums) -> dict[str, Value]:
-    """Return what it was in the days before, and how it changed; no percentage from nothing."""
-    then = before.cost_nanousd
-    change = sums.cost_nanousd - then
+def _compared(row: ComparedRow) -> dict[str, Value]:
+    """Return what it is, what it was before, and how it changed; no percentage from nothing."""
+    now, before, parts = row.now, row.before, row.parts
     return {
-        "cost_before_usd": usd(then),
-        "cost_change_usd": usd(change),
-        "cost_change_percent": _percent(Decimal(change) / then) if then > 0 else None,
+        "cost_usd": known_usd(now.known_cost_nanousd),
+        "cost_before_usd": known_usd(before.known_cost_nanousd),
+        "cost_change_usd": usd(row.change_nanousd),
+        "cost_change_percent": _percent(None if row.change_share is None else float(row.change_share)),
+        "by_requests_usd": usd(parts.requests_nanousd),
+        "by_tokens_usd": usd(parts.tokens_nanousd),
+        "by_price_usd": usd(parts.price_nanousd),
+        "by_postings_usd": usd(parts.posted_nanousd),
+        "requests": now.requests,
         "requests_before": before.requests,
-        "requests_change": sums.requests - before.requests,
-        "requests_change_percent": _percent(Decimal(sums.requests - before.requests) / before.requests)
-        if before.requests
-        else None,
+        "requests_change": now.requests - before.requests,
     }
 
 
-def _rank(row: Mapping[str, Value], by: Sequence[Dimension], *, compare: bool) -> tuple[Any, ...]:
+def _rank(row: Mapping[str, Value], by: Sequence[Dimension]) -> tuple[Any, ...]:
     times = tuple(str(row[each]) for each in by if each in {"day", "hour"})
-    cost = Decimal(row.get("cost_change_usd" if compare else "cost_usd") or 0)
-    return (*times, -abs(cost), *(str(value) for value in row.values()))
+    return (*times, -abs(Decimal(row.get("cost_usd") or 0)), *(str(value) for value in row.values()))
 
 
 def _percent(share: Any) -> Decimal | None:
@@ -549,20 +662,35 @@ async def _named(asker: Asker, rows: Sequence[dict[str, Value]]) -> list[dict[st
     return named
 
 
-def _note(days: tuple[dt.date, dt.date], now_us: int, *, is_whole: bool) -> str:
+def _note(look: LookUp, span: CalendarDays, *, is_whole: bool) -> str:
     told = [] if is_whole else [f"Only the first {_MOST_GROUPS:,} groups were looked at; ask for less."]
-    if days[1] >= day_of(now_us):
+    if span.last >= look.today:
         told.append("Today is not over.")
     return " ".join(told)
 
 
-def _query_of(days: tuple[dt.date, dt.date], **others: str) -> str:
-    named = {"from": days[0].isoformat(), "to": days[1].isoformat(), **others}
+def _query_of(span: CalendarDays, **others: str) -> str:
+    named = {"from": span.first.isoformat(), "to": span.last.isoformat(), **others}
     return urlencode({name: value for name, value in named.items() if value})
 
 
-def _requests_page(team_id: str, days: tuple[dt.date, dt.date], filters: Mapping[str, str], *, sort: str = "") -> str:
-    return f"/dashboard/teams/{quote(team_id, safe='')}/requests?{_query_of(days, **filters, sort=sort)}"
+def _requests_page(team_id: str, span: CalendarDays, filters: Mapping[str, str], *, sort: str = "") -> str:
+    # Requests are searched by times of UTC.
+    first, last = first_and_last(span.start_us, span.end_us)
+    asked = {"from": first, "to": last, **filters, "sort": sort}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    return f"/dashboard/teams/{quote(team_id, safe='')}/requests?{query}"
+
+
+def _spend_page(asker: Asker, asked: MoversAsked, span: CalendarDays, row: Mapping[str, Value]) -> str:
+    """Return the page of spend that a row of movers is a part of, or all of them."""
+    nobody = {BY_NAME[name].nobody for name in _FILTERS}
+    values = {name: str(row.get(f"{name}_id" if name == "key" else name) or getattr(asked, name)) for name in _FILTERS}
+    query = _query_of(span, **{name: value for name, value in values.items() if value not in nobody})
+    team_id = str(row.get("team_id") or asker.one(asked.team))
+    if team_id in asker.teams:
+        return f"/dashboard/teams/{quote(team_id, safe='')}/spend?{query}"
+    return f"/dashboard/finance/spend?{query}" if asker.reads_all else "/dashboard/teams"
 
 
 def _request_page(team_id: str, request_id: str) -> str:
@@ -573,19 +701,21 @@ def _budgets_page(team_id: str) -> str:
     return f"/dashboard/teams/{quote(team_id, safe='')}/budgets" if team_id else "/dashboard/budgets"
 
 
-def _whole_page(asker: Asker, asked: UsageAsked, by: Sequence[Dimension], days: tuple[dt.date, dt.date]) -> str:
+def _whole_page(asker: Asker, asked: UsageAsked, by: Sequence[Dimension], span: CalendarDays) -> str:
     team_id = asker.one(asked.team)
     shown = next((each for each in by if each in ON_PAGES), "team")
     if asker.reads_all:
-        return f"/dashboard/finance/showback?{_query_of(days, by=shown, team=team_id)}"
-    return f"/dashboard/teams/{team_id}?{_query_of(days)}" if team_id else "/dashboard/teams"
+        return f"/dashboard/finance/showback?{_query_of(span, by=shown, team=team_id)}"
+    return f"/dashboard/teams/{team_id}?{_query_of(span)}" if team_id else "/dashboard/teams"
 
 
-def _row_page(asker: Asker, asked: UsageAsked, row: Mapping[str, Value], days: tuple[dt.date, dt.date]) -> str:
+def _row_page(asker: Asker, asked: UsageAsked, row: Mapping[str, Value], span: CalendarDays) -> str:
     """Return the requests of a row where they are of one team, otherwise the page with its sums."""
     team_id = str(row.get("team_id") or asker.one(asked.team))
-    moment = row.get("day") or row.get("hour")
-    within = days if moment is None else (dt.date.fromisoformat(str(moment)[:10]),) * 2
+    day = dt.date.fromisoformat(str(row["day"])) if "day" in row else None
+    if "hour" in row and day is None:
+        day = span.calendar.day(in_us(dt.datetime.fromisoformat(str(row["hour"]))))
+    within = span if day is None else CalendarDays(day, day, span.calendar)
     if team_id in asker.teams:
         filters = {
             parameter: str(row.get(column) or asked_for)

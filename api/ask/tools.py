@@ -44,11 +44,18 @@ TOOLS: Final = (
     ),
     Tool(
         "usage",
-        "Cost, requests and tokens of a period, grouped; with `compare` also of the same number of days before, with the changes. "
-        "Use it for questions of how much, who, which, and why something rose or fell.",
+        "Cost, requests and tokens of a period, grouped. Use it for questions of how much, who and which.",
         lookups.UsageAsked,
         lookups.usage,
         "Adding up usage",
+    ),
+    Tool(
+        "movers",
+        "What changed most against the time before, up or down, by requests, tokens, price and postings, and since when. "
+        "Use it for questions of why something rose or fell.",
+        lookups.MoversAsked,
+        lookups.movers,
+        "Looking for what changed",
     ),
     Tool(
         "requests",
@@ -56,6 +63,13 @@ TOOLS: Final = (
         lookups.RequestsAsked,
         lookups.requests,
         "Looking through requests",
+    ),
+    Tool(
+        "search",
+        "Find single requests by words: an id, an end user, a key, a model, a status, a cost or a time. Newest first.",
+        lookups.SearchAsked,
+        lookups.search,
+        "Searching requests",
     ),
     Tool(
         "refusals",

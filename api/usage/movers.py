@@ -1,5 +1,7 @@
 """GET /v1/usage/movers: what changed most against the time before, by which factors, and since when."""
 
+from collections.abc import Mapping
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, Literal
@@ -8,8 +10,9 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from api.usage.routes import FIELDS, filters_of
-from api.web.gateway import AuthenticatedCaller, Gateway, gateway_of, read_scope
+from accounts.store import AccountStore
+from api.usage.routes import FIELDS, TIME_ZONE, calendar_asked, filters_of
+from api.web.gateway import AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, listed, moment, one_of, texts, whole
 from api.web.reading import json_reply, known_usd, reading, sound_query
@@ -36,8 +39,10 @@ _DAYS: Final = 7
 _USUAL: Final[tuple[Dimension, ...]] = ("key", "model")
 _MOST: Final = 50
 _PLACES: Final = 4
+Names = Mapping[Dimension, Mapping[str, str]]
+"""Names for people by dimension and value."""
 _PARAMETERS: Final[dict[str, Parameter]] = {
-    "start": moment("The time's beginning, a day or a full hour (UTC); seven days before its end when left out."),
+    "start": moment("The time's beginning, a day or a full hour; seven days before its end when left out."),
     "end": moment(
         "Its end, which is not in it; tomorrow when left out. What is not over yet is compared as far as it is."
     ),
@@ -48,6 +53,7 @@ _PARAMETERS: Final[dict[str, Parameter]] = {
     ),
     "group_by": listed("What a change is of; key and model when left out.", GROUPABLE),
     "limit": whole("How many of the largest changes.", least=1, most=_MOST, otherwise=10),
+    "time_zone": TIME_ZONE,
     "team_id": texts("Only these teams."),
     **{each.field: texts(f"Only these {each.plural}.") for each in OFFERED if each.name not in {"team", "unit"}},
 }
@@ -108,6 +114,7 @@ class MoversOut(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["usage.movers"]
     start: str
     end: str
+    time_zone: str
     before_start: str
     before_end: str
     group_by: list[str]
@@ -125,15 +132,16 @@ async def movers(request: Request, caller: AuthenticatedCaller) -> Response:
     parameters = Parameters(request.query_params, _PARAMETERS)
     group_by = parameters.listed("group_by", GROUPABLE) or _USUAL
     filters = filters_of(scope, parameters)
+    calendar = await calendar_asked(gateway, scope, parameters)
     now_us = wall_us()
-    end_us = parameters.moment_us("end")
-    end_us = now_us - now_us % DAY_US + DAY_US if end_us is None else end_us
-    start_us = parameters.moment_us("start")
-    start_us = end_us - _DAYS * DAY_US if start_us is None else start_us
+    end_us = parameters.moment_us("end", calendar)
+    end_us = calendar.start(calendar.day(now_us) + timedelta(days=1)) if end_us is None else end_us
+    start_us = parameters.moment_us("start", calendar)
+    start_us = calendar.start(calendar.day(end_us - 1) - timedelta(days=_DAYS - 1)) if start_us is None else start_us
     against: Against = parameters.one_of("against", AGAINST[0], AGAINST)
     longest = longest_us(filters, group_by, start_us, end_us)
-    window = window_of(start_us, end_us, now_us, against, longest_us=longest)
-    if not window.shift_us:
+    window = window_of(start_us, end_us, now_us, against, calendar, longest_us=longest)
+    if not window.is_compared:
         told = f"both times together have at most {longest // DAY_US} days, and the later one has begun at least an hour ago"
         raise BadRequest(f"This time cannot be compared: {told}.", param="start")
     with sound_query():
@@ -146,46 +154,54 @@ async def movers(request: Request, caller: AuthenticatedCaller) -> Response:
         )
     async with reading(gateway):
         found = await read_movers(ComparedReader(gateway.database), query)
-        names = await _names(gateway, scope.organisation_id, group_by, found)
-    return json_reply(
-        {
-            "object": "usage.movers",
-            "start": iso(window.start_us),
-            "end": iso(window.end_us),
-            "before_start": iso(window.previous_start_us),
-            "before_end": iso(window.previous_end_us),
-            "group_by": group_by,
-            "data": [_mover(each, group_by, names, now_us) for each in found.movers],
-            "others": _change(found.others),
-            "total": _change(found.compared.whole),
-        }
-    )
+        names = await names_of(gateway.identity.accounts, query, found)
+    return json_reply(movers_as_json(query, found, names, now_us))
 
 
-async def _names(
-    gateway: Gateway, organisation_id: str, group_by: tuple[Dimension, ...], found: Movers
-) -> dict[Dimension, dict[str, str]]:
+def movers_as_json(query: ComparedQuery, found: Movers, names: Names, now_us: int) -> dict[str, Any]:
+    """Return what changed as `MoversOut`."""
+    window = query.window
+    return {
+        "object": "usage.movers",
+        "start": iso(window.start_us),
+        "end": iso(window.end_us),
+        "time_zone": window.calendar.at(window.end_us - 1).time_zone,
+        "before_start": iso(window.previous_start_us),
+        "before_end": iso(window.previous_end_us),
+        "group_by": query.group_by,
+        "data": [_mover(each, query, names, now_us) for each in found.movers],
+        "others": _change(found.others),
+        "total": _change(found.compared.whole),
+    }
+
+
+async def names_of(accounts: AccountStore, query: ComparedQuery, found: Movers) -> Names:
     """Return the names of keys by id; all others are called as they are."""
-    if "key" not in group_by:
+    if "key" not in query.group_by:
         return {}
-    place = group_by.index("key")
-    keys = await gateway.identity.accounts.named_keys(
-        organisation_id, filter(None, (each.row.group[place] for each in found.movers))
+    place = query.group_by.index("key")
+    keys = await accounts.named_keys(
+        query.scope.organisation_id, filter(None, (each.row.group[place] for each in found.movers))
     )
     return {"key": {key_id: name for key_id, (name, _) in keys.items()}}
 
 
-def _mover(
-    mover: Mover, group_by: tuple[Dimension, ...], names: dict[Dimension, dict[str, str]], now_us: int
-) -> dict[str, Any]:
+def _mover(mover: Mover, query: ComparedQuery, names: Names, now_us: int) -> dict[str, Any]:
     since = mover.since
     return {
         "group": {
-            FIELDS.get(name, BY_NAME[name].column): value for name, value in zip(group_by, mover.row.group, strict=True)
+            FIELDS.get(name, BY_NAME[name].column): value
+            for name, value in zip(query.group_by, mover.row.group, strict=True)
         },
         "since": None if since is None else iso(since.at_us),
         "how": None if since is None else since.how,
-        "sentence": sentence(mover, group_by, lambda name, value: names.get(name, {}).get(value, value), now_us),
+        "sentence": sentence(
+            mover,
+            query.group_by,
+            lambda name, value: names.get(name, {}).get(value, value),
+            now_us,
+            query.window.calendar,
+        ),
         **_change(mover.row),
     }
 

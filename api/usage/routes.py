@@ -42,6 +42,9 @@ _MAX_EXPORT_PAGES: Final = 1_000
 _GROUPS: Final[Mapping[str, Dimension]] = {name: name for name in (*(each.name for each in OFFERED), *TIMES)}
 FIELDS: Final = {each.name: each.field for each in OFFERED}
 """Parameters that filter, by dimension; the fields of rows are called the same."""
+TIME_ZONE: Final = text(
+    "The zone that days are cut by, such as Europe/Berlin; the organisation's own when left out, which is UTC unless set."
+)
 _RANGE: Final[Mapping[str, Parameter]] = {
     "start": moment("The range's beginning, a day or a full hour; today when left out."),
     "end": moment("Its end, which is not in it; tomorrow when left out."),
@@ -59,9 +62,7 @@ _PARAMETERS: Final[Mapping[str, Parameter]] = {
     "date": day(
         "One day, by model; today when left out. Not with the parameters of a range, which are all but `team_id` and `time_zone`."
     ),
-    "time_zone": text(
-        "The zone that days are cut by, such as Europe/Berlin; the organisation's own when left out, which is UTC unless set."
-    ),
+    "time_zone": TIME_ZONE,
     **_RANGE,
 }
 
@@ -85,7 +86,7 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
     for name in ("limit", "page"):
         if name in parameters:
             raise BadRequest(f"`{name}` is for JSON; {kind} comes whole.", param=name)
-    calendar = await _calendar(gateway_of(request), scope, parameters)
+    calendar = await calendar_asked(gateway_of(request), scope, parameters)
     query = _range_query(scope, parameters, calendar) if with_range else _day_query(scope, parameters, calendar)
     return await _export(gateway_of(request), query, kind)
 
@@ -93,10 +94,12 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
 async def usage_export(gateway: Gateway, scope: ReadScope, given: QueryParams, kind: str) -> Response:
     """Return a range, grouped and complete, as CSV or NDJSON. The caller has checked that the scope may be read."""
     parameters = Parameters(given, ("team_id", "time_zone", *_RANGE))
-    return await _export(gateway, _range_query(scope, parameters, await _calendar(gateway, scope, parameters)), kind)
+    return await _export(
+        gateway, _range_query(scope, parameters, await calendar_asked(gateway, scope, parameters)), kind
+    )
 
 
-async def _calendar(gateway: Gateway, scope: ReadScope, parameters: Parameters) -> Calendar:
+async def calendar_asked(gateway: Gateway, scope: ReadScope, parameters: Parameters) -> Calendar:
     """Return the calendar that a range is cut by: of the zone that was asked for, or the organisation's own."""
     named = parameters.text("time_zone") if "time_zone" in parameters else None
     if named is not None:
@@ -109,7 +112,7 @@ async def _calendar(gateway: Gateway, scope: ReadScope, parameters: Parameters) 
 
 
 async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
-    calendar = await _calendar(gateway_of(request), scope, parameters)
+    calendar = await calendar_asked(gateway_of(request), scope, parameters)
     query = _day_query(scope, parameters, calendar)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     teams = query.filters.team
@@ -123,7 +126,7 @@ async def _day_reply(request: Request, scope: ReadScope, parameters: Parameters)
 
 
 async def _range_reply(request: Request, scope: ReadScope, parameters: Parameters) -> Response:
-    calendar = await _calendar(gateway_of(request), scope, parameters)
+    calendar = await calendar_asked(gateway_of(request), scope, parameters)
     query = _range_query(scope, parameters, calendar)
     page = await _first_page(gateway_of(request), query, with_totals=True)
     body = {

@@ -106,6 +106,6 @@ def _rows_of_ledger(
     if engine.dialect.name != "sqlite":
         return rows.where(or_(*(and_(at >= since, at < until) for since, until in spans)), *where(_LEDGER))
     # SQLite would read all entries in between, and look at each whether it is within one.
-    found = values(column("since", BigInteger), column("until", BigInteger), name="spans").data([*spans]).cte("spans")
+    found = values(column("since", BigInteger), column("until", BigInteger), name="spans").data([*spans]).cte()
     within = (at >= found.c.since, at < found.c.until)
     return rows.select_from(found).join(LedgerEntry, true()).where(*within, *where(_UNINDEXED))

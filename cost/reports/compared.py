@@ -10,18 +10,30 @@ requests x price a request. What was posted since (corrections, adjustments of o
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, case, false, func, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, false, func, not_, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cost.calendar import UTC_CALENDAR, Calendar, Days
 from cost.dimensions import BY_NAME, COLUMNS, GROUPINGS, Dimension, UsageFilters
 from cost.ledger.rollups import first_ids
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import MAX_DAYS, MAX_DAYS_BY_HOUR, Source, UsageQuery, expression_of, known_cost, source_of
+from cost.reports.usage import (
+    LONGER_US,
+    MAX_DAYS,
+    MAX_DAYS_BY_HOUR,
+    Source,
+    UsageQuery,
+    expression_of,
+    known_cost,
+    source_of,
+)
 from cost.times import DAY_US, HOUR_US
 
 Against = Literal["previous", "week"]
@@ -30,42 +42,84 @@ AGAINST: Final[tuple[Against, ...]] = ("previous", "week")
 MOST_ROWS: Final = 200
 ASKED: Final = ("caller", "shadow")
 """Origins of what a model was asked; all others are posted afterwards."""
-_WEEK_US: Final = 7 * DAY_US
-_BY_HOUR_US: Final = 7 * DAY_US
-"""Longest time that is cut at the last full hour rather than at the last full day."""
+_WEEK_DAYS: Final = 7
+_ONE_DAY: Final = timedelta(days=1)
+_BY_HOUR_US: Final = 7 * DAY_US + HOUR_US
+"""Longest time that is cut at the last full hour rather than at the last full day: a week, with a day of 25 hours."""
 _COUNTS: Final = ("attempts", "requests", "served", "input_tokens", "output_tokens", "unpriced_attempts")
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """A time and the one that it is compared with, of the same length."""
+    """A time and the one that it is compared with: as many days of a calendar, or the same length."""
 
     start_us: int
     end_us: int
-    shift_us: int
-    """How long before it the other one lies; 0 for a time that is compared with nothing."""
+    previous_start_us: int
+    """Start of the time before."""
+    previous_end_us: int
+    """Its end, excluded; its start for a time that is compared with nothing."""
+    calendar: Calendar = UTC_CALENDAR
+    """By which days are cut, and in which times are told."""
 
     @property
-    def previous_start_us(self) -> int:
-        """Start of the time before."""
-        return self.start_us - self.shift_us
+    def is_compared(self) -> bool:
+        """False for a time that is compared with nothing."""
+        return self.previous_start_us < self.previous_end_us
 
     @property
-    def previous_end_us(self) -> int:
-        """End of the time before, excluded."""
-        return self.end_us - self.shift_us
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Both times."""
+        now = (self.start_us, self.end_us)
+        return ((self.previous_start_us, self.previous_end_us), now) if self.is_compared else (now,)
 
 
-def window_of(start_us: int, end_us: int, now_us: int, against: Against = "previous", *, longest_us: int) -> Window:
+def window_of(
+    start_us: int,
+    end_us: int,
+    now_us: int,
+    against: Against = "previous",
+    calendar: Calendar = UTC_CALENDAR,
+    *,
+    longest_us: int,
+) -> Window:
     """Return what a time is compared with. One that is not over is compared as far as its last full hour, or day where it is longer than
     a week. Where nothing of it is over, or both together are longer than `longest_us`, it is compared with nothing.
     """
     length_us, last_us = end_us - start_us, end_us
     if end_us > now_us:
-        last_us = now_us - now_us % (HOUR_US if length_us <= _BY_HOUR_US else DAY_US)
-    shift_us = length_us if against == "previous" else -(-length_us // _WEEK_US) * _WEEK_US
-    if last_us <= start_us or start_us < shift_us or last_us - start_us + shift_us > longest_us:
-        return Window(start_us=start_us, end_us=end_us, shift_us=0)
-    return Window(start_us=start_us, end_us=last_us, shift_us=shift_us)
+        by_hour = length_us <= _BY_HOUR_US
+        last_us = now_us - now_us % HOUR_US if by_hour else calendar.start(calendar.day(now_us))
+    alone = Window(
+        start_us=start_us, end_us=end_us, previous_start_us=start_us, previous_end_us=start_us, calendar=calendar
+    )
+    if not 0 <= start_us < last_us:
+        return alone
+    days = (calendar.day(end_us - 1) - calendar.day(start_us)).days + 1
+    if against == "week":
+        days = -(-length_us // DAY_US) if not _whole(calendar, start_us, end_us) else days
+        days = -(-days // _WEEK_DAYS) * _WEEK_DAYS
+    if against == "previous" and not _whole(calendar, start_us, end_us):
+        before = (start_us - length_us, last_us - length_us)
+    else:
+        before = (_earlier(calendar, start_us, days), _earlier(calendar, last_us, days))
+    slack_us = LONGER_US if calendar.offsets(max(0, before[0]), last_us) else 0
+    if before[0] < 0 or last_us - before[0] > longest_us + slack_us:
+        return alone
+    return Window(
+        start_us=start_us, end_us=last_us, previous_start_us=before[0], previous_end_us=before[1], calendar=calendar
+    )
+
+
+def _whole(calendar: Calendar, *moments: int) -> bool:
+    """Return True if these are where days begin."""
+    return all(calendar.start(calendar.day(each)) == each for each in moments)
+
+
+def _earlier(calendar: Calendar, at_us: int, days: int) -> int:
+    """Return the moment of an earlier day that is as long after its midnight, and not after its end."""
+    day = calendar.day(at_us)
+    start_us, end_us = calendar.days(day - days * _ONE_DAY, day - days * _ONE_DAY)
+    return min(start_us + at_us - calendar.start(day), end_us)
 
 
 def longest_us(filters: UsageFilters, group_by: Sequence[Dimension], start_us: int, end_us: int) -> int:
@@ -171,19 +225,20 @@ class ComparedQuery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usage(self) -> UsageQuery:
         """The query of usage from the beginning of the earlier time to the end of the later one."""
-        window = self.window
-        query = UsageQuery(
+        return self.usage_of(self.window.previous_start_us, self.window.end_us)
+
+    def usage_of(self, start_us: int, end_us: int, *times: Dimension) -> UsageQuery:
+        """Return the query of usage of a time, by the groups and these times."""
+        # A range that cannot be has no days.
+        is_range = 0 <= start_us < end_us <= start_us + (MAX_DAYS + 1) * DAY_US
+        return UsageQuery(
             scope=self.scope,
-            start_us=window.previous_start_us,
-            end_us=window.end_us,
-            group_by=self.group_by,
+            start_us=start_us,
+            end_us=end_us,
+            group_by=(*self.group_by, "origin", *times),
             filters=self.filters,
+            offsets=self.window.calendar.offsets(start_us, end_us) if is_range else (),
         )
-        edges = (window.previous_end_us, window.start_us)
-        if query.in_ledger or query.by_hour or not any(edge % DAY_US for edge in edges):
-            return query
-        # Half a day beside the other half begins and ends at midnight, and is of hours all the same.
-        return msgspec.structs.replace(query, group_by=(*self.group_by, "hour"))
 
 
 GROUPABLE: Final[tuple[Dimension, ...]] = tuple(
@@ -212,17 +267,34 @@ def _less(whole: Measured, part: Measured) -> Measured:
     return Measured(**dict(zip(whole.__struct_fields__, (one - two for one, two in pairs), strict=True)))
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """Hours or days, one after the other."""
+class Span(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Hours, or days of a calendar, one after the other."""
 
     start_us: int
     end_us: int
     step_us: int
+    """An hour or a day."""
+    calendar: Calendar = UTC_CALENDAR
+
+    @cached_property
+    def starts(self) -> Sequence[int]:
+        """Where each of them begins."""
+        if self.step_us == HOUR_US:
+            return range(self.start_us - self.start_us % HOUR_US, self.end_us, HOUR_US)
+        return [self.calendar.start(self._first + place * _ONE_DAY) for place in range(len(self._days))]
 
     @property
-    def steps(self) -> int:
-        """Number of them."""
-        return -(-(self.end_us - self.start_us) // self.step_us)
+    def _first(self) -> date:
+        return self.calendar.day(self.start_us)
+
+    @property
+    def _days(self) -> Days:
+        return Days(self._first, self.calendar.day(self.end_us - 1), self.calendar)
+
+    def place(self, start_us: int) -> int:
+        """Return which of them a row is of, by its hour or by the mark of its day (`Days.marks`)."""
+        first_us = self.starts[0] if self.step_us == HOUR_US else self._days.marks.start
+        return (start_us - first_us) // self.step_us
 
 
 class ComparedReader:
@@ -233,7 +305,7 @@ class ComparedReader:
 
     async def read(self, query: ComparedQuery) -> Compared:
         """Return the groups and the whole."""
-        source = source_of(query.usage)
+        source = _both(self._engine, query)
         async with self._engine.connect() as connection:
             rows = await _read(connection, source, query) if query.group_by else []
             if 0 < len(rows) < query.limit:
@@ -247,26 +319,32 @@ class ComparedReader:
     async def series(self, query: ComparedQuery, groups: Sequence[tuple[str, ...]], span: Span) -> list[list[int]]:
         """Return the cost of what models were asked, of each of these groups in every hour or day of the span. Nano-dollars."""
         time: Dimension = "hour" if span.step_us == HOUR_US else "day"
-        asked = UsageQuery(
-            scope=query.scope,
-            start_us=span.start_us,
-            end_us=span.end_us,
-            group_by=(*query.group_by, time),
-            filters=query.filters,
-        )
-        source = source_of(asked)
-        columns, at = group_columns(source, query.group_by), expression_of(source, time)
+        asked = query.usage_of(span.start_us, span.end_us, time)
+        source = source_of(self._engine, asked)
+        columns, at = group_columns(source, query.group_by), expression_of(source, time, asked.offsets)
         wanted = [and_(*(column == value for column, value in zip(columns, each, strict=True))) for each in groups]
         statement = (
             select(*columns, at, func.sum(source.amounts["cost_nanousd"]))
             .where(*source.conditions, source.columns["origin"].in_(ASKED), or_(false(), *wanted))
             .group_by(*columns, at)
         )
-        found = {each: [0] * span.steps for each in groups}
+        found = {each: [0] * len(span.starts) for each in groups}
         async with self._engine.connect() as connection:
             for *group, start_us, cost in await connection.execute(statement):
-                found[tuple(group)][(int(start_us) - span.start_us) // span.step_us] = int(cost or 0)
+                found[tuple(group)][span.place(int(start_us))] = int(cost or 0)
         return [found[each] for each in groups]
+
+
+def _both(engine: AsyncEngine, query: ComparedQuery) -> Source:
+    """Return the rows of both times, each of one of them alone."""
+    names, parts = [COLUMNS[each] for each in (*query.group_by, "origin")], []
+    for start_us, end_us in query.window.spans:
+        found = source_of(engine, query.usage_of(start_us, end_us))
+        amounts = [found.amounts[name].label(name) for name in (*_COUNTS, "cost_nanousd")]
+        columns = [found.columns[name].label(name) for name in names]
+        parts.append(select(found.at.label("start_us"), *columns, *amounts).where(*found.conditions))
+    rows = union_all(*parts).subquery("compared").c
+    return Source({name: rows[name] for name in names}, rows.start_us, dict(rows), [])
 
 
 def group_columns(source: Source, group_by: Sequence[Dimension]) -> list[ColumnElement[Any]]:
@@ -291,7 +369,7 @@ def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
     window = query.window
     periods = {
         "now": source.at >= window.start_us,
-        "before": source.at < window.previous_end_us if window.shift_us else false(),
+        "before": source.at < window.start_us,
     }
     asked = source.columns["origin"].in_(ASKED)
     sums: dict[str, ColumnElement[Any]] = {}
@@ -303,9 +381,7 @@ def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
             sums[f"{period}_{name}"] = func.sum(case((within, source.amounts[name]), else_=0))
     columns = dict(zip(query.group_by, group_columns(source, query.group_by), strict=True))
     named = [column.label(name) for name, column in columns.items()]
-    statement = select(*named, *(each.label(name) for name, each in sums.items())).where(
-        *source.conditions, or_(*periods.values())
-    )
+    statement = select(*named, *(each.label(name) for name, each in sums.items()))
     if not columns:
         return statement
     now = sums["now_asked_nanousd"] + sums["now_posted_nanousd"]

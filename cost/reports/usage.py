@@ -27,7 +27,7 @@ from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 MAX_DAYS: Final = 366
@@ -154,7 +154,7 @@ class UsageReader:
         Totals of a single page are added up here, so that a booking in between cannot make the two differ. Raises
         BadQuery for a foreign cursor.
         """
-        source = _source(self._engine, query)
+        source = source_of(self._engine, query)
         async with self._engine.connect() as connection:
             found = (await connection.execute(_page_statement(source, query))).mappings().all()
             # Thousands of groups are converted in a thread, not in the event loop.
@@ -239,29 +239,17 @@ class Source(NamedTuple):
         return tuple(func.sum(amount).label(name) for name, amount in self.amounts.items())
 
 
-def source_of(query: UsageQuery) -> Source:
-    """Return the rows of one table that answer a query of UTC days or hours, each with every dimension: the scope, the time and
-    the filters are in their conditions.
+def source_of(engine: AsyncEngine, query: UsageQuery) -> Source:
+    """Return the rows that answer a query of days of any zone, with the dimensions that it groups by; the scope, the time and the
+    filters are in their conditions.
     """
     if query.in_ledger:
         columns: Mapping[str, ColumnElement[Any]] = {
             name: getattr(LedgerEntry, name) for name in ("at_us", *COLUMNS.values())
         }
-        within = [counted(query.start_us, query.end_us)]
-        at, amounts = columns["at_us"], ledger_amounts()
-    else:
-        table = rollup_hour if query.by_hour else rollup_day
-        columns, at = dict(table.c), table.c.start_us
-        within = [at >= query.start_us, at < query.end_us]
-        amounts = {name: table.c[name] for name in ROLLUP_SUMS}
-    conditions = scoped(columns, query.scope) + within + filtered(columns, query.filters)
-    return Source(columns, at, amounts, conditions)
-
-
-def _source(engine: AsyncEngine, query: UsageQuery) -> Source:
-    """Return the rows that answer a query of days of any zone, with the dimensions that it groups by."""
-    if query.in_ledger:
-        return source_of(query)
+        within = counted(query.start_us, query.end_us)
+        conditions = [*scoped(columns, query.scope), within, *filtered(columns, query.filters)]
+        return Source(columns, columns["at_us"], ledger_amounts(), conditions)
     rows = rolled_up(
         engine,
         query.start_us,

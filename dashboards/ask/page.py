@@ -32,7 +32,7 @@ _HERE: Final = "<!--what-is-done-stands-here-->"
 _SIGN_S: Final = 2.0
 _NANO: Final = 1_000_000_000
 _HUNDRED: Final = 100
-_IN_TITLE: Final = frozenset({"by", "period", "first_day", "last_day", "rows"})
+_IN_TITLE: Final = frozenset({"by", "period", "first_day", "last_day", "rows", "line"})
 """Arguments of look-ups that their title and days tell."""
 _EXAMPLES: Final = (
     "What was spent this month, by model?",

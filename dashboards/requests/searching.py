@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from cost.end_users import booked
-from cost.reports.recent import OUTCOMES, RecentQuery, RecentReader, Word
-from cost.reports.request_search import MOST_CHARS, Search, called, parse, unknown_outcome
+from cost.reports.recent import OUTCOMES, RecentQuery, RecentReader
+from cost.reports.request_search import MOST_CHARS, parse, unknown_outcome
+from cost.reports.searched import narrowed
 from dashboards.requests.refused import REFUSED
 from dashboards.web.view import PageRequest
 
@@ -44,19 +44,8 @@ async def read_search(
         # Refused ones have no other order than that of time.
         changes |= {"order": "", "page": 1}
     targets = {name: name for name in view.gateway.rules().catalog.targets}
-    changes |= _named(found, keys, targets, problems)
-    words, end_user = [], ""
-    for text in found.words:
-        word = Word(text, booked(text), called(text, keys), called(text, targets))
-        if not (word.keys or word.targets or end_user or "end_user" in changes) and await reader.knows_end_user(
-            query.scope, word.end_user
-        ):
-            # Found by its index, however long ago it called.
-            end_user = word.end_user
-        else:
-            words.append(word)
-    if end_user:
-        changes["end_user"] = end_user
+    query, untold = await narrowed(reader, found, msgspec.structs.replace(query, **changes), keys, targets)
+    problems += untold
     if not sought and len(found.words) == 1 and not found.fields:
         sought = found.words[0]
     if view.query.get("id", "").strip() or found.request_id:
@@ -65,25 +54,9 @@ async def read_search(
         )
     return SearchAsked(
         line=line,
-        query=msgspec.structs.replace(query, words=tuple(words), **changes),
+        query=query,
         outcome=outcome if outcome in _OUTCOMES else "",
         request_id=sought if sought.isprintable() else "",
         problems=tuple(problems),
         refusal=found.refusal or ("" if given in _OUTCOMES else unknown_outcome(given, _OUTCOMES)),
     )
-
-
-def _named(
-    found: Search, keys: Mapping[str, str], targets: Mapping[str, str], problems: list[str]
-) -> dict[str, tuple[str, ...]]:
-    changes = {}
-    for field, text, names, what in (
-        ("keys", found.key, keys, "key of this team"),
-        ("targets", found.model, targets, "model"),
-    ):
-        if text:
-            # A model that is configured no more is still in the books, by its whole name.
-            changes[field] = called(text, names) or ((text,) if field == "targets" else ())
-            if not called(text, names):
-                problems.append(f"No {what} is called `{text[:80]}`.")
-    return changes

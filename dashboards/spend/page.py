@@ -12,24 +12,23 @@ from api.web.reading import reading
 from cost.dimensions import Dimension, UsageFilters
 from cost.reports.compared import MOST_ROWS, Compared, ComparedQuery, ComparedReader
 from cost.reports.minutes import read_minutes
-from cost.reports.movers import Movers, signed
+from cost.reports.movers import Movers, signed, told_window
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery
-from cost.times import DAY_US
+from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of
 from dashboards.spend.asked import (
     CAUSES,
     DIVIDED,
     END_USER_DAYS,
     LASTS,
-    STEP_US,
     Asked,
     asked_of,
     label_of,
     nobody_of,
     requests_href,
 )
-from dashboards.spend.changes import SHOWN, change_lines, full_words, named, read_changes, told_window
+from dashboards.spend.changes import SHOWN, change_lines, named, read_changes
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.colours import model_colours
 from dashboards.ui.formats import plural
@@ -77,7 +76,8 @@ async def of_organisation(view: Annotated[PageRequest, Depends(allowed("finance.
 
 async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, teams: Mapping[str, str]) -> Response:
     now_us, whole = view.now_us, scope.team_id is None
-    asked = asked_of(view.query, now_us, of_organisation=whole)
+    async with reading(view.gateway, on=True):
+        asked = asked_of(view.query, now_us, await view.calendar(), of_organisation=whole)
     causes: tuple[Dimension, ...] = ("team", *CAUSES[asked.of][1]) if whole else CAUSES[asked.of][1]
     accounts = view.gateway.identity.accounts
     async with reading(view.gateway, on=True):
@@ -109,8 +109,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         requests=sum(count for bars in found.bars.values() for _, count in bars.values()),
         change=None if found.changes is None else found.changes.compared.whole,
         signed=signed,
-        times=told_window(window),
-        full=full_words(window, asked.end_us),
+        compared=told_window(window),
         chart=_chart(asked, found.bars, now_us, scope.team_id, view.gateway.rules().catalog.targets),
         lines=[] if query is None else change_lines(found.changes, query, name, now_us, asked.part_href),
         causes=[(words, asked.href(of=key), key == asked.of) for key, (words, _) in CAUSES.items()],
@@ -158,7 +157,12 @@ async def _read(
 
 def _is_divisible(asked: Asked, by: tuple[Dimension, ...]) -> bool:
     """Return False for end users over more days than are read one by one; a single one is found by an index."""
-    return "end_user" not in by or "end_user" in asked.values or asked.end_us - asked.start_us <= END_USER_DAYS * DAY_US
+    return "end_user" not in by or "end_user" in asked.values or _length_us(asked) <= END_USER_DAYS * DAY_US
+
+
+def _length_us(asked: Asked) -> int:
+    # A day of 25 hours is a day.
+    return asked.end_us - asked.start_us - (0 if asked.is_short else HOUR_US)
 
 
 async def _bars(view: PageRequest, scope: ReadScope, filters: UsageFilters, asked: Asked) -> Bars:
@@ -171,17 +175,30 @@ async def _bars(view: PageRequest, scope: ReadScope, filters: UsageFilters, aske
         scope=scope,
         start_us=asked.start_us,
         end_us=asked.end_us,
-        group_by=(asked.step, "model"),
+        # An hour within which a day begins has a bar in each.
+        group_by=("day", "model") if asked.step == "day" else ("day", "model", "hour"),
         filters=filters,
+        offsets=asked.calendar.offsets(asked.start_us, asked.end_us),
         limit=MAX_ROWS - 1,
     )
     while True:
         page = await view.gateway.finance.usage.page(query, with_totals=False)
         for each in page.rows:
-            found.setdefault(str(each.group[1]), {})[int(each.group[0])] = (each.sums.cost_nanousd, each.sums.requests)
+            at_us, model, *hour = (each.group[0], str(each.group[1]), *each.group[2:])
+            found.setdefault(model, {})[_bar(asked, int(at_us), *map(int, hour))] = (
+                each.sums.cost_nanousd,
+                each.sums.requests,
+            )
         if page.next_cursor is None:
             return found
         query = msgspec.structs.replace(query, cursor=page.next_cursor)
+
+
+def _bar(asked: Asked, mark: int, hour_us: int | None = None) -> int:
+    """Return the bar of a row (`Asked.bars`) by its day's mark and its hour."""
+    if hour_us is None:
+        return mark
+    return max(hour_us, asked.calendar.start(day_of(mark)))
 
 
 def _keys(found: Compared | Movers | None, group_by: tuple[Dimension, ...]) -> list[str]:
@@ -201,8 +218,7 @@ def _presets(view: PageRequest, asked: Asked) -> list[tuple[str, str, bool]]:
 
 
 def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configured: Iterable[str]) -> Chart:
-    step_us = STEP_US[asked.step]
-    x = list(range(asked.start_us, min(asked.end_us, now_us + step_us - now_us % step_us), step_us))
+    x = asked.bars(now_us)
     totals = {model: sum(cost for cost, _ in found.values()) for model, found in bars.items()}
     ranked = sorted((model for model, total in totals.items() if total > 0), key=lambda model: (-totals[model], model))
     shown, others = ranked[:_MODELS_DRAWN], ranked[_MODELS_DRAWN:]
@@ -217,7 +233,7 @@ def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configure
         series.append(Series(plural(len(others), "other model"), costs(*others), "quiet"))
     if asked.step == "minute":
         hrefs = [] if team_id is None else [
-            requests_href(team_id, at, at + step_us, asked.values) for at in x
+            requests_href(team_id, at, at + MINUTE_US, asked.values) for at in x
         ]  # fmt: skip
     else:
         hrefs = [asked.narrowed(at) for at in x]
@@ -228,7 +244,8 @@ def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configure
         series=series,
         unit="usd",
         by_hour=asked.step != "day",
-        x_label=f"{asked.step.capitalize()} (UTC)",
+        x_label=f"{asked.step.capitalize()} ({asked.period.time_zone})",
+        time_zone=asked.period.time_zone,
         caption=_LEADS[asked.step] if hrefs else "",
         hrefs=hrefs,
     )

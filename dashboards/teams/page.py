@@ -20,14 +20,14 @@ from cost.dimensions import UsageFilters
 from cost.reports.compared import ComparedQuery, ComparedReader, window_of
 from cost.reports.daily import saving
 from cost.reports.latency import BINS, CAUSES, Complexities, LatestReader, Sample, complexities, failures, latency
-from cost.reports.movers import signed
+from cost.reports.movers import signed, told_window
 from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums, added, known_cost
 from cost.times import DAY_US, moment
 from dashboards.requests.page import key_names, rows_of
 from dashboards.requests.refusals_table import refusals_table
-from dashboards.spend.changes import change_lines, days_href, named, read_changes, told_window
+from dashboards.spend.changes import change_lines, days_href, named, read_changes
 from dashboards.teams.figures import (
     DAYS,
     HABITS,
@@ -63,7 +63,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 _RECENT: Final = 8
 _CHANGES_SHOWN: Final = 3
-_WEEK_US: Final = 7 * DAY_US
+_WEEK_DAYS: Final = 7
 _PREFIX_DAYS: Final = 7
 _MAX_TEAMS: Final = 100
 _TARGETS_DRAWN: Final = 4
@@ -106,8 +106,11 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         usage = await read_usage(gateway.finance.usage, scope, now_us=view.now_us, span=period.span)
         names = await key_names(view)
         sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
-        week = _week(view.now_us)
-        window = window_of(*week, view.now_us, longest_us=2 * _WEEK_US)
+        # The page of spend has the same days when it is opened.
+        week = last_days(view.now_us, period.span.calendar, _WEEK_DAYS)
+        window = window_of(
+            week.start_us, week.end_us, view.now_us, calendar=week.calendar, longest_us=2 * _WEEK_DAYS * DAY_US
+        )
         asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
         changes = await read_changes(ComparedReader(gateway.database), asked)
         budgets = await read_budgets(gateway, scope, usage)
@@ -134,10 +137,10 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         kept=kept_fields(view.query),
         query=str(view.query),
         figures=_figures(usage),
-        changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, *week)),
+        changes=change_lines(changes, asked, named({"key": names}), view.now_us, days_href(links.path, week)),
         change=None if changes is None else changes.compared.whole,
         signed=signed,
-        times=told_window(asked.window),
+        compared=told_window(asked.window),
         spend_path=links.path,
         budgets=budgets,
         end_users=end_users,
@@ -168,12 +171,6 @@ async def _first_request(view: PageRequest, team: TeamRecord) -> Response:
         may_change=view.may("team.change"),
         api=f"{base_url(view.request, view.gateway.config().sign_in.public_url)}/v1",
     )
-
-
-def _week(now_us: int) -> tuple[int, int]:
-    """Return the last seven days, today included: the page of spend has the same when it is opened."""
-    end_us = now_us - now_us % DAY_US + DAY_US
-    return end_us - _WEEK_US, end_us
 
 
 @router.get("/dashboard/teams/{team_id}/savings")

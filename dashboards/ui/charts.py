@@ -53,6 +53,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     caption: str = ""
     """One sentence on the chart's content and period."""
     by_hour: bool = False
+    time_zone: str = "UTC"
+    """Of hours in the accompanying table."""
     hrefs: Sequence[str] = ()
     """Where each point leads, on a click and in the table; none for a chart that leads nowhere."""
 
@@ -100,4 +102,4 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     def _x_shown(self, x: Any) -> str:
         if not self.is_time:
             return x if isinstance(x, str) else formats.number(x)
-        return formats.moment(x)[:16] if self.by_hour else formats.day(x)
+        return formats.clock(x, self.time_zone) if self.by_hour else formats.day(x)

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
+from cost.calendar import Calendar
+
 UNKNOWN: Final = "—"
 _NANO: Final = 1_000_000_000
 _SCALES: Final[tuple[tuple[int, str], ...]] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -112,6 +114,11 @@ def size(value: int | None) -> str:
 def moment(at_us: int | None) -> str:
     """Return a moment in UTC, to the second; the page's script turns it into the viewer's own time."""
     return UNKNOWN if at_us is None else f"{_utc(at_us):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock(at_us: int, time_zone: str) -> str:
+    """Return a moment as clocks of a zone show it, to the minute."""
+    return f"{Calendar(time_zone).local(at_us):%Y-%m-%d %H:%M}"
 
 
 def day(at_us: int | None) -> str:

@@ -103,12 +103,13 @@ class Form:
         value = self.text(name, most=40)
         if not value:
             return None
+        bounds = f"A number from {least:,} to {most:,}."
         try:
             found = amount_in(value)
         except BadAmount as error:
-            raise FormError(name, str(error)) from error
+            raise FormError(name, f"{bounds} {error}") from error
         if not least <= found <= most or found.as_tuple().exponent < -_MAX_PLACES:  # type: ignore[operator]
-            raise FormError(name, f"A number from {least:,} to {most:,}.")
+            raise FormError(name, bounds)
         return found
 
 

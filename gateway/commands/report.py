@@ -1,7 +1,7 @@
 """`weighbridge report`: a day of a team or of an organisation, as a table or as files."""
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
-from datetime import date, datetime
+from datetime import MAXYEAR, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 report_app = typer.Typer(help="Reports for finance.", no_args_is_help=True, rich_markup_mode=None)
 _HEADINGS = ("", "requests", "input tokens", "output tokens", "cost", "baseline", "saving")
-
-
-@report_app.callback()
-def _group() -> None:
-    """Keep `daily` a command of its own: a group of one would become that one."""
 
 
 @report_app.command("daily")
@@ -82,11 +77,76 @@ async def daily(
             _print(report)
 
 
+@report_app.command("movers")
+async def movers(
+    *,
+    first: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=["%Y-%m-%d"], help="The first day; six days before the last if left out."),
+    ] = None,
+    last: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=["%Y-%m-%d"], help="The last day, in the organisation's time zone; or today."),
+    ] = None,
+    against: Annotated[
+        str, typer.Option(help="previous: as many days right before; week: the same weekdays before.")
+    ] = "previous",
+    by: Annotated[str, typer.Option("--by", help="What a change is of, with commas.")] = "key,model",
+    limit: Annotated[int, typer.Option(min=1, max=50, help="How many of the largest changes.")] = 10,
+    team: Annotated[str | None, typer.Option(help="This team's; otherwise the whole organisation's.")] = None,
+    organisation: Annotated[
+        str | None, typer.Option(help="Which organisation; `default` if left out, and of a team it is known.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report what changed most against the time before, why, and since when. `--json` is as GET /v1/usage/movers."""
+    from accounts.store import AccountStore
+    from api.usage.movers import movers_as_json, names_of
+    from cost.calendar import Days
+    from cost.calendars import calendar_of
+    from cost.dimensions import UsageFilters
+    from cost.reports.compared import AGAINST, GROUPABLE, ComparedQuery, ComparedReader, longest_us, window_of
+    from cost.reports.movers import read_movers, signed, told_window
+    from cost.times import DAY_US, wall_us
+    from gateway.commands.scopes import scope_of
+
+    chosen = next((each for each in AGAINST if each == against), None)
+    asked = [each.strip() for each in by.split(",")]
+    group_by = tuple(each for name in asked for each in GROUPABLE if each == name)
+    if chosen is None:
+        fail(f"--against is {' or '.join(AGAINST)}, not {against[:40]!r}", USAGE)
+    if len(group_by) != len(asked) or len(set(asked)) != len(asked):
+        fail(f"--by has each of {', '.join(GROUPABLE)} at most once, not {by[:80]!r}", USAGE)
+    if last is not None and last.year == MAXYEAR:
+        fail(f"--to is a day before {MAXYEAR}", USAGE)
+    now_us = wall_us()
+    async with open_engine() as engine:
+        scope = await scope_of(engine, organisation, team)
+        calendar = await calendar_of(engine, scope.organisation_id)
+        to = calendar.day(now_us) if last is None else last.date()
+        days = Days(to - timedelta(days=6) if first is None else first.date(), to, calendar)
+        longest = longest_us(UsageFilters(), group_by, days.start_us, days.end_us)
+        window = window_of(days.start_us, days.end_us, now_us, chosen, calendar, longest_us=longest)
+        if not window.is_compared:
+            fail(
+                f"{days.first} to {days.last} cannot be compared: both times together have at most {longest // DAY_US} days, "
+                "and the later one has begun at least an hour ago",
+                USAGE,
+            )
+        query = ComparedQuery(scope=scope, window=window, group_by=group_by, limit=limit)
+        found = await read_movers(ComparedReader(engine), query)
+        told = movers_as_json(query, found, await names_of(AccountStore(engine), query, found), now_us)
+    if as_json:
+        print_json(told)
+        return
+    typer.echo(told_window(window))
+    for each in (*(row["sentence"] for row in told["data"]), f"total {signed(found.compared.whole.change_nanousd)}"):
+        typer.echo(each)
+
+
 async def _read(
     organisation: str | None, team: str | None, day: date | None, pools: "Sequence[PoolSection]", *, all_teams: bool
 ) -> "list[tuple[Subject, DailyReport]]":
-    from datetime import timedelta
-
     from accounts.store import AccountStore
     from cost.calendars import calendar_of
     from cost.times import wall_us

@@ -7,6 +7,7 @@ from decimal import Decimal
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import msgspec
@@ -14,7 +15,9 @@ import pytest
 
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
-from cost.times import DAY_US, wall_us
+from cost.calendar import Calendar
+from cost.calendars import set_calendar
+from cost.times import DAY_US, HOUR_US, MINUTE_US, first_and_last, wall_us
 from tests.api.admin_api.calls import call, key_of
 from tests.api.ask.asked_model import AskedModel, asked_model, calls, says
 from tests.api.ask.test_ask import ask
@@ -24,7 +27,11 @@ from tests.signed_in import signed_in
 
 _ALL: list[tuple[str, dict[str, Any]]] = [
     ("teams", {}),
-    ("usage", {"by": ["team"], "compare": True}),
+    ("usage", {"by": ["team"]}),
+    ("movers", {}),
+    ("movers", {"by": ["team"], "against": "week"}),
+    ("movers", {"by": ["tag", "end_user"], "period": "yesterday"}),
+    ("search", {"line": "tag-1 status:2xx"}),
     ("usage", {"by": ["key", "model"]}),
     ("usage", {"by": ["day", "tag"], "period": "last_30_days"}),
     ("usage", {"by": ["hour"], "period": "yesterday"}),
@@ -156,17 +163,74 @@ async def test_a_team_reads_prices_of_its_own_models_alone(running: Running, min
     assert [row["model"] for row in step["rows"]] == ["asked"]
 
 
-async def test_the_days_before_are_compared(running: Running, mind: AskedModel) -> None:
-    """With the change in dollars and percent; what was not there before has no percentage."""
-    now_us = wall_us()
+async def test_what_changed_is_that_of_the_movers(running: Running, mind: AskedModel) -> None:
+    """With its causes and its sentence, whose figures may be told; what was not there before has no percentage."""
+    now_us = wall_us() - 2 * HOUR_US
     await keep(running, [asked(f"new{at}", tag="risen", cost_nanousd=10**9, at_us=now_us) for at in range(3)])
-    mind.plays(calls(("usage", {"by": ["tag"], "compare": True})), says("Done."))
-    (step,) = (await ask(running, running.key)).body["steps"]
+    mind.plays(calls(("movers", {"by": ["tag"]})), says("It rose by $3.00 by risen."))
+    reply = (await ask(running, running.key)).body
+    assert reply["unverified"] == []
+    (step,) = reply["steps"]
     first = step["rows"][0]
     assert (first["tag"], first["cost_change_usd"], first["requests_change"]) == ("risen", 3, 3)
+    assert first["text"].startswith("+$3.00: tag `risen`, new since")
     assert "cost_change_percent" not in first
-    total = step["total"]
-    assert total["cost_change_usd"] == total["cost_usd"] - total["cost_before_usd"]
+    told = await usage_of(running, running.key, "/v1/usage/movers?group_by=tag")
+    assert [(row["tag"], float(row["cost_change_usd"])) for row in step["rows"]] == [
+        (row["group"]["tag"], row["change_usd"]) for row in told["data"]
+    ]
+    assert float(step["total"]["cost_change_usd"]) == told["total"]["change_usd"]
+
+
+async def test_requests_are_searched(running: Running, mind: AskedModel) -> None:
+    """As on their page, by id or by words; nothing of other teams is found, and what was not understood is told."""
+    mind.plays(
+        calls(
+            ("search", {"line": "req_team_a3"}),
+            ("search", {"line": "tag:tag-1 cost>0 colour:red", "rows": 30}),
+            ("search", {"line": "id:req_team_b3"}),
+            ("search", {"line": "outcome:lost"}),
+        ),
+        says("Done."),
+    )
+    one, some, theirs, wrong = (await ask(running, running.key)).body["steps"]
+    assert [row["request_id"] for row in one["rows"]] == ["req_team_a3"]
+    assert some["rows"] == []
+    assert "`colour` is no field" in mind.results[1]
+    assert theirs["rows"] == []
+    assert "There is no outcome" in wrong["problem"]
+    mind.plays(calls(("search", {"line": "tag:tag-1", "rows": 30})), says("Done."))
+    (found,) = (await ask(running, running.key)).body["steps"]
+    assert {row["request_id"] for row in found["rows"]} == {f"req_team_a{at}" for at in range(1, 20, 3)}
+    assert found["href"].endswith("/requests?q=tag%3Atag-1")
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "Pacific/Kiritimati"])
+async def test_days_are_those_of_the_organisation(running: Running, mind: AskedModel, zone: str) -> None:
+    """What was spent yesterday there, and what changed, is what the usage API tells; links to requests are of the very time."""
+    calendar = Calendar(zone)
+    await set_calendar(running.engine, "default", zone, "monday", calendar.start(dt.date(2026, 1, 1)), 0)
+    day = calendar.day(wall_us()) - dt.timedelta(days=1)
+    start_us, end_us = calendar.days(day, day)
+    moments = (start_us - 1, start_us, start_us + 20 * MINUTE_US, end_us - 1, end_us)
+    await keep(
+        running, [asked(f"edge{at}", at_us=at, tag="edge", cost_nanousd=2**place) for place, at in enumerate(moments)]
+    )
+    looks = ("usage", {"period": "yesterday", "by": ["tag"]}), ("movers", {"period": "yesterday", "by": ["tag"]})
+    mind.plays(calls(*looks, ("requests", {"period": "yesterday", "tag": "edge"})), says(f"On {day}."))
+    reply = (await ask(running, running.key)).body
+    assert reply["unverified"] == []
+    assert zone in mind.bodies[0]["messages"][0]["content"]
+    used, moved, found = reply["steps"]
+    after = day + dt.timedelta(days=1)
+    told = await usage_of(running, running.key, f"/v1/usage?start={day}&end={after}&group_by=tag")
+    costs = {row["tag"]: row["cost_usd"] for row in told["data"]}
+    assert {row["tag"]: float(row["cost_usd"]) for row in used["rows"] if row["tag"] in costs} == costs
+    assert {row["tag"]: float(row["cost_usd"]) for row in moved["rows"]}["edge"] == costs["edge"] == 14e-9
+    assert {row["request_id"] for row in found["rows"]} == {f"edge{at}" for at in moments[1:4]}
+    (first, last) = (parse_qs(urlsplit(found["href"]).query)[name][0] for name in ("from", "to"))
+    assert (first, last) == first_and_last(start_us, end_us)
+    assert parse_qs(urlsplit(moved["href"]).query)["from"] == [f"{day}"]
 
 
 async def test_an_unknown_cost_is_unknown(running: Running, mind: AskedModel) -> None:

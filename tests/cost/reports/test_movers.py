@@ -2,6 +2,7 @@
 
 import math
 import random
+from datetime import date, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cost.calendar import Calendar
 from cost.dimensions import Dimension, UsageFilters
 from cost.ledger.entries import Entry
 from cost.reports.change_point import find_step
@@ -26,7 +28,16 @@ MONDAY: int = 1_774_828_800_000_000
 """2026-03-30, a Monday, in UTC."""
 ACME = ReadScope(organisation_id="acme", team_id=None)
 TEAM = ReadScope(organisation_id="acme", team_id="search")
-FORTNIGHT = Window(start_us=MONDAY + 7 * DAY_US, end_us=MONDAY + 14 * DAY_US, shift_us=7 * DAY_US)
+
+
+def shifted(start_us: int, end_us: int, shift_us: int) -> Window:
+    """A time beside the one so long before it, in UTC."""
+    return Window(
+        start_us=start_us, end_us=end_us, previous_start_us=start_us - shift_us, previous_end_us=end_us - shift_us
+    )
+
+
+FORTNIGHT = shifted(MONDAY + 7 * DAY_US, MONDAY + 14 * DAY_US, 7 * DAY_US)
 TUESDAY_14: int = MONDAY + 8 * DAY_US + 14 * HOUR_US
 BY: tuple[Dimension, ...] = ("key", "model")
 
@@ -123,7 +134,7 @@ async def test_a_planted_tuesday_is_found(engine: AsyncEngine) -> None:
 async def test_one_day_is_seen_beside_its_fortnight(engine: AsyncEngine) -> None:
     """Tuesday against Monday has its hour too: two days alone would tell nothing."""
     await keep(engine, jump())
-    window = Window(start_us=MONDAY + 8 * DAY_US, end_us=MONDAY + 9 * DAY_US, shift_us=DAY_US)
+    window = shifted(MONDAY + 8 * DAY_US, MONDAY + 9 * DAY_US, DAY_US)
     (mover,) = (await read_movers(ComparedReader(engine), ComparedQuery(scope=TEAM, window=window, group_by=BY))).movers
     assert mover.since is not None
     assert mover.since.at_us == TUESDAY_14
@@ -181,7 +192,7 @@ async def test_end_users_come_from_the_ledger(engine: AsyncEngine) -> None:
 async def test_half_a_day_is_compared_with_the_half_before(engine: AsyncEngine) -> None:
     """Though both together are a whole day."""
     await keep(engine, [call("x", MONDAY + HOUR_US), *(call(f"y{at}", MONDAY + 13 * HOUR_US + at) for at in range(3))])
-    window = Window(start_us=MONDAY + DAY_US // 2, end_us=MONDAY + DAY_US, shift_us=DAY_US // 2)
+    window = shifted(MONDAY + DAY_US // 2, MONDAY + DAY_US, DAY_US // 2)
     whole = (await ComparedReader(engine).read(ComparedQuery(scope=TEAM, window=window))).whole
     assert (whole.before.attempts, whole.now.attempts) == (1, 3)
 
@@ -191,16 +202,72 @@ def test_what_is_not_over_is_compared_as_far_as_it_is() -> None:
     now_us = MONDAY + 40 * DAY_US + 14 * HOUR_US + 1
     today = MONDAY + 40 * DAY_US
     day = window_of(today, today + DAY_US, now_us, longest_us=31 * DAY_US)
-    assert day == Window(start_us=today, end_us=today + 14 * HOUR_US, shift_us=DAY_US)
+    assert day == shifted(today, today + 14 * HOUR_US, DAY_US)
     month = window_of(today - 29 * DAY_US, today + DAY_US, now_us, longest_us=366 * DAY_US)
-    assert month == Window(start_us=today - 29 * DAY_US, end_us=today, shift_us=30 * DAY_US)
+    assert month == shifted(today - 29 * DAY_US, today, 30 * DAY_US)
     week = window_of(today - 3 * DAY_US, today, now_us, "week", longest_us=31 * DAY_US)
     assert week.previous_start_us == today - 10 * DAY_US
-    assert window_of(today, today + DAY_US, today, longest_us=31 * DAY_US).shift_us == 0
+    assert not window_of(today, today + DAY_US, today, longest_us=31 * DAY_US).is_compared
     limit = longest_us(UsageFilters(end_user=("ann",)), (), today - 29 * DAY_US, today)
-    assert window_of(today - 29 * DAY_US, today, now_us, longest_us=limit).shift_us == 0
+    assert not window_of(today - 29 * DAY_US, today, now_us, longest_us=limit).is_compared
     with pytest.raises(BadQuery):
         ComparedQuery(scope=TEAM, window=FORTNIGHT, limit=1_000)
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"), [("Europe/Berlin", date(2026, 3, 29)), ("Asia/Kolkata", date(2026, 3, 29)), ("America/New_York", date(2026, 11, 1))]
+)  # fmt: skip
+def test_days_of_a_zone_are_compared_with_days(zone: str, day: date) -> None:
+    """Whole ones, however long, also where an hour was skipped; what is not over with as many hours since midnight."""
+    calendar, one = Calendar(zone), timedelta(days=1)
+    start_us, end_us = calendar.days(day, day)
+    found = window_of(start_us, end_us, end_us, calendar=calendar, longest_us=31 * DAY_US)
+    assert found.spans == (calendar.days(day - one, day - one), (start_us, end_us))
+    week = window_of(*calendar.days(day - 6 * one, day), end_us, "week", calendar, longest_us=14 * DAY_US)
+    assert week.spans[0] == calendar.days(day - 13 * one, day - 7 * one)
+    assert week.is_compared
+    now_us = start_us + 10 * HOUR_US + 7
+    today = window_of(start_us, end_us, now_us, calendar=calendar, longest_us=31 * DAY_US)
+    gone_us = now_us - now_us % HOUR_US - start_us
+    before_us = calendar.start(day - one)
+    assert today.spans == ((before_us, before_us + gone_us), (start_us, start_us + gone_us))
+    month = window_of(*calendar.days(day - 29 * one, day), now_us, calendar=calendar, longest_us=366 * DAY_US)
+    assert month.spans == (
+        calendar.days(day - 59 * one, day - 31 * one),
+        calendar.days(day - 29 * one, day - one),
+    )
+
+
+async def test_since_when_is_told_by_the_clock_there(engine: AsyncEngine) -> None:
+    """In India a day begins within an hour: what is new or gone there is of its day, and the hour is the one that clocks show."""
+    calendar = Calendar("Asia/Kolkata")
+    span = (date(2026, 4, 6), date(2026, 4, 12))
+    first_us = calendar.start(span[0])
+    await keep(
+        engine,
+        [
+            *jump(),
+            call("n", first_us, target_id="new"),
+            call("g", first_us - 1, target_id="gone"),
+        ],
+    )
+    window = window_of(*calendar.days(*span), MONDAY + 30 * DAY_US, "previous", calendar, longest_us=31 * DAY_US)
+    found = await read_movers(ComparedReader(engine), ComparedQuery(scope=TEAM, window=window, group_by=("model",)))
+    sentences = {
+        each.row.group[0]: sentence(each, ("model",), lambda _, value: value, window.end_us + 30 * DAY_US, calendar)
+        for each in found.movers
+    }
+    assert "new since 6 April 00:00" in sentences["new"]
+    assert "gone since 6 April 00:00" in sentences["gone"]
+    assert "since 7 April 19:30" in sentences["gpt-4o"]
+    months = window_of(
+        *calendar.days(date(2026, 3, 16), span[1]), MONDAY + 30 * DAY_US, "previous", calendar, longest_us=366 * DAY_US
+    )
+    by_day = await read_movers(ComparedReader(engine), ComparedQuery(scope=TEAM, window=months, group_by=("model",)))
+    (new,) = [each for each in by_day.movers if each.row.group == ("new",)]
+    assert sentence(new, ("model",), lambda _, value: value, window.end_us + 30 * DAY_US, calendar).startswith(
+        "+$1.00: new, new since 6 April, 1 request"
+    )
 
 
 def _hours(chance: random.Random, *, since: int | None, factor: float) -> list[float]:

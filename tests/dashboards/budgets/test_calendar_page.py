@@ -1,8 +1,10 @@
 """The calendar on its page, and one day and month on every page, file and API of an organisation that has one."""
 
 import csv
+import html
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -160,3 +162,73 @@ async def test_a_month_is_signed_by_its_own_end(finance: Finance, admin: Browser
     assert [(row["day"], row["cost_usd"]) for row in found] == [("2026-03-31", usd(10**9)), ("2026-04-01", usd(8))]
     (belated,) = rows(await admin.get(f"{page}&format=csv&table=late"))
     assert (belated["belongs"], belated["day"], belated["stands"]) == ("March 2026", "2026-03-31", "April 2026")
+
+
+def charts(answer: Answer) -> list[tuple[list[str], list[Decimal]]]:
+    """Each chart's links, and the sum of each of its bars."""
+    assert answer.status == 200, answer.text[:500]
+    found = []
+    for text in re.findall(r'data-chart="([^"]+)"', answer.text):
+        chart = json.loads(html.unescape(text))
+        bars = [sum(each) for each in zip(*(series["values"] for series in chart["series"]), strict=True)]
+        found.append((chart["hrefs"], [round(Decimal(bar), 9) for bar in bars]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [("Europe/Berlin", "2026-03-29"), ("Asia/Kolkata", "2026-03-29"), ("America/New_York", "2026-11-01")],
+)
+async def test_spend_and_what_changed_are_of_the_same_days(
+    finance: Finance, admin: Browser, zone: str, day: str
+) -> None:
+    """A day of 23, 24 or 25 hours and the one before: a bar of the team's page leads to its amount, by hours, by minutes; the movers
+    have both days as the usage API has them, and every page names the zone.
+    """
+    engine, one = finance.gateway.engine, timedelta(days=1)
+    await set_calendar(engine, "acme", zone, "monday", Calendar(zone).start(date(2026, 1, 1)), 0)
+    calendar, asked = await calendar_of(engine, "acme"), date.fromisoformat(day)
+    midnights = {
+        at for shift in range(-1, 3) for at in (calendar.start(asked + shift * one), start_of(asked + shift * one))
+    }
+    shifts = (-31 * MINUTE_US, -1, 0, 20 * MINUTE_US, 31 * MINUTE_US, 7 * HOUR_US, 12 * HOUR_US)
+    moments = sorted({midnight + shift for midnight in midnights for shift in shifts})
+    await finance.keep([spending(f"s{at}", at, 10**6 + 7919 * place**2) for place, at in enumerate(moments)])
+    known = {}
+    for each in (asked - one, asked):
+        (row,) = (
+            await finance.get(
+                "finance",
+                "/v1/usage",
+                {"start": f"{each}", "end": f"{each + one}", "team_id": "team_x", "group_by": "day"},
+            )
+        ).body["data"]
+        known[each] = row["cost_usd"]
+    team, days = "/dashboard/teams/team_x", f"from={asked}&to={asked}"
+    hrefs, bars = charts(await admin.get(f"{team}?from={asked - one}&to={asked}"))[0]
+    assert bars == list(known.values())
+    for href, bar in zip(hrefs, bars, strict=True):
+        page = await admin.get(href)
+        ((hours, costs),) = charts(page)
+        assert (sum(costs), f"Hour ({zone})" in page.text) == (bar, True)
+        for hour, cost in zip(hours, costs, strict=True):
+            minutes = charts(await admin.get(f"{team}/spend{hour}"))
+            assert sum(sum(each) for _, each in minutes) == cost, hour
+    for place in (f"{team}/spend", "/dashboard/finance/spend"):
+        for by in ("key", "tag"):
+            parts = rows(await admin.get(f"{place}?{days}&by={by}&team=team_x&format=csv&table=parts"))
+            assert [total(parts), total(parts, "before_usd")] == [known[asked], known[asked - one]]
+        week = await admin.get(f"{place}?from={asked - 6 * one}&to={asked}&team=team_x")
+        assert charts(week)[0][1][-2:] == [known[asked - one], known[asked]]
+        assert f"beside {asked - 13 * one} to {asked - 7 * one} ({zone})" in week.text
+    query = {"start": day, "end": f"{asked + one}", "team_id": "team_x"}
+    movers = (await finance.get("finance", "/v1/usage/movers", query)).body
+    assert (movers["total"]["now"]["cost_usd"], movers["total"]["before"]["cost_usd"]) == (
+        known[asked],
+        known[asked - one],
+    )
+    assert (movers["time_zone"], movers["before_end"]) == (zone, movers["start"])
+    utc = (await finance.get("finance", "/v1/usage/movers", {**query, "time_zone": "UTC"})).body
+    assert utc["total"]["now"]["cost_usd"] != known[asked]
+    by_week = (await finance.get("finance", "/v1/usage/movers", {**query, "against": "week"})).body
+    assert by_week["before_start"] == iso(calendar.start(asked - 7 * one))

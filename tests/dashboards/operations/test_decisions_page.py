@@ -121,7 +121,7 @@ async def test_one_too_many_is_told_so(engine: AsyncEngine) -> None:
     """It gets a sound reply that says why it ends."""
     tail = DecisionTail(engine, most_viewers=0, sleep=Turns())
     told = [event async for event in decision_events(tail, "", ALL, still_may=yes, is_draining=never)]
-    assert told[1].startswith("event: end\ndata: This page already has")
+    assert told[1].startswith("event: end\ndata: This page already has its limit of")
 
 
 async def test_a_quiet_stream_shows_that_it_lives(engine: AsyncEngine) -> None:

@@ -44,7 +44,7 @@ async def test_an_operator_measures_and_puts_it_in_use(tmp_path: Path) -> None:
         assert wrong.status == 422
         poor = await browser.post(PLACE, {"target": "fresh", "questions": "60", "budget": "x"})
         assert poor.status == 422
-        assert "is no amount" in poor.text
+        assert "is no number" in poor.text
         ordered = await browser.post(PLACE, {"target": "fresh", "questions": "60", "budget": "1"})
         assert ordered.status == 303
         page = await until(browser, ordered.location, "Put it in use")

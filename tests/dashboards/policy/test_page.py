@@ -140,7 +140,7 @@ async def test_somebody_elses_change_is_looked_at_first(running: Running, admin:
     "changes, told",
     [
         ({"floor_mode": "own", "floor": "89"}, "A number from 90 to 100."),
-        ({"floor_mode": "own", "floor": "NaN"}, "“NaN” is no amount"),
+        ({"floor_mode": "own", "floor": "NaN"}, "A number from 90 to 100."),
         ({"floor_mode": "own", "floor": ""}, "A number from 90 to 100."),
         ({"floor_mode": "mine"}, "Choose one of"),
         ({"models_mode": "some"}, "Allow at least one model"),

@@ -115,7 +115,7 @@ def test_from_first_to_last() -> None:
     [
         (("team", "team_nowhere", "--limit", "1"), "no team"),
         (("key", "key_nowhere", "--limit", "1"), "no key"),
-        (("organisation", "default", "--limit", "lots"), "is no amount: write it like 20.50"),
+        (("organisation", "default", "--limit", "lots"), "is no number: write it like 20.50"),
         (("organisation", "default", "--limit", "20,50"), "write 20.50"),
         (("organisation", "default", "--limit", "-1"), "at least 0"),
         (("tag", "x" * 65, "--limit", "1"), "1 to 64 of letters"),

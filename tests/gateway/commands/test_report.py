@@ -83,3 +83,26 @@ def test_a_misspelt_organisation_is_told() -> None:
         found = report(*arguments)
         assert (found.exit_code, found.stdout) == (1, "")
         assert "organisation 'nowhere'" in found.stderr
+
+
+def test_movers_are_told_as_sentences_and_as_the_api() -> None:
+    """For people what changed, and in JSON the same; what cannot be asked says how to ask."""
+    days = ["report", "movers", "--from", "2026-11-20", "--to", "2026-11-20", "--by", "model"]
+    found = CliRunner().invoke(app, days)
+    assert found.exit_code == 0, found.output
+    head, *told, total = found.stdout.splitlines()
+    assert head == "2026-11-20, beside 2026-11-19 (UTC)"
+    body = json.loads(CliRunner().invoke(app, [*days, "--json"]).stdout)
+    assert told == [each["sentence"] for each in body["data"]] != []
+    assert (body["object"], total.startswith("total ")) == ("usage.movers", True)
+    for wrong, words in (
+        (["--by", "day"], "--by has each of team, key"),
+        (["--by", "key,key"], "--by has each of team, key"),
+        (["--to", "9999-12-31"], "--to is a day before 9999"),
+        (["--from", "0001-01-01"], "cannot be compared"),
+        (["--against", "year"], "--against is previous or week"),
+        (["--to", "2030-01-01"], "both times together have at most"),
+        (["--from", "2026-11-21"], "cannot be compared"),
+    ):
+        refused = CliRunner().invoke(app, [*days, *wrong])
+        assert (refused.exit_code, words in refused.output) == (2, True), refused.output

@@ -22,6 +22,7 @@ from accounts.people.sign_in import SignIn
 from accounts.people.sign_in_config import SignInSection
 from api.savings_calculator import SavingsCalculator
 from cost.budgets.store import BudgetStore
+from cost.calendar import Days
 from cost.ledger.verify import check
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, HOUR_US, day_of, moment
@@ -193,7 +194,7 @@ async def _is_well_run(engine: AsyncEngine, tmp_path: Path) -> None:
         costs_nothing=lambda target_id: costs_nothing(catalog, target_id),
     )
     scope = ReadScope(organisation_id=company.ORGANISATION, team_id=None)
-    inputs = await savings.inputs(scope, told.start_us, told.end_us - told.end_us % DAY_US + DAY_US)
+    inputs = await savings.inputs(scope, Days(day_of(told.start_us), day_of(told.end_us)))
     report = await savings.report(scope, inputs)
     assert report.verdict == "met"
     assert report.measured is not None

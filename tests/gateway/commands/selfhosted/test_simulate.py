@@ -77,7 +77,7 @@ def test_picture_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("--scaling", "best"), "no way to scale"),
         (("--model", "gpt-9"), "gpt-9"),
         (("--overflow", "nobody"), "nobody"),
-        (("--gpu-usd-hour", "cheap"), "is no amount"),
+        (("--gpu-usd-hour", "cheap"), "is no number"),
         (("--min-replicas", "9", "--max-replicas", "2"), "above"),
         (("--tp", "1", "--precision", "bf16"), "does not fit"),
     ],
