@@ -95,6 +95,8 @@ def test_two_cheap_answers_first_are_told_where_they_would_be_asked(
 def test_a_declared_target_is_told_by_its_complexity(config: GatewayConfig) -> None:
     """Both rules may stand side by side in one explanation."""
     details = {each["target"]: each["detail"] for each in explained(config, 1.0).rejected}
+    assert details["declared"].startswith("it was not measured, and a minimum of 100 % takes measured models alone")
+    details = {each["target"]: each["detail"] for each in explained(config, 0.99).rejected}
     assert details["declared"] == "complexity 0.50 is above its 0.20"
     assert details["small"].startswith("adequate with ")
 

@@ -131,7 +131,7 @@ def test_a_whole_price_is_entered_as_json() -> None:
         ("set n --input 1 --output 1", "there is no model 'n'"),
         ("set hub/onw --input 1 --output 1", "did you mean hub/own?"),
         ("set m --input 1", "`output` is required"),
-        ("set m --input cheap --output 1", "`input` must be a number"),
+        ("set m --input cheap --output 1", "`input` “cheap” is no number: write it like 20.50"),
         ("""set m --output 1 --input 1 --figures '{"input": 1}'""", "`input` is given twice"),
         ("set m --figures {", "this is not JSON"),
         ("""set m --figures '{"inptu": 1}'""", "`inptu` is not known; did you mean `input`?"),

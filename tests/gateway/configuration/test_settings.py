@@ -140,7 +140,7 @@ BAD = [
     (GOOD + "telemetry: {otlp_endpoint: host}\n", "14: telemetry.otlp_endpoint: must begin with http:// or https://"),
     (
         _model(DEPLOYMENT + "      prices: {input: cheap, output: 1}\n"),
-        "19: providers.models[2].prices.input: must be ",
+        "19: providers.models[2].prices.input: “cheap” is no number: write it like 20.50",
     ),
     (
         _model(DEPLOYMENT + "      prices: {inptu: 1, input: 1, output: 1}\n"),
