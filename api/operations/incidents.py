@@ -326,7 +326,7 @@ def _of_stores(stores: Mapping[str, Any]) -> Iterator[_Found]:
         text = "it does not answer; known keys are served and the journal keeps the books until it does"
         yield found("bad", "unreachable", _DATABASE, text, mend)
     elif database["took_s"] > DATABASE_SLOW_S:
-        yield found("warn", "slow", _DATABASE, f"the smallest question took {database['took_s']:.2f} s", mend)
+        yield found("warn", "slow", _DATABASE, f"the smallest query took {database['took_s']:.2f} s", mend)
     if redis["configured"] and not redis["answers"]:
         text = f"not used ({redis['problem']}); each process goes on with its share"
         yield found("warn", "unreachable", "redis", text, "Look at the Redis server and at the network to it.")
@@ -378,6 +378,16 @@ def _of_process(process: Mapping[str, Any], refusals: Sequence[Mapping[str, Any]
         yield _Found(incident=each, about="process")
 
 
+_PACE: Final = "Ask the key's owner to slow down as `retry-after` says, or raise the limit that the reason names."
+_ADVICE: Final[Mapping[int, str]] = {
+    429: _PACE,
+    503: _PACE,
+    402: "Raise the budget, or tell the key's owner when it renews.",
+}
+"""What to do about a flood, by the status of most of its refusals."""
+_ADVICE_OTHERWISE: Final = "The requests themselves are wrong: the error that their sender gets names what to change."
+
+
 def _of_refusals(refusals: Mapping[str, Any]) -> Iterator[_Found]:
     """Return the teams that are refused often, each once: how often, for what mostly, and which key has most of it."""
     teams: dict[str, list[Mapping[str, Any]]] = {}
@@ -394,7 +404,7 @@ def _of_refusals(refusals: Mapping[str, Any]) -> Iterator[_Found]:
             kind="flooding",
             subject=team or "unknown callers",
             text=f"{total:,} requests were refused in ten minutes, mostly with {first['status']} {first['reason']}{key}",
-            advice="Ask the key's owner to slow down as `retry-after` says, or raise the limit that the reason names.",
+            advice=_ADVICE.get(first["status"], _ADVICE_OTHERWISE),
             href=f"{_PAGES}#refused",
             hurt=_refused(found),
         )

@@ -159,7 +159,7 @@ def _of(place: str, problems: Iterable[Problem]) -> list[Problem]:
 def _target_problems(target: Mapping[str, Any], patience_s: float) -> Iterator[Problem]:
     state, run = target["state"], target["run"]
     advice = (
-        "Its page has the last errors in the upstream's own words: a refused key or name is mended in the configuration, "
+        "Its page has the last errors in the upstream's own words: a refused key or name is corrected in the configuration, "
         "an outage by the provider."
     )
     why = target["why"]
@@ -214,7 +214,10 @@ def _degraded(target: Mapping[str, Any], run: Mapping[str, Any]) -> Problem:
 def _run_text(target: Mapping[str, Any]) -> str:
     run = target["run"]
     minute = f"{run['minute_failures']} of {run['minute_attempts']} attempts of the last minute failed"
-    return f"its last {run['failures']} attempts failed, and {minute}" if run["failures"] else minute
+    if not run["failures"]:
+        return minute
+    last = f"its last {run['failures']} attempts failed" if run["failures"] > 1 else "its last attempt failed"
+    return f"{last}, and {minute}" if run["minute_attempts"] else f"{last}; none came in the last minute"
 
 
 def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_told: bool) -> Iterator[Problem]:

@@ -215,14 +215,24 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
         asked = (
             ""
             if requests_per_s is None
-            else f" Lately {requests_per_s:.3g} a second were asked for on average, {requests_per_s / most:.1%} of that."
+            else f" Lately {_rate(requests_per_s)} were asked for on average, {requests_per_s / most:.1%} of that."
         )
         verb = "carries" if pool.replicas == 1 else "carry"
         yield (
-            f"Room of {pool.name}: at a minimum of {offer.floor:.1%}, {known} {verb} {most:.3g} `auto` requests a second, by "
+            f"Room of {pool.name}: at a minimum of {offer.floor:.1%}, {known} {verb} {_rate(most)} of `auto`, by "
             f"its measured `seconds_per_million`.{asked} What is beyond overflows to what is bought."
             f"{'' if pool.live else ' No fleet was asked, so whether they are up and idle is not known.'}"
         )
+
+
+def _rate(requests_per_s: float) -> str:
+    """Return a rate in words, by the hour where it is slow."""
+    if requests_per_s < _SLOW_PER_S:
+        return f"{requests_per_s * 3_600:.2g} requests an hour"
+    return f"{requests_per_s:.3g} requests a second"
+
+
+_SLOW_PER_S: Final = 0.05
 
 
 def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:

@@ -108,13 +108,19 @@ def _text(standing: BudgetStatus, percent: int) -> str:
     """Return the warning in one or two sentences, with what happens to requests."""
     budget = standing.budget
     if budget.on_exhausted == "downgrade":
-        then = "Once it is spent, requests go to the cheapest capable model."
+        then = f"{'Requests now' if percent >= THRESHOLDS_PERCENT[-1] else 'Once it is spent, requests'} go to the cheapest capable model."
     elif budget.kind == "soft":
         then = "It is soft: it warns and refuses nothing."
     else:
         then = "It is hard: what it has no room for is refused."
-    spent, limit = (f"${usd(amount):,f}" for amount in (standing.spent_nanousd, standing.limit_nanousd))
+    spent, limit = _shown(standing.spent_nanousd), _shown(standing.limit_nanousd)
     return f"The budget of {budget.in_words} has reached {percent} %: {spent} of {limit} {PERIODS[budget.period].amount_per}. {then}"
+
+
+def _shown(amount_nanousd: int) -> str:
+    """Return dollars for people: with cents, and in full below one dollar."""
+    amount = usd(amount_nanousd)
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:,f}"
 
 
 def dollars(amount_nanousd: int) -> str:

@@ -293,7 +293,7 @@ def _books_step(facts: MonthFacts) -> Step:
             title=title,
             state="open",
             said="This month's figures have not been checked against the ledger yet.",
-            todo="Ask for a check. In the week after a month it is checked by itself, from two hours after its end on.",
+            todo="Check it now, or wait: in the week after a month it is checked by itself, from two hours after the month's end.",
         )
     if known.differences:
         return Step(

@@ -1,6 +1,6 @@
 """Top movers: what changed most against the time before, each as a sentence, and since when.
 
-    +$412: key `search-prod`, gpt-4o, since Tuesday 14:00, 3.1 x the requests, 1.4 x the tokens each
+    +$412: key “search-prod”, gpt-4o, since Tuesday 14:00, 3.1 x the requests, 1.4 x the tokens each
 
 Since when is a lasting step in the hours of the group's cost (`change_point`); it is told only where the step is beyond noise and by
 itself makes at least half of the change. What had no cost before is new since its first hour, and what has none now is gone after its last.
@@ -9,6 +9,7 @@ itself makes at least half of the change. What had no cost before is new since i
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -176,10 +177,14 @@ def signed(nanousd: int) -> str:
     if not nanousd:
         return "no change"
     sign = "+" if nanousd > 0 else "\u2212"
-    text = nano_money(abs(nanousd))
-    return f"{sign}{text}" if abs(usd(nanousd)) < _WHOLE_FROM else f"{sign}{text.partition('.')[0]}"
+    amount = abs(usd(nanousd))
+    if amount < _CENTS_FROM:
+        return f"{sign}{nano_money(abs(nanousd))}"
+    return f"{sign}${amount:,.2f}" if amount < _WHOLE_FROM else f"{sign}${int(amount):,}"
 
 
+_CENTS_FROM: Final = Decimal("0.1")
+"""Dollars from which a sentence leaves out what is less than a cent."""
 _WHOLE_FROM: Final = 100
 """Dollars from which a sentence leaves out the cents."""
 
@@ -202,4 +207,4 @@ def when(since: Since, now_us: int, calendar: Calendar = UTC_CALENDAR) -> str:
 
 def _named(dimension: Dimension, value: str, name: Naming) -> str:
     told = name(dimension, value)
-    return told if dimension in {"model", "provider"} else f"{BY_NAME[dimension].label.lower()} `{told}`"
+    return told if dimension in {"model", "provider"} else f"{BY_NAME[dimension].label.lower()} “{told}”"

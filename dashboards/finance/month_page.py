@@ -49,7 +49,7 @@ _PROVIDERS: Final = (
     Column("cost", "Invoice should say", "money"),
     Column("booked", "Booked", "money", "As requests were booked"),
     Column("posted", "Posted since", "money", "Corrections of prices and reconciliations"),
-    Column("reconciled", "Of it reconciled", "money", "Differences to its own figures that were posted"),
+    Column("reconciled", "Of which reconciled", "money", "Differences to its own figures that were posted"),
     Column("input_tokens", "Tokens in", "number"),
     Column("output_tokens", "Tokens out", "number"),
     Column("unpriced", "Without a price", "number", "Attempts that are in no total"),

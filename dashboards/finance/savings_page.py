@@ -50,7 +50,7 @@ _FLEET: Final = (
     Column("pool", "Pool"),
     Column("compared", "Compared with"),
     Column("verdict", "Savings target", "badge"),
-    Column("share", "Here by elsewhere", "exact_share", "Rounded up; 60 % or less is a saving of 40 %"),
+    Column("share", "Here / elsewhere", "exact_share", "Rounded up; 60 % or less is a saving of 40 %"),
     Column("cost", "Here", "money", "The bill for the hours up, idle or not"),
     Column("baseline", "Elsewhere", "money", "What its tokens would have cost there"),
     Column(

@@ -29,11 +29,11 @@ HEADINGS: Final = {
 }
 """Column headings by name."""
 PERIOD_CHOICES: Final = tuple((name, row.every) for name, row in PERIODS.items())
-KINDS: Final = (("soft", "Soft: it warns and refuses nothing"), ("hard", "Hard: it is never overrun"))
+KINDS: Final = (("soft", "Soft: only warns"), ("hard", "Hard: never overrun"))
 KIND_NOTE: Final = "A hard budget is never overrun; a soft one warns at 50, 80 and 100 % and refuses nothing."
 ENDS: Final = (
-    ("refuse", "Hard: refuse requests. Soft: only warn"),
-    ("downgrade", "Send requests to the cheapest capable model"),
+    ("refuse", "Refuse (hard), warn (soft)"),
+    ("downgrade", "Use the cheapest model"),
 )
 _MOST_USD: Final = Decimal(10) ** 9
 

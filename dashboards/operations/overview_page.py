@@ -51,8 +51,8 @@ TARGETS: Final = (
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share", "Errors, broken answers and lost attempts"),
     Column("turned_away", "No room", "number", "Turned away by a rate limit or a full queue"),
-    Column("ttft_p50", "First token, p50", "seconds", "The caller's, of streams: the median"),
-    Column("ttft_p95", "First token, p95", "seconds", "The caller's: 95 % of streams started sooner"),
+    Column("ttft_p50", "First token", "seconds", "The caller's, of streams: the median"),
+    Column("ttft_p95", "p95", "seconds", "Of the first token: 95 % of streams started sooner"),
     Column("own", "Model's own", "seconds", "The median without queues, retries and holds", usual=False),
     Column("usual", "Yesterday", "seconds", "The model's own median at this time yesterday", usual=False),
     Column("speed", "Tokens per second", "number", "The median of a stream, after its first token", usual=False),
@@ -61,11 +61,11 @@ QUEUES: Final = (
     Column("name", "Queue"),
     Column("targets", "Before"),
     Column("waiting", "Waiting", "number"),
-    Column("batch", "Of them batch", "number"),
+    Column("batch", "Of which batch", "number"),
     Column("in_flight", "In flight", "number"),
     Column("used", "Used", "share", "Tokens in flight, of those that fit"),
     Column("wait", "Wait now", "seconds", "Predicted for an interactive request that comes now"),
-    Column("speed", "Tokens per second", "number", "Requests finished per second"),
+    Column("speed", "Tokens per second", "number", "Of the requests that finish"),
     Column("capacity", "Tokens that fit", "number", "This process's part", usual=False),
     Column("whole", "Of all processes", "number", usual=False),
 )
@@ -200,5 +200,5 @@ def process_rows(processes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def _process_state(process: Mapping[str, Any]) -> tuple[str, str]:
     if process["is_this"]:
-        return ("Answers you", "good")
+        return ("Serves this page", "good")
     return ("Silent", "warn") if process["silent_s"] > _SILENT_S else ("Serves", "good")

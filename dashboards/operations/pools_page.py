@@ -44,7 +44,7 @@ POOLS: Final = (
         "number",
         "Prompt and completion tokens in the last minute; unknown without cost.pools",
     ),
-    Column("cost", "A million tokens", "money", "At this throughput, idle replicas included"),
+    Column("cost", "Cost per million tokens", "money", "At this throughput, idle replicas included"),
     Column("targets", "Serves", usual=False),
 )
 REPLICAS: Final = (
@@ -76,7 +76,7 @@ VERSIONS: Final = (
     Column("ready", "Ready", "number"),
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens, a mean of the last minute"),
     Column("each", "Tokens/s a GPU", "number"),
-    Column("cost", "A million tokens", "money", "At this throughput, the version's idle replicas included"),
+    Column("cost", "Cost per million tokens", "money", "At this throughput, the version's idle replicas included"),
     Column("mfu", "Model FLOPs utilisation", "share", "An estimate, without attention"),
     Column("gpu", "GPU", "share", "The time in which a kernel ran, where a DCGM exporter tells"),
     Column("memory", "GPU memory", "share", "By the same", usual=False),

@@ -93,7 +93,7 @@ VERSIONS: Final = (
     Column("waiting", "Waiting", "number", "Requests in their engines' own queues", usual=False),
     Column("speed", "Tokens/s", "number", "Prompt and completion tokens of all of them, a mean of the last minute"),
     Column("each", "Tokens/s a GPU", "number", "Known with cost.pools"),
-    Column("cost", "A million tokens", "money", "At this throughput, the version's idle replicas included"),
+    Column("cost", "Cost per million tokens", "money", "At this throughput, the version's idle replicas included"),
     Column("weights", "Weights", "code"),
     Column("digest", "Digest", "code", usual=False),
     Column("precision", "Precision"),

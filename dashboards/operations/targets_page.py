@@ -40,7 +40,7 @@ DEPLOYMENTS: Final = (
         "Teams and keys whose own requests failed there; others are served",
         usual=False,
     ),
-    Column("failures", "Failures in a row", "number"),
+    Column("failures", "Failures in a row", "number", usual=False),
     Column(
         "ejections",
         "Ejections",
@@ -52,7 +52,7 @@ DEPLOYMENTS: Final = (
     Column("last_at", "At", "time"),
     Column("attempts", "Attempts", "number", "Of all processes, in the last ten minutes"),
     Column("failed_share", "Failed", "share"),
-    Column("own", "Model's own first token", "seconds", "The median, without queues, retries and holds"),
+    Column("own", "First token", "seconds", "The model's own: the median, without queues, retries and holds"),
 )
 ERRORS: Final = (
     Column("at", "At", "time"),

@@ -118,13 +118,13 @@ def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
     p50, p95, p99 = (formats.seconds(quantile_s(whole.ttft, share)) for _, share, _ in _QUANTILES)
     return [
         ("Requests", formats.number(whole.requests), "answered, failed and refused"),
-        ("Errors", formats.number(whole.errors), "5xx, without refusals for want of room"),
+        ("Errors", formats.number(whole.errors), "5xx, without refusals for lack of room"),
         ("Refused", formats.number(whole.refusals), "4xx and 503"),
         ("First token", p50, f"the median of streams; p95 {p95}, p99 {p99}"),
-        ("Waiting", formats.number(whole.waiting), "in queues at most"),
-        ("Tokens per second", formats.number(_rate(whole.output_tokens, known)), "of answers, on average"),
-        ("An hour", formats.money(_an_hour(whole.cost_nanousd, known)), "on average"),
-        ("A million tokens", formats.money(_a_million(whole)), "in and out, where the cost is known"),
+        ("Waiting", formats.number(whole.waiting), "the most in queues at once"),
+        ("Tokens a second", formats.number(_rate(whole.output_tokens, known)), "of answers, on average"),
+        ("Cost an hour", formats.money(_an_hour(whole.cost_nanousd, known)), "on average"),
+        ("Cost per million tokens", formats.money(_a_million(whole)), "in and out, where the cost is known"),
     ]
 
 
@@ -182,7 +182,7 @@ def charts_of(traffic: Traffic) -> list[Chart]:
         chart("Waiting in queues, at most", "requests", [("Waiting", "accent", lambda each: each.waiting)]),
         chart("Tokens a second", "tokens", [("Tokens", "accent", lambda each: _rate(each.output_tokens, step_us))]),
         chart("Cost an hour", "usd", [("Cost", "accent", lambda each: _an_hour(each.cost_nanousd, step_us))]),
-        chart("Cost of a million tokens", "usd", [("Cost", "accent", _a_million)]),
+        chart("Cost per million tokens", "usd", [("Cost", "accent", _a_million)]),
     ]
 
 

@@ -46,7 +46,13 @@ _COLUMNS: Final = (
     Column("bound", "One prompt may lose", note="Against the baseline model's chance, at most", sortable=False),
     Column("target", "Model", "code", sortable=False),
     Column("adequate", "Chance", "share", "Predicted chance that its answer is good enough", sortable=False),
-    Column("lost", "Below baseline", "exact_share", "The baseline model's chance less this one's", sortable=False),
+    Column(
+        "lost",
+        "Chance lost",
+        "exact_share",
+        "The baseline model's chance less this one's; below 0 it is the better one",
+        sortable=False,
+    ),
     Column("expected", "Price", "money", "What the request is expected to cost there", sortable=False),
     Column("margin", "Margin", "money", "What one more request is reckoned at", sortable=False),
     Column("why", "What decides", sortable=False),
@@ -117,7 +123,7 @@ def _row(alike: Sequence[Decision]) -> Row:
     first, last = alike[0], alike[-1]
     considered = first.considered
     chosen = None if considered is None else considered.chosen
-    own = next((f"The team's now is {share(each.floor)}. " for each in alike if each.is_own), "")
+    own = next((f"The team's minimum is {share(each.floor)}. " for each in alike if each.is_own), "")
     return {
         "floor": share(first.floor) if first is last else f"{share(first.floor)} to {share(last.floor)}",
         "bound": _points(first) if first is last else f"{_points(first)} to {_points(last)}",

@@ -32,7 +32,13 @@ COLUMNS: Final = (
     Column(
         "adequate", "Chance", "share", "Predicted chance that its answer is good enough; measured ones", sortable=False
     ),
-    Column("lost", "Below baseline", "exact_share", "The baseline model's chance less this one's", sortable=False),
+    Column(
+        "lost",
+        "Chance lost",
+        "exact_share",
+        "The baseline model's chance less this one's; below 0 it is the better one",
+        sortable=False,
+    ),
     Column("expected", "Price", "money", "What the request was expected to cost there", sortable=False),
     Column("margin", "Margin", "money", "What one more request was reckoned at: the order goes by it", sortable=False),
     Column("because", "Margin from", sortable=False),
@@ -88,11 +94,11 @@ def deciding(considered: Considered, complexity: float | None) -> str:
     if chosen.why in {"cheapest-capable", "prompt-cache", "spill-over"}:
         return f"{_good_enough(considered, chosen, complexity)} {_first(considered, chosen)}"
     if chosen.why == "baseline":
-        return f"No target was known to be good enough, so {chosen.target_id} was asked, of which nothing is known but that it is the baseline model."
+        return f"No model was known to be good enough, so {chosen.target_id}, the baseline model, was asked, although its own quality is unknown."
     if chosen.why == "dearest":
-        return f"Nothing is known of how good any target is that could be asked, so {chosen.target_id} was asked, the dearest."
+        return f"The quality of every model that could be asked is unknown, so the most expensive one, {chosen.target_id}, was asked."
     if chosen.why == "most-capable":
-        return f"No target was good enough, so price did not count: {chosen.target_id} came nearest."
+        return f"No model was good enough, so price did not count: {chosen.target_id} came nearest."
     return f"{reason_label(chosen.why)}: {chosen.target_id}."
 
 
@@ -110,7 +116,7 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
     told = f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} {considered.reference_adequate:.1%}"
     if all(each.adequate is None or each.adequate <= chosen.adequate for each in considered.targets):
         return f"{told}; none is more likely to be good."
-    return f"{told}: what is more likely to be good costs more than that is worth."
+    return f"{told}: a better chance would cost more than it is worth."
 
 
 def _first(considered: Considered, chosen: ConsideredTarget) -> str:

@@ -31,6 +31,7 @@ from dashboards.spend.asked import (
 from dashboards.spend.changes import SHOWN, change_lines, named, read_changes
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.colours import model_colours
+from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import chosen_scope, kept_fields, presets, team_names
@@ -229,7 +230,7 @@ def _chart(asked: Asked, bars: Bars, now_us: int, team_id: str | None, configure
     colours = model_colours(configured, shown)
     series = [Series(model or "No model", costs(model), colour=colours[model]) for model in shown]
     if others:
-        series.append(Series(f"{len(others)} others", costs(*others), "quiet"))
+        series.append(Series(plural(len(others), "other model"), costs(*others), "quiet"))
     if asked.step == "minute":
         hrefs = [] if team_id is None else [
             requests_href(team_id, at, at + MINUTE_US, asked.values) for at in x

@@ -26,6 +26,7 @@ from cost.savings.comparisons import floor
 from cost.times import DAY_US, day_of, start_of
 from dashboards.ui.charts import Chart, Series, Unit
 from dashboards.ui.colours import model_colours
+from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 
 DAYS: Final = 30
@@ -274,7 +275,7 @@ def spend_chart(usage: Usage, links: SpendLinks, configured: Iterable[str] = ())
     colours = model_colours(configured, shown)
     series = [Series(name, _costs(usage, [name]), colour=colours[name]) for name in shown]
     if others:
-        series.append(Series(f"{len(others)} others", _costs(usage, others), "quiet"))
+        series.append(Series(plural(len(others), "other model"), _costs(usage, others), "quiet"))
     zone = usage.span.time_zone
     caption = "The last bar is today until now." if usage.span.last == usage.this_day else f"Days are in {zone}."
     caption = f"{caption} A bar leads to its day."

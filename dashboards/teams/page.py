@@ -48,7 +48,7 @@ from dashboards.teams.figures import (
 from dashboards.teams.first_steps import first_steps
 from dashboards.ui.charts import Chart, Mark, Series
 from dashboards.ui.colours import model_colours
-from dashboards.ui.formats import share
+from dashboards.ui.formats import money, share
 from dashboards.ui.tables import Column, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
@@ -310,7 +310,7 @@ async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tup
         if each.budget.scope == "team"
     ]
     for each in sorted(standings, key=lambda each: each.share or 0):
-        used = f"{share(each.share)} of the {each.budget.period}'s"
+        used = f"{share(each.share)} of {money(each.limit_nanousd)} {PERIODS[each.budget.period].amount_per}"
         marks[each.budget.scope_id] = (used, {"open": "good", "warning": "warn", "spent": "bad"}[each.state])
     return marks
 

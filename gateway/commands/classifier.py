@@ -213,7 +213,7 @@ measure.register(classifier_app)
 def _print_explained(facts: dict[str, Any]) -> None:
     from classifier.asking.location import PLACES
 
-    typer.echo(f"taken for the ask, {PLACES[facts['ask_place']]}: {facts['ask']}")
+    typer.echo(f"read as the question, {PLACES[facts['ask_place']]}: {facts['ask']}")
     typer.echo(
         f"complexity {facts['complexity']:.3f} ({facts['kind'] or 'no clear kind' if facts['source'] == 'onnx' else facts['source']}), "
         f"{facts['expected_output_tokens']} tokens expected out, nine times in ten at most {facts['output_tokens_p90']}"

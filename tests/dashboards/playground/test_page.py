@@ -47,7 +47,7 @@ async def test_each_quality_tells_what_it_would_choose(running: Running, milo: B
     page = (await milo.post(HERE, {"prompt": PROMPT})).text
     shown = re.findall(r'data-label="Minimum quality">([^<]+)', page)
     assert shown == ["90.0 % to 100.0 %"], "what does not differ is one row"
-    assert page.count("The team&#39;s now is 93.0 %.") == 1
+    assert page.count("The team&#39;s minimum is 93.0 %.") == 1
     assert re.search(r'data-label="One prompt may lose">30.0 points to nothing<', page)
     assert "was not measured, so what is kept is not known." in page
     assert re.search(r'data-label="Model"><code>(large|small)</code>', page)

@@ -275,7 +275,7 @@ async def test_a_request_shows_what_its_targets_were_compared_by(running: Runnin
     await keep(running, [asked("r", considered=msgspec.json.encode(told).decode()), asked("old")])
     page = (await member.get(f"{LIST}/r")).text
     assert "small has a chance of 88.0% of a good answer, the baseline model 90.0%" in page
-    assert "what is more likely to be good costs more than that is worth." in page
+    assert "a better chance would cost more than it is worth." in page
     assert "it came before large at $0.004" in page
     assert "&lt;i&gt;loses&lt;/i&gt; 0.400" in page
     found = rows(await member.get(f"{LIST}/r?format=csv&table=considered"))

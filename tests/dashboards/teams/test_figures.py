@@ -122,7 +122,7 @@ def test_many_models_are_drawn_as_a_few() -> None:
     """The rest together, so that nothing is left out of the bar."""
     mix = {(TODAY, f"m{each}", "caller"): sums(cost_nanousd=1_000 - each) for each in range(9)}
     series = spend_chart(usage(mix), LINKS).series
-    assert [each.label for each in series] == ["m0", "m1", "m2", "m3", "m4", "4 others"]
+    assert [each.label for each in series] == ["m0", "m1", "m2", "m3", "m4", "4 other models"]
     assert sum(list(each.values)[-1] or 0 for each in series) == sum(1_000 - each for each in range(9))
 
 

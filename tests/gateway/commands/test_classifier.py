@@ -120,7 +120,7 @@ def test_explain_shows_what_a_prompt_weighs() -> None:
     """People see complexity and length; programs get the same as JSON, with the contributions."""
     shown = _run("explain", "Prove that the halting problem is undecidable.")
     assert shown.exit_code == 0, shown.output
-    assert shown.stdout.startswith("taken for the ask, in the user's message: ")
+    assert shown.stdout.startswith("read as the question, in the user's message: ")
     assert "\ncomplexity 0." in shown.stdout
     told = json.loads(_run("explain", "--json", "hi").stdout)
     assert 0 <= told["complexity"] <= 1
