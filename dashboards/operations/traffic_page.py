@@ -1,7 +1,8 @@
 """/dashboard/operations/traffic: requests, errors, waits, queues, tokens and cost over the last hour or day."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Depends
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
-from api.operations.snapshot import operations_snapshot
+from api.incidents.kept import KeptIncident
 from api.web.gateway import Gateway
 from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.overview_page import HOME
@@ -65,12 +66,14 @@ class Traffic(msgspec.Struct, frozen=True):
 async def show_hour(view: Annotated[PageRequest, Depends(allowed("operations.read"))]) -> Response:
     """Show the last hour in lines, with the incidents that began within it: the overview's first part."""
     now_us = wall_us()
-    traffic, incidents = await asyncio.gather(
-        _read_patiently(view.gateway, now_us, "hour"), operations_snapshot(view.gateway)
-    )
+    traffic, incidents = await _read_patiently(view.gateway, now_us, "hour"), list[KeptIncident]()
+    if traffic is not None:
+        with contextlib.suppress(*_FAILS):
+            async with asyncio.timeout(_PATIENCE_S):
+                incidents = await view.gateway.views.operations.history.store.recent(traffic.starts_us[0])
     return view.part(
         "operations/_hour.html",
-        charts=traffic and hour_charts(traffic, incidents["incidents"]),
+        charts=traffic and hour_charts(traffic, incidents),
         until_us=traffic.until_us if traffic else now_us,
     )
 
@@ -128,12 +131,12 @@ def figures_of(traffic: Traffic) -> list[tuple[str, str, str]]:
     ]
 
 
-def hour_charts(traffic: Traffic, incidents: Iterable[Mapping[str, Any]]) -> list[Chart]:
-    """Return what the operations overview begins with; incidents are marked at the minute they began."""
+def hour_charts(traffic: Traffic, incidents: Iterable[KeptIncident]) -> list[Chart]:
+    """Return what the operations overview begins with; incidents are marked where they began, also those that are over."""
     marks = [
-        Mark(each["since_us"], str(each["subject"])[:_MARK_CHARS])
+        Mark(each.opened_us, each.subject[:_MARK_CHARS])
         for each in incidents
-        if traffic.starts_us[0] <= each["since_us"] < traffic.until_us
+        if traffic.starts_us[0] <= each.opened_us < traffic.until_us
     ][:_MOST_MARKS]
     told: Sequence[tuple[str, Unit, Sequence[_Line]]] = (
         ("Requests and errors a minute", "requests", (_REQUESTS, _ERRORS)),

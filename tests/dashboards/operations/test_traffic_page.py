@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
+from api.incidents.kept import KeptIncident
 from cost.times import HOUR_US, MINUTE_US, wall_us
 from dashboards.operations.traffic_page import Traffic, charts_of, figures_of, hour_charts
 from proxy.settle.refusals.store import RefusalStore
@@ -46,15 +47,36 @@ def test_figures_are_rates_of_the_time_that_is_known() -> None:
     assert [line.label for line in charts["First token of streams"].series] == ["p50", "p95", "p99"]
 
 
+def kept(subject: str, opened_us: int) -> KeptIncident:
+    """An incident of the history that is over."""
+    return KeptIncident(
+        incident_id=subject,
+        place=subject,
+        places=(subject,),
+        targets=(),
+        kind="down",
+        severity="bad",
+        subject=subject,
+        text="",
+        advice="",
+        href="",
+        also=(),
+        opened_us=opened_us,
+        seen_us=opened_us,
+        seen_by="here",
+        closed_us=opened_us + MINUTE_US,
+    )
+
+
 def test_incidents_are_marked_where_they_began() -> None:
     """On every line of the overview; those that began before the hour have no mark on it."""
     starts = [START_US + at * MINUTE_US for at in range(60)]
     interval = TrafficInterval(start_us=starts[3], requests=7, errors=2, refusals=1, cost_nanousd=5)
     traffic = Traffic(MINUTE_US, starts, [interval if at == starts[3] else None for at in starts])
     incidents = [
-        {"subject": "gpt-4o", "since_us": starts[20] + 5},
-        {"subject": "old", "since_us": START_US - 1},
-        {"subject": "coming", "since_us": starts[-1] + MINUTE_US},
+        kept("gpt-4o", starts[20] + 5),
+        kept("old", START_US - 1),
+        kept("coming", starts[-1] + MINUTE_US),
     ]
     charts = {each.title: each for each in hour_charts(traffic, incidents)}
     assert all(
