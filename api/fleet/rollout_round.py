@@ -58,6 +58,9 @@ class RolloutRound:
 
     async def _judge(self, rollout: Rollout, targets: Sequence[str]) -> None:
         evidence = await self._reader.evidence(rollout, targets, self._now_us())
+        if rollout.rule.promote_after is None and not evidence.alarming(rollout.rule):
+            # Nothing is to be decided, so thousands of attempts need not be read to tell why.
+            return
         found = await self._reader.samples(rollout, targets, self._now_us())
         decision = decide(evidence, found.stable, found.candidate, rollout.rule)
         if decision is None:

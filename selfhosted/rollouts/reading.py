@@ -3,7 +3,7 @@ log.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -94,8 +94,7 @@ class VersionReader:
         async with self._engine.connect() as connection:
             attempts = await _attempts(connection, targets, since_us, now_us)
             shown = attempts[:MOST_ATTEMPTS]
-            theirs = [each for each in shown if each.version == rollout.candidate]
-            ours = [each for each in shown if each.version and serves(rollout, each.version, candidate=False)]
+            ours, theirs = ([each for each in shown if is_of(each.version)] for is_of in _sides(rollout))
             return Samples(
                 stable=sample_of(ours, await _verdicts(connection, ours)),
                 candidate=sample_of(theirs, await _verdicts(connection, theirs)),
@@ -119,14 +118,10 @@ class VersionReader:
             judged = await _judged(connection, rollout, targets, found.until_us + 1, until_us)
             stable, candidate = (
                 _side(
-                    [
-                        each
-                        for each in attempts
-                        if each.version and _is_of(rollout, each.version, candidate=is_candidate)
-                    ],
-                    [adequate for version, adequate in judged if _is_of(rollout, version, candidate=is_candidate)],
+                    [each for each in attempts if is_of(each.version)],
+                    [adequate for version, adequate in judged if is_of(version)],
                 )
-                for is_candidate in (False, True)
+                for is_of in _sides(rollout)
             )
             found.add(stable, candidate, rollout.rule)
             found.until_us = until_us
@@ -135,23 +130,34 @@ class VersionReader:
         return found
 
 
-def _is_of(rollout: Rollout, version: str, *, candidate: bool) -> bool:
-    return version == rollout.candidate if candidate else serves(rollout, version, candidate=False)
+def _sides(rollout: Rollout) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """Return whether a version belongs to the stable side, and whether to the candidate's."""
+    return (
+        lambda version: bool(version) and serves(rollout, version, candidate=False),
+        lambda version: version == rollout.candidate,
+    )
+
+
+def _times_s(attempts: Iterable[VersionedAttempt]) -> tuple[list[float], list[float]]:
+    """Return the times to the first token and for each further one of served streams, in the order of the attempts."""
+    streams = [each for each in attempts if each.served and each.stream]
+    return (
+        [each.ttft_us / _US for each in streams if each.ttft_us is not None and CONTINUED not in each.flags],
+        [found for each in streams if (found := tpot_s(each)) is not None],
+    )
 
 
 def _side(attempts: Sequence[VersionedAttempt], adequate: Collection[float]) -> Side:
     """Return new attempts of one side, and verdicts on its answers; times in the order in which the attempts ended."""
-    streams = [each for each in reversed(attempts) if each.served and each.stream]
+    first_s, further_s = _times_s(reversed(attempts))
     return Side(
         attempts=len(attempts),
         failed=sum(each.failed for each in attempts),
         weak=sum("escalated" in each.flags for each in attempts),
         judged=len(adequate),
         inadequate=sum(each < _INADEQUATE for each in adequate),
-        ttft_s=tuple(
-            each.ttft_us / _US for each in streams if each.ttft_us is not None and CONTINUED not in each.flags
-        ),
-        tpot_s=tuple(found for each in streams if (found := tpot_s(each)) is not None),
+        ttft_s=tuple(first_s),
+        tpot_s=tuple(further_s),
     )
 
 
@@ -183,7 +189,7 @@ async def _judged(
 
 def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[str, float]] = ()) -> Sample:
     """Return the figures of one side. `verdicts` are pairs of a source and an adequacy from 0 to 1."""
-    streams = [each for each in attempts if each.served and each.stream]
+    first_s, further_s = _times_s(attempts)
     by_source: dict[str, list[float]] = defaultdict(list)
     for source, adequate in verdicts:
         by_source[source].append(adequate)
@@ -191,10 +197,8 @@ def sample_of(attempts: Collection[VersionedAttempt], verdicts: Iterable[tuple[s
         attempts=len(attempts),
         failed=sum(each.failed for each in attempts),
         weak=sum("escalated" in each.flags for each in attempts),
-        ttft_s=tuple(
-            sorted(each.ttft_us / _US for each in streams if each.ttft_us is not None and CONTINUED not in each.flags)
-        ),
-        tpot_s=tuple(sorted(found for each in streams if (found := tpot_s(each)) is not None)),
+        ttft_s=tuple(sorted(first_s)),
+        tpot_s=tuple(sorted(further_s)),
         verdicts={source: tuple(values) for source, values in by_source.items()},
     )
 
