@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -173,10 +174,7 @@ def charts_of(traffic: Traffic) -> list[Chart]:
     """Return one small chart for each figure."""
     step_us = traffic.step_us
     minutes = step_us // MINUTE_US
-
-    def chart(title: str, unit: Unit, lines: Sequence[_Line]) -> Chart:
-        return _chart(traffic, title, unit, lines)
-
+    chart = partial(_chart, traffic)
     return [
         chart("Requests a minute", "requests", [("Requests", "accent", lambda each: each.requests / minutes)]),
         chart("Errors a minute", "requests", [("Errors", "bad", lambda each: each.errors / minutes)]),
