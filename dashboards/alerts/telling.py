@@ -81,8 +81,7 @@ class AlertRound:
         if value is None or value < alert.threshold:
             return
         message_id = alert.message_id(now_us)
-        address, team_id = alert.address or None, alert.team_id or None
-        await self._put(message_id, alert.destination, TYPE, alert.body(value), url=address, team_id=team_id)
+        await self._send(alert, message_id, TYPE, alert.body(value))
         self._told[alert.alert_id] = message_id
 
     async def _tell_incidents(self, alert: Alert, now_us: int) -> None:
@@ -91,9 +90,13 @@ class AlertRound:
         for each in await incidents_of(self._engine, alert, self._operator, now_us - LOOKED_BACK_US):
             what = happened(each)
             if (each.kept.closed_us or now_us) >= alert.created_us:
-                put = message_id(alert, each, what), alert.destination, f"incident.{what}"
-                address, team_id = alert.address or None, alert.team_id or None
-                await self._put(*put, body(alert, each, what, whole=whole), url=address, team_id=team_id)
+                told = body(alert, each, what, whole=whole)
+                await self._send(alert, message_id(alert, each, what), f"incident.{what}", told)
+
+    async def _send(self, alert: Alert, message_id: str, kind: str, told: Mapping[str, Any]) -> None:
+        """Put a message where the alert goes: to a destination of the configuration, or to an address of its team."""
+        address, team_id = alert.address or None, alert.team_id or None
+        await self._put(message_id, alert.destination, kind, told, url=address, team_id=team_id)
 
 
 def address_refused(addresses: TeamAddresses | None, address: str) -> str:
