@@ -23,10 +23,13 @@ class IncidentRound:
         self._now_us = now_us
 
     async def look(self) -> None:
-        """Run one round."""
+        """Run one round. One that is stopping only tells metrics."""
         now_us = self._now_us()
         told, found = await look(self._gateway, now_us)
         self._tell(told)
+        if told["process"]["draining"]:
+            # What goes away because somebody stops this host is nobody's incident; what others suffer, other hosts see.
+            return
         await self._gateway.views.operations.history.note(found, self._gateway.boot_id, now_us)
 
     async def forget(self) -> None:

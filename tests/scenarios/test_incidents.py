@@ -234,5 +234,7 @@ async def says(server: Server, keys: Mapping[str, str], path: str, name: str) ->
 
 
 def ours(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The incidents of what serves requests: not that the plain rule classifies, nor that teams are refused often."""
-    return [each for each in incidents if each["kind"] not in {"configuration", "flooding"}]
+    """The incidents of what serves requests: not that the plain rule classifies, that teams are refused often, or that the test's own
+    machine is slow.
+    """
+    return [each for each in incidents if each["targets"]]
