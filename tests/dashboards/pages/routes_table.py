@@ -20,6 +20,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/alerts/test": "organisation.change",
     "GET /dashboard/api": "organisation.change",
     "GET /dashboard/api/openapi.json": "organisation.change",
+    "GET /dashboard/api/{part}": "organisation.change",
     "GET /dashboard/ask": "signed-in",
     "POST /dashboard/ask": "signed-in",
     "POST /dashboard/ask/off": "organisation.change",
