@@ -30,6 +30,7 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
+from cost.budgets.grants import MAX_BUDGETS
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
@@ -304,7 +305,7 @@ def _nth(beginning: str, of: int, first: int = 0) -> str:
 
 
 def grown(connection: Connection, keys: int, teams: int) -> None:
-    """Add teams with a member and a key each, keys of one team, a budget for every one of them, and closed incidents."""
+    """Add teams with a member and a key each, keys of one team, as many budgets of these as may be, and closed incidents."""
     alone, _ = _shares(keys, teams)
     owners = [f"team_more_{number}" if number < alone else "support" for number in range(keys)]
     now_us = wall_us()
@@ -345,7 +346,7 @@ def grown(connection: Connection, keys: int, teams: int) -> None:
         "budget_id",
         [
             {"budget_id": f"budget_{scope}_more_{n}", "scope": scope, "scope_id": f"{scope}_more_{n}", "kind": "soft"}
-            for scope, number in (("team", teams), ("key", keys))
+            for scope, number in (("team", teams), ("key", min(keys, MAX_BUDGETS - 100 - teams)))
             for n in range(number)
         ],
     )

@@ -1,6 +1,6 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 from uuid import uuid4
@@ -196,9 +196,14 @@ class BudgetStore:
         """Return every organisation's budgets, for operators."""
         return await self._standings()
 
-    async def of_organisation(self, organisation_id: str) -> list[BudgetStatus]:
-        """Return all budgets of one organisation."""
-        return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
+    async def of_organisation(
+        self, organisation_id: str, scopes: Collection[Scope] | None = None
+    ) -> list[BudgetStatus]:
+        """Return the budgets of one organisation, all or those of some scopes."""
+        where = [col(BudgetRow.organisation_id) == organisation_id]
+        if scopes is not None:
+            where.append(col(BudgetRow.scope).in_(sorted(scopes)))
+        return await self._standings(*where)
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
         """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
