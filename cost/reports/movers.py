@@ -179,11 +179,12 @@ def signed(nanousd: int) -> str:
     sign = "+" if nanousd > 0 else "\u2212"
     amount = abs(usd(nanousd))
     if amount < _CENTS_FROM:
-        return f"{sign}{nano_money(abs(nanousd))}"
+        return f"{sign}${amount:,.4f}" if amount >= _FOUR_DIGITS_FROM else f"{sign}{nano_money(abs(nanousd))}"
     return f"{sign}${amount:,.2f}" if amount < _WHOLE_FROM else f"{sign}${int(amount):,}"
 
 
 _CENTS_FROM: Final = Decimal("0.1")
+_FOUR_DIGITS_FROM: Final = Decimal("0.0001")
 """Dollars from which a sentence leaves out what is less than a cent."""
 _WHOLE_FROM: Final = 100
 """Dollars from which a sentence leaves out the cents."""

@@ -23,6 +23,8 @@ MENDABLE: Final = (BadRequest, BudgetTaken, NotAllowed)
 STATES: Final = {"open": ("open", "good"), "warning": ("80 % spent", "warn"), "spent": ("spent", "bad")}
 IDLE: Final = ("not configured", "warn")
 
+_WHOLE: Final = "The whole "
+
 
 class Subject(NamedTuple):
     """The budget of a page, and what its viewer may do to it."""
@@ -47,6 +49,11 @@ class Subject(NamedTuple):
         return f"{self.base}/{self.budget.budget_id}"
 
 
+def _within(of: str) -> str:
+    """Return the name of what a budget is of, as it stands within a sentence."""
+    return f"the whole {of.removeprefix(_WHOLE)}" if of.startswith(_WHOLE) else of
+
+
 def show(
     view: PageRequest,
     subject: Subject,
@@ -58,7 +65,7 @@ def show(
     budget = subject.budget
     return view.page(
         "budgets/budget.html",
-        title=f"Budget of {subject.row['of']}",
+        title=f"Budget of {_within(subject.row['of'])}",
         status=status if errors else 200,
         base=subject.base,
         crumb=subject.crumb,

@@ -1,12 +1,17 @@
 """Formats of numbers, money and times for people. Unknown values are a dash, never 0."""
 
+import re
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
+from markupsafe import Markup, escape
+
 from cost.calendar import Calendar
 
 UNKNOWN: Final = "—"
+_CODE: Final = re.compile("`([^`]+)`")
+_DAY: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _NANO: Final = 1_000_000_000
 _SCALES: Final[tuple[tuple[int, str], ...]] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _BYTES: Final[tuple[tuple[int, str], ...]] = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -149,6 +154,16 @@ def _utc(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / 1_000_000, UTC)
 
 
+def coded(text: str) -> Markup:
+    """Return a text with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  Escaped first.
+
+
+def unbroken(text: str) -> Markup:
+    """Return a text in which no day is broken at its hyphens."""
+    return Markup(_DAY.sub(r'<span class="figure-text">\g<0></span>', str(escape(text))))  # noqa: S704  Escaped first.
+
+
 FILTERS: Final[dict[str, Any]] = {
     "money": money,
     "exact_money": exact_money,
@@ -162,5 +177,7 @@ FILTERS: Final[dict[str, Any]] = {
     "day": day,
     "iso": iso,
     "plural": plural,
+    "coded": coded,
+    "unbroken": unbroken,
 }
 """Jinja filters by name."""

@@ -141,7 +141,7 @@ async def test_budgets_of_no_team_have_a_page_too(running: Running, ada: Browser
     """The organisation's, a tag's, a model's and that of each end user are raised, changed and removed as a team's are."""
     await running.accounts.create_organisation("globex")
     scopes: tuple[tuple[Scope, str, str], ...] = (
-        ("organisation", "default", "The whole organisation"),
+        ("organisation", "default", "Budget of the whole organisation"),
         ("tag", "default/search", "search"),
         ("model", "default/m", "Budget of m"),
         ("end_user", "*/default", "Each one of every team"),
