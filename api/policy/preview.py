@@ -210,6 +210,9 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
             continue
         most = pool.carries_per_s(offer.replica_s.get(pool.name, 0.0))
         if most is None:
+            if offer.own_share:
+                # The bill's requests went there, those that the preview is computed on would not: nothing tells how long they take.
+                continue
             yield f"{pool.name} gets none of these requests at a minimum of {offer.floor:.1%}."
             continue
         asked = (
@@ -254,7 +257,8 @@ def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
 
 
 def _thousand(amount_nanousd: int) -> str:
-    return f"${usd(amount_nanousd):.4f}"
+    amount = usd(amount_nanousd)
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
 def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> Iterable[str]:
