@@ -209,10 +209,15 @@ class BudgetStore:
         """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
         return await self.of_team(organisation_id, team_id, [key_id])
 
-    async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[BudgetStatus]:
+    async def of_team(
+        self, organisation_id: str, team_id: str, key_ids: Sequence[str], budget_id: str | None = None
+    ) -> list[BudgetStatus]:
         """Return the budgets of a team, of its models, providers and end users, of these of its keys, and of the tags that the team
-        used in the last 62 days.
+        used in the last 62 days; or one of these.
         """
+        owned = col(BudgetRow.organisation_id) == organisation_id
+        only = [] if budget_id is None else [col(BudgetRow.budget_id) == budget_id]
+        of_tags = select(col(BudgetRow.budget_id)).where(owned, col(BudgetRow.scope) == "tag", *only).limit(1)
         tags = (
             select(rollup_day.c.tag)
             .distinct()
@@ -224,7 +229,9 @@ class BudgetStore:
             )
         )
         async with self._engine.connect() as connection:
-            used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
+            # To find them, all that the team did is read.
+            has_tags = await connection.scalar(of_tags) is not None
+            used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all() if has_tags else []
             parts = (_of_team(each.name, team_id) for each in SCOPES if each.owner == "team")
             mine = or_(
                 _in_scope("team", [team_id]),
@@ -232,7 +239,7 @@ class BudgetStore:
                 _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
                 *parts,
             )
-            return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+            return await standings(connection, self._now_us(), owned, mine, *only)
 
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""

@@ -262,11 +262,13 @@ async def _read(view: PageRequest) -> _Found:
 
 async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
-    found = await _read(view)
-    for standing in found.budgets:
-        if standing.budget.budget_id == budget_id:
-            return standing
-    raise BudgetNotFound("This team has no such budget; it may have been removed.")
+    team = view.the_team
+    key_ids = [key.key_id for key in await _keys(view)]
+    async with looking():
+        found = await BudgetStore(view.gateway.database).of_team(team.organisation_id, team.team_id, key_ids, budget_id)
+    if not found:
+        raise BudgetNotFound("This team has no such budget; it may have been removed.")
+    return found[0]
 
 
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:
