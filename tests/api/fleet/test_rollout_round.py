@@ -79,7 +79,7 @@ async def test_a_sound_version_is_promoted_where_the_rule_says_so(engine: AsyncE
     """After enough attempts, with nothing worse beyond doubt."""
     house = House(engine)
     await house.start(Rule(ttft_worse=None, promote_after=1_500))
-    await house.serve("v1", 200, 0)
+    await house.serve("v1", 500, 0)
     await house.serve("v2", 1_490, 0)
     await house.round.step()
     assert (await house.now()).state == "canary"
