@@ -231,8 +231,8 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 
 async def _subject(view: PageRequest, budget_id: str) -> Subject:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
-    standing = await _one(view, budget_id)
     keys = await _keys(view)
+    standing = await _one(view, budget_id, keys)
     row = _budget_row(view, standing, _names(keys), _mine(keys))
     async with looking():
         store = BudgetStore(view.gateway.database)
@@ -260,10 +260,10 @@ async def _read(view: PageRequest) -> _Found:
     return _Found(keys, budgets, limits)
 
 
-async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
+async def _one(view: PageRequest, budget_id: str, keys: Sequence[KeyRecord]) -> BudgetStatus:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
     team = view.the_team
-    key_ids = [key.key_id for key in await _keys(view)]
+    key_ids = [key.key_id for key in keys]
     async with looking():
         found = await BudgetStore(view.gateway.database).of_team(team.organisation_id, team.team_id, key_ids, budget_id)
     if not found:
