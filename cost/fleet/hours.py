@@ -17,7 +17,8 @@ from sqlmodel import col
 
 from cost.fleet.fleet_errors import HoursRefused
 from cost.fleet.pool_config import MOST_REPLICAS, PoolSection
-from cost.tables import PoolHour, rollup_day, rollup_hour
+from cost.ledger.rolled_up import days_with
+from cost.tables import PoolHour, rollup_hour
 from cost.times import DAY_US, HOUR_US, start_of
 
 _RANK: Final[Mapping[str, int]] = {"entered": 0, "fleet": 1, "configured": 2}
@@ -185,11 +186,9 @@ class HoursStore:
         )
         first_record: int | None = await connection.scalar(record)
         # In the order of the index on time, so that the search ends at the first row that fits.
+        days = days_with(("pool", "origin"))
         day = await connection.scalar(
-            select(rollup_day.c.start_us)
-            .where(*_request_conditions(rollup_day, pool.name))
-            .order_by(rollup_day.c.start_us)
-            .limit(1)
+            select(days.c.start_us).where(*_request_conditions(days, pool.name)).order_by(days.c.start_us).limit(1)
         )
         if day is None:
             return None, first_record

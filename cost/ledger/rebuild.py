@@ -1,10 +1,10 @@
 """Rebuild of the roll-ups from the ledger, one day in one transaction. The ledger itself is never changed."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from sqlalchemy import delete, func, insert, literal, select, text
+from sqlalchemy import Table, delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.ledger.rollups import (
@@ -14,6 +14,7 @@ from cost.ledger.rollups import (
     SPEND_KEY,
     counted,
     end_user_month,
+    key_of,
     ledger_groups,
     ledger_key,
     ledger_sums,
@@ -24,13 +25,12 @@ from cost.ledger.rollups import (
     spend_sums,
 )
 from cost.ledger.verify import next_day
-from cost.tables import ROLLUP_SUMS, rollup_day, rollup_hour
+from cost.tables import COARSER_DAYS, ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, month_of
 
 # Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
-_LOCK: Final = text(
-    "LOCK TABLE rollup_hour, rollup_day, spend_day, spend_quarter, end_user_month IN SHARE ROW EXCLUSIVE MODE"
-)
+_LOCKED: Final = (rollup_hour, rollup_day, *COARSER_DAYS, spend_day, spend_quarter, end_user_month)
+_LOCK: Final = text(f"LOCK TABLE {', '.join(table.name for table in _LOCKED)} IN SHARE ROW EXCLUSIVE MODE")
 _COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
 
 
@@ -66,7 +66,7 @@ async def _locked(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
-    for table in (rollup_hour, rollup_day):
+    for table in (rollup_hour, rollup_day, *COARSER_DAYS):
         within = (table.c.start_us >= day_us, table.c.start_us < day_us + DAY_US)
         await connection.execute(delete(table).where(*within))
     await connection.execute(delete(spend_day).where(spend_day.c.day_us == day_us))
@@ -75,16 +75,20 @@ async def _rebuild_day(connection: AsyncConnection, day_us: int) -> None:
     for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
         sums = select(*ledger_key(hour_us), *ledger_sums()).where(counted(hour_us, hour_us + HOUR_US))
         await connection.execute(insert(rollup_hour).from_select(_COLUMNS, sums.group_by(*ledger_groups())))
-    await connection.execute(insert(rollup_day).from_select(_COLUMNS, _day_of_hours(day_us)))
+    await connection.execute(insert(rollup_day).from_select(_COLUMNS, _summed(rollup_hour, ROLLUP_KEY, day_us)))
+    for table in COARSER_DAYS:
+        key = key_of(table)
+        await connection.execute(insert(table).from_select([*key, *ROLLUP_SUMS], _summed(rollup_day, key, day_us)))
     for sums in spend_sums(day_us):
         await connection.execute(insert(spend_day).from_select([*SPEND_KEY, "spent_nanousd"], sums))
     for sums in quarter_sums(day_us):
         await connection.execute(insert(spend_quarter).from_select([*QUARTER_KEY, "spent_nanousd"], sums))
 
 
-def _day_of_hours(day_us: int) -> Any:
-    hours = rollup_hour.c
-    key = [literal(day_us).label(name) if name == "start_us" else hours[name] for name in ROLLUP_KEY]
-    groups = [hours[name] for name in ROLLUP_KEY if name != "start_us"]
-    sums = select(*key, *(func.sum(hours[name]) for name in ROLLUP_SUMS))
-    return sums.where(hours.start_us >= day_us, hours.start_us < day_us + DAY_US).group_by(*groups)
+def _summed(finer: Table, key: Sequence[str], day_us: int) -> Any:
+    """Return the day's sums of a finer roll-up, by this key."""
+    rows = finer.c
+    columns = [literal(day_us).label(name) if name == "start_us" else rows[name] for name in key]
+    groups = [rows[name] for name in key if name != "start_us"]
+    sums = select(*columns, *(func.sum(rows[name]) for name in ROLLUP_SUMS))
+    return sums.where(rows.start_us >= day_us, rows.start_us < day_us + DAY_US).group_by(*groups)

@@ -1,6 +1,6 @@
 """The rows of the roll-ups that a time is made of, wherever its days begin.
 
-Whole UTC days are read by days, whole hours by hours. An hour within which a day begins, as in India, is summed up
+Whole UTC days are read by days, from the smallest roll-up that has what is asked for, whole hours by hours. An hour within which a day begins, as in India, is summed up
 from the ledger: the two at the ends of a range, or one of each day where days are told apart, and nothing else.
 """
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     FromClause,
     Select,
@@ -24,11 +25,21 @@ from sqlalchemy import (
     values,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.visitors import iterate
 from sqlmodel import col
 
 from cost.calendars import Offsets
 from cost.ledger.rollups import counted, ledger_sums
-from cost.tables import ROLLUP_DIMENSIONS, ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import (
+    ROLLUP_DIMENSIONS,
+    ROLLUP_SUMS,
+    LedgerEntry,
+    rollup_day,
+    rollup_hour,
+    rollup_model_day,
+    rollup_team_day,
+    rollup_team_model_day,
+)
 from cost.times import DAY_US, HOUR_US, QUARTER_US
 
 Columns = Mapping[str, ColumnElement[Any]]
@@ -42,6 +53,9 @@ _UNINDEXED: Final[Columns] = {
     if name != "start_us"
 }
 """The same for conditions that SQLite is to make no index of its own for: that takes all of the ledger."""
+
+_DAYS: Final = (rollup_model_day, rollup_team_day, rollup_team_model_day, rollup_day)
+"""Roll-ups by days, the smallest first."""
 
 
 def rolled_up(
@@ -69,13 +83,29 @@ def rolled_up(
     first_day, last_day = -(-first // DAY_US) * DAY_US, last - last % DAY_US
     has_days = first_day < last_day and not by_hour and not (by_day and offsets)
     hours = [(first, first_day), (last_day, last)] if has_days else [(first, last)]
-    parts = [_rows_of(rollup_day, [(first_day, last_day)], names, sums, where)] if has_days else []
+    parts = (
+        [_rows_of(days_with([*names, *_asked_for(where)]), [(first_day, last_day)], names, sums, where)]
+        if has_days
+        else []
+    )
     if hours := [(since, until) for since, until in hours if since < until]:
         found = _rows_of(rollup_hour, hours, names, sums, where)
         parts.append(found.where(rollup_hour.c.start_us.not_in(sorted(cut))) if cut else found)
     if spans:
         parts.append(_rows_of_ledger(engine, spans, names, sums, where))
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("rolled_up")
+
+
+def days_with(names: Iterable[str]) -> Table:
+    """Return the smallest roll-up by UTC days that has these dimensions."""
+    asked = {*names}
+    return next(table for table in _DAYS if asked <= {*table.c.keys()})
+
+
+def _asked_for(where: _Where) -> Iterable[str]:
+    """Return the dimensions that conditions are on."""
+    parts = itertools.chain.from_iterable(map(iterate, where(dict(rollup_day.c))))
+    return (part.name for part in parts if isinstance(part, Column))
 
 
 def _midnights(end_us: int, offsets: Offsets) -> Iterable[int]:

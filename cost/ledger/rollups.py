@@ -20,6 +20,7 @@ from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
 from cost.scopes import SCOPES, ScopeRow
 from cost.tables import (
+    COARSER_DAYS,
     ROLLUP_DIMENSIONS,
     ROLLUP_SUMS,
     EndUserMonth,
@@ -62,10 +63,12 @@ spend_quarter: Final[Table] = SpendQuarter.__table__  # type: ignore[attr-define
 
 
 class RollupDeltas(msgspec.Struct, frozen=True):
-    """Amounts that a batch of entries adds to each of the five tables, by key."""
+    """Amounts that a batch of entries adds to each of the tables, by key."""
 
     hours: dict[RollupKey, Sums]
     days: dict[RollupKey, Sums]
+    coarser: tuple[dict[RollupKey, Sums], ...]
+    """By the tables of `COARSER_DAYS`."""
     spend: SpendSums
     quarters: SpendSums
     months: MonthSums
@@ -104,7 +107,9 @@ def roll_up(entries: Iterable[Entry]) -> RollupDeltas:
     hours = _summed(quarters, HOUR_US)
     days = days_of(hours)
     alone_days = _spend_by_day(alone)
-    return RollupDeltas(hours, days, spend_of(days) | alone_days, spend_of(quarters) | alone, months_of(alone_days))
+    coarser = tuple(coarser_of(days, table) for table in COARSER_DAYS)
+    spend, quarter_spend = spend_of(days) | alone_days, spend_of(quarters) | alone
+    return RollupDeltas(hours, days, coarser, spend, quarter_spend, months_of(alone_days))
 
 
 def months_of(spend: SpendSums) -> MonthSums:
@@ -144,6 +149,20 @@ def add(sums: dict[RollupKey, Sums], key: RollupKey, more: Sums) -> None:
 def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
     """Return hourly sums added up to UTC days."""
     return _summed(hours, DAY_US)
+
+
+def coarser_of(days: Mapping[RollupKey, Sums], table: Table) -> dict[RollupKey, Sums]:
+    """Return daily sums added up to the key of a table with fewer dimensions."""
+    place = itemgetter(*map(ROLLUP_KEY.index, key_of(table)))
+    found: dict[RollupKey, Sums] = {}
+    for key, sums in days.items():
+        add(found, place(key), sums)
+    return found
+
+
+def key_of(table: Table) -> tuple[str, ...]:
+    """Return the names of a roll-up's primary key, in its order."""
+    return tuple(table.primary_key.columns.keys())
 
 
 def _summed(parts: Mapping[RollupKey, Sums], length_us: int) -> dict[RollupKey, Sums]:
@@ -314,6 +333,7 @@ def month_sums(month_us: int) -> Any:
 _TABLES: Final = (
     (rollup_hour, ROLLUP_KEY, ROLLUP_SUMS),
     (rollup_day, ROLLUP_KEY, ROLLUP_SUMS),
+    *((table, key_of(table), ROLLUP_SUMS) for table in COARSER_DAYS),
     (spend_day, SPEND_KEY, ("spent_nanousd",)),
     (end_user_month, MONTH_KEY, ("spent_nanousd",)),
     (spend_quarter, QUARTER_KEY, ("spent_nanousd",)),
@@ -322,7 +342,8 @@ _TABLES: Final = (
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """Return (table, rows) for each table that changes; always in this order, so that two writers never deadlock."""
-    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, rolled.days, rolled.spend, rolled.months, rolled.quarters)
+    days = (rolled.days, *rolled.coarser)
+    sums: tuple[Mapping[Any, Any], ...] = (rolled.hours, *days, rolled.spend, rolled.months, rolled.quarters)
     return [(table.name, by_key(found)) for (table, _, _), found in zip(_TABLES, sums, strict=True) if found]
 
 

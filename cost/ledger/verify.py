@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Select, and_, case, func, or_, select, tuple_
+from sqlalchemy import Select, Table, and_, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
@@ -23,9 +23,11 @@ from cost.ledger.rollups import (
     SPEND_KEY,
     Sums,
     add,
+    coarser_of,
     counted,
     days_of,
     end_user_month,
+    key_of,
     ledger_groups,
     ledger_key,
     ledger_sums,
@@ -37,7 +39,7 @@ from cost.ledger.rollups import (
     spend_sums,
 )
 from cost.meters import METER_COLUMNS
-from cost.tables import ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import COARSER_DAYS, ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 MOST_DIFFERENCES: Final = 1000
@@ -142,7 +144,7 @@ async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> i
     times = (
         col(LedgerEntry.at_us),
         rollup_hour.c.start_us,
-        rollup_day.c.start_us,
+        *(table.c.start_us for table in (rollup_day, *COARSER_DAYS)),
         spend_day.c.day_us,
         spend_quarter.c.start_us,
     )
@@ -163,6 +165,10 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         await _check_quarters(connection, hour_us, hours, findings, now_us)
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
+    for table in COARSER_DAYS:
+        sums_of_day = await asyncio.to_thread(coarser_of, days, table)
+        found = await _read_rollup(connection, table, day_us)
+        await findings.look(table.name, key_of(table), ROLLUP_SUMS, sums_of_day, found)
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
     for query in spend_sums(day_us, rolled_up=False):
         async for scope, scope_id, day, amount in await connection.stream(query):
@@ -231,11 +237,12 @@ async def _ledger_hour(connection: AsyncConnection, hour_us: int, findings: _Fin
     return hours
 
 
-async def _read_rollup(connection: AsyncConnection, table: Any, start_us: int) -> dict[tuple[Any, ...], Sums]:
-    query = select(*(table.c[name] for name in (*ROLLUP_KEY, *ROLLUP_SUMS))).where(table.c.start_us == start_us)
+async def _read_rollup(connection: AsyncConnection, table: Table, start_us: int) -> dict[tuple[Any, ...], Sums]:
+    key = key_of(table)
+    query = select(*(table.c[name] for name in (*key, *ROLLUP_SUMS))).where(table.c.start_us == start_us)
     rows: dict[tuple[Any, ...], Sums] = {}
     async for row in await connection.stream(query):
-        rows[tuple(row[: len(ROLLUP_KEY)])] = tuple(row[len(ROLLUP_KEY) :])
+        rows[tuple(row[: len(key)])] = tuple(row[len(key) :])
     return rows
 
 

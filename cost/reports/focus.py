@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.periods import bounds_us
 from cost.calendar import UTC_CALENDAR, Calendar
-from cost.ledger.rolled_up import rolled_up
+from cost.ledger.rolled_up import days_with, rolled_up
 from cost.ledger.rollups import ROLLUP_KEY
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, split_row
 from cost.prices import Price
@@ -34,7 +34,7 @@ from cost.reports.cells import Cell, csv_line
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import scoped
-from cost.tables import ROLLUP_SUMS, rollup_day
+from cost.tables import ROLLUP_SUMS
 from cost.times import DAY_US, HOUR_US, iso
 
 MAX_DAYS: Final = 400
@@ -206,11 +206,11 @@ class FocusExport:
 
     async def _next_day(self, query: FocusQuery, empty: dt.date) -> dt.date:
         """Return the first day after this one with data, so that an empty year is not 365 queries."""
-        start, following = rollup_day.c.start_us, empty + dt.timedelta(days=1)
+        scope = query.scope
+        days = days_with(["organisation_id"] if scope.team_id is None else ["organisation_id", "team_id"]).c
+        start, following = days.start_us, empty + dt.timedelta(days=1)
         from_us, to_us = query.calendar.start(following), query.calendar.start(query.end)
-        later = select(func.min(start)).where(
-            *scoped(dict(rollup_day.c), query.scope), start > from_us - DAY_US, start < to_us
-        )
+        later = select(func.min(start)).where(*scoped(dict(days), scope), start > from_us - DAY_US, start < to_us)
         async with self._engine.connect() as connection:
             found = await connection.scalar(later)
         return query.end if found is None else max(following, query.calendar.day(int(found)))

@@ -23,13 +23,13 @@ from cost.fleet.cost_adjustment import PoolDay as PoolBooks
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
 from cost.ledger.entries import Arm
-from cost.ledger.rolled_up import rolled_up
+from cost.ledger.rolled_up import days_with, rolled_up
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import scoped
 from cost.savings.comparisons import Billed, FleetTotals, Ground, Line, figures
 from cost.savings.holdout import ArmSums
-from cost.tables import LatePosting, LedgerEntry, rollup_day
+from cost.tables import LatePosting, LedgerEntry
 from cost.times import DAY_US, HOUR_US, start_of
 
 MAX_DAYS: Final = 366
@@ -201,7 +201,7 @@ class SavingsReader:
         return {key: key in posted and posted[key].up_us > 0 for key in days}
 
     async def _read_booked(self, pools: Sequence[str], start_us: int, end_us: int) -> dict[tuple[str, int], int]:
-        table = rollup_day.c
+        table = days_with(("pool",)).c
         query = (
             select(table.pool, table.start_us, func.sum(table.cost_nanousd))
             .where(table.start_us >= start_us, table.start_us < end_us, table.pool.in_(pools))

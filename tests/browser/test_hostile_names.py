@@ -39,6 +39,8 @@ _NAMED = {
     "ledger_entry": ("tag", "alias", "deployment_id", "provider", "reason", "target_id"),
     "rollup_day": ("tag", "provider", "target_id"),
     "rollup_hour": ("tag", "provider", "target_id"),
+    "rollup_team_model_day": ("provider", "target_id"),
+    "rollup_model_day": ("provider", "target_id"),
     "price_version": ("note",),
     "weighing": ("prompt",),
 }

@@ -18,7 +18,7 @@ from cost.dimensions import (
 )
 from cost.ledger.entries import Entry
 from cost.reports.recent import RecentQuery
-from cost.tables import ROLLUP_DIMENSIONS, LedgerEntry, rollup_day, rollup_hour
+from cost.tables import COARSER_DAYS, ROLLUP_DIMENSIONS, LedgerEntry, rollup_day, rollup_hour
 
 
 def test_every_dimension_is_in_the_table_once() -> None:
@@ -35,10 +35,12 @@ def test_the_ledger_has_a_column_as_wide_as_the_table_says() -> None:
 
 
 def test_roll_ups_have_what_is_rolled_up() -> None:
-    """Both roll-ups have the same key columns, in the table's order."""
+    """The finest roll-ups have the same key columns, in the table's order; the coarser ones have some of them."""
     assert ("start_us", *(each.column for each in ROLLED_UP)) == ROLLUP_DIMENSIONS
     for table in (rollup_hour, rollup_day):
         assert set(table.primary_key.columns.keys()) == set(ROLLUP_DIMENSIONS)
+    for table in COARSER_DAYS:
+        assert set(table.primary_key.columns.keys()) < set(ROLLUP_DIMENSIONS)
 
 
 def test_structs_follow_the_table() -> None:

@@ -19,13 +19,23 @@ from cost.ledger.orphan_reaper import OrphanReaper
 from cost.ledger.segments import boots, segments_of, waiting
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import check
+from cost.tables import COARSER_DAYS
 from gateway.database import make_engine
 from tests.cost.entries import reserve, settle
 from tests.sqlite import newest_sqlite
 
 NEVER_S = 3600.0
 NOW_US = reserve().at_us + 5_000_000
-_TABLES = ("ledger_entry", "rollup_hour", "rollup_day", "spend_day", "spend_quarter", "journal_place", "boot")
+_TABLES = (
+    "ledger_entry",
+    "rollup_hour",
+    "rollup_day",
+    *(table.name for table in COARSER_DAYS),
+    "spend_day",
+    "spend_quarter",
+    "journal_place",
+    "boot",
+)
 
 
 def _drain(folder: Path, engine: AsyncEngine) -> Drain:

@@ -12,6 +12,7 @@ from cost.ledger.entries import Entry, orphan_settlement, void_of
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import MOST_DIFFERENCES, check
+from cost.tables import COARSER_DAYS
 from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle
 from tests.cost.ledger.verified import verify
@@ -70,17 +71,20 @@ def _settled(held: Entry, cost: int | None, at_us: int) -> Entry:
     )
 
 
+_ROLLUPS = ("rollup_hour", "rollup_day", *(table.name for table in COARSER_DAYS), "spend_day")
+
+
 async def change(engine: AsyncEngine, statement: str) -> None:
     async with engine.begin() as connection:
         await connection.execute(text(statement))
 
 
 async def dump(engine: AsyncEngine) -> list[list[Any]]:
-    """Every row of the three roll-ups."""
+    """Every row of the roll-ups that entries of all kinds have."""
     async with engine.connect() as connection:
         return [
             sorted(tuple(row) for row in await connection.execute(text(f"SELECT * FROM {table}")))  # noqa: S608
-            for table in ("rollup_hour", "rollup_day", "spend_day")
+            for table in _ROLLUPS
         ]
 
 
@@ -107,7 +111,7 @@ async def test_entries_count_once_however_they_are_written(engine: AsyncEngine) 
     written = await dump(engine)
     assert await verify(engine, MIDNIGHT_US, MIDNIGHT_US + 4 * DAY_US) == []
     await change(engine, "DELETE FROM ledger_entry")
-    for table in ("rollup_hour", "rollup_day", "spend_day"):
+    for table in _ROLLUPS:
         await change(engine, f"DELETE FROM {table}")  # noqa: S608
     assert await store.insert(entries) == len(entries)
     assert await dump(engine) == written
@@ -119,6 +123,9 @@ async def test_entries_count_once_however_they_are_written(engine: AsyncEngine) 
         ("UPDATE rollup_hour SET cost_nanousd = cost_nanousd + 1", "rollup_hour", "cost_nanousd", 1_000_000, 1_000_001),
         ("UPDATE rollup_day SET requests = 7", "rollup_day", "requests", 1, 7),
         ("UPDATE rollup_day SET output_tokens = 0", "rollup_day", "output_tokens", 200, 0),
+        ("UPDATE rollup_team_model_day SET requests = 7", "rollup_team_model_day", "requests", 1, 7),
+        ("DELETE FROM rollup_team_day", "rollup_team_day", "cost_nanousd", 1_000_000, 0),
+        ("UPDATE rollup_model_day SET cost_nanousd = 1", "rollup_model_day", "cost_nanousd", 1_000_000, 1),
         ("DELETE FROM spend_day WHERE scope = 'team'", "spend_day", "spent_nanousd", 1_000_000, 0),
         ("UPDATE ledger_entry SET output_nanousd = 0", "ledger_entry", "sum of meters", 1_000_000, 600_000),
         ("DELETE FROM ledger_entry WHERE entry = 'reserve'", "ledger_entry", "reserves", 1, 0),
@@ -135,10 +142,11 @@ async def test_a_wrong_figure_is_named(
     assert (first.expected, first.found) == (expected, found)
 
 
-async def test_a_roll_up_of_nothing_is_found(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("table", ["rollup_day", *(table.name for table in COARSER_DAYS)])
+async def test_a_roll_up_of_nothing_is_found(engine: AsyncEngine, table: str) -> None:
     """A roll-up row on a day without entries is a difference."""
     await LedgerStore(engine).insert(closed("req_1"))
-    await change(engine, "UPDATE rollup_day SET start_us = start_us + 86400000000")
+    await change(engine, f"UPDATE {table} SET start_us = start_us + 86400000000")  # noqa: S608
     differences = await verify(engine, 0, MIDNIGHT_US + 9 * DAY_US)
     wrong = {(each.key["start_us"], each.found) for each in differences if each.column == "cost_nanousd"}
     assert wrong == {(MIDNIGHT_US, 0), (MIDNIGHT_US + DAY_US, 1_000_000)}
@@ -176,6 +184,8 @@ async def test_rebuilding_makes_the_books_agree(engine: AsyncEngine) -> None:
     before = await dump(engine)
     await change(engine, "UPDATE rollup_hour SET cost_nanousd = 1, served = 5")
     await change(engine, "DELETE FROM rollup_day WHERE team_id = 'team_a'")
+    for table in COARSER_DAYS:
+        await change(engine, f"UPDATE {table.name} SET cost_nanousd = 1, start_us = start_us + 86400000000 * 4")  # noqa: S608
     await change(
         engine, "UPDATE spend_day SET spent_nanousd = -1, scope_id = 'x' WHERE scope = 'key' AND scope_id = 'k1'"
     )
