@@ -154,10 +154,13 @@ def days_of(hours: Mapping[RollupKey, Sums]) -> dict[RollupKey, Sums]:
 def coarser_of(days: Mapping[RollupKey, Sums], table: Table) -> dict[RollupKey, Sums]:
     """Return daily sums added up to the key of a table with fewer dimensions."""
     place = itemgetter(*map(ROLLUP_KEY.index, key_of(table)))
-    found: dict[RollupKey, Sums] = {}
+    alike: dict[RollupKey, list[Sums]] = {}
     for key, sums in days.items():
-        add(found, place(key), sums)
-    return found
+        alike.setdefault(place(key), []).append(sums)
+    # Most have one row, or very many.
+    return {
+        key: found[0] if len(found) == 1 else tuple(map(sum, zip(*found, strict=True))) for key, found in alike.items()
+    }
 
 
 def key_of(table: Table) -> tuple[str, ...]:

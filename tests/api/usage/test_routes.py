@@ -22,7 +22,7 @@ from api.web.gateway import READS_AT_ONCE
 from cost.calendars import set_calendar
 from cost.ledger.store import LedgerStore
 from cost.prices import usd
-from cost.tables import ROLLUP_SUMS
+from cost.tables import COARSER_DAYS, ROLLUP_SUMS
 from cost.times import DAY_US, HOUR_US, MINUTE_US, iso, moment, wall_us
 from tests.api.finance import Finance, running_finance
 from tests.cost.entries import settle
@@ -293,7 +293,8 @@ async def test_other_kinds_are_not_acceptable(finance: Finance) -> None:
 async def test_a_database_that_does_not_answer_is_told(own: Finance) -> None:
     """503 in every form, before a single line of a file is sent."""
     async with own.gateway.engine.begin() as connection:
-        await connection.execute(text("DROP TABLE rollup_day"))
+        for table in ("rollup_day", *(each.name for each in COARSER_DAYS)):
+            await connection.execute(text(f"DROP TABLE {table}"))
     for accept in ("application/json", "text/csv", "application/x-ndjson"):
         assert (await own.get("member x", "/v1/usage", RANGE, accept)).refusal == (503, "usage_unavailable", None)
 
