@@ -9,7 +9,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter, itemgetter
-from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -75,6 +74,7 @@ class RollupDeltas(msgspec.Struct, frozen=True):
     """By team, month and end user."""
 
 
+_Spender: Final[Any] = msgspec.defstruct("_Spender", ROLLUP_KEY)
 _DIMENSIONS: Final = tuple(name for name in ROLLUP_KEY if name != "start_us")
 _ORIGIN: Final = _DIMENSIONS.index("origin")
 _SPENT_ROLLED_UP: Final = tuple(each for each in SCOPES if each.rolled_up)
@@ -181,13 +181,12 @@ def spend_of(days: Mapping[RollupKey, Sums]) -> SpendSums:
     """Return the spend per (scope, scope id, start) of what may have a budget and is rolled up; an empty value gets no row."""
     spend: SpendSums = {}
     for key, sums in days.items():
-        found = dict(zip(ROLLUP_KEY, key, strict=True))
-        if found["origin"] not in SPENT_ORIGINS:
+        spender = _Spender(*key)
+        if spender.origin not in SPENT_ORIGINS:
             continue
-        spender = SimpleNamespace(**found)
         for each in _SPENT_ROLLED_UP:
             if scope_id := each.id_of(spender):
-                place = (each.name, scope_id, found["start_us"])
+                place = (each.name, scope_id, spender.start_us)
                 spend[place] = spend.get(place, 0) + sums[COST]
     return spend
 
