@@ -15,6 +15,7 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
+from cost.budgets.outlook import with_outlooks
 from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
 from cost.calendar import Calendar
@@ -227,7 +228,8 @@ class BudgetStore:
                 _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
                 *parts,
             )
-            return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+            found = await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+            return await with_outlooks(connection, found)
 
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
@@ -320,7 +322,7 @@ class BudgetStore:
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:
-            return await standings(connection, self._now_us(), *where)
+            return await with_outlooks(connection, await standings(connection, self._now_us(), *where))
 
     @staticmethod
     def _refuse_fixed_changes(found: Budget, budget: Budget) -> None:

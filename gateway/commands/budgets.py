@@ -360,12 +360,23 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             _dollars(each.held_nanousd),
             "never" if each.renews_us is None else iso(each.renews_us),
             each.state,
+            "-" if each.expected_nanousd is None else _dollars(each.expected_nanousd),
+            _runs_out(each),
             "warn" if each.budget.kind == "soft" and each.budget.on_exhausted == "refuse" else each.budget.on_exhausted,
         ]
         for each in found
     ]
     headings = ["budget", "scope", "of", "period", "kind", "limit", "spent", "share", "reserved", "resets at", "state"]
-    print_table([*headings, "then"], rows, right=(5, 6, 7, 8))
+    print_table([*headings, "forecast", "runs out", "then"], rows, right=(5, 6, 7, 8, 11))
+
+
+def _runs_out(standing: "BudgetStatus") -> str:
+    """Return when a budget is expected to be used up."""
+    from cost.times import day_of
+
+    if standing.runs_out_us is not None:
+        return day_of(standing.runs_out_us).isoformat()
+    return {None: "not known", True: "lasts", False: "has run out"}[standing.lasts]
 
 
 def _dollars(amount_nanousd: int) -> str:
