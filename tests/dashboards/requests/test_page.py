@@ -139,7 +139,7 @@ async def test_a_request_tells_its_story_and_what_it_would_have_cost(running: Ru
     page = (await member.get(f"{LIST}/r")).text
     for part in (
         "small was the cheapest model expected",
-        "$0.003000 (75.0%) was saved",
+        "$0.003000 (75.0 %) was saved",
         "large@test",
         "mini@1",
         "h@1",
@@ -274,7 +274,7 @@ async def test_a_request_shows_what_its_targets_were_compared_by(running: Runnin
     )
     await keep(running, [asked("r", considered=msgspec.json.encode(told).decode()), asked("old")])
     page = (await member.get(f"{LIST}/r")).text
-    assert "small has a chance of 88.0% of a good answer, the baseline model 90.0%" in page
+    assert "small has a chance of 88.0 % of a good answer, the baseline model 90.0 %" in page
     assert "a better chance would cost more than it is worth." in page
     assert "it came before large at $0.004" in page
     assert "&lt;i&gt;loses&lt;/i&gt; 0.400" in page
