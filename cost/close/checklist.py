@@ -267,7 +267,7 @@ def _days_text(days: Sequence[int]) -> str:
 
 def _idle_step(facts: MonthFacts) -> Step:
     idle = facts.spent.part("idle")
-    title = "Idle GPU hours have an owner"
+    title = "Idle GPUs have an owner"
     if idle <= 0:
         return Step(kind="idle", title=title, state="done", said="Every GPU hour was used by a team.")
     # "The bill" is everything, as on Showback; the GPUs' own is a part of it, and is named.

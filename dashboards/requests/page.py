@@ -463,12 +463,6 @@ def _pages(kept: Mapping[str, str], query: RecentQuery, page: RecentPage) -> tup
 
 
 _SEARCHED: Final = (
-    "A word is looked for in ids, end users, keys and models, a field such as status:5xx in statuses, times, costs and latencies; "
-    "what requests said is not kept for searching."
-)
-
-
-_SEARCHED: Final = (
     "Every word has to be in its id, end user, key or model; status, time, cost and latency have fields (“How to search”). What "
     "requests said is not searched."
 )
@@ -480,8 +474,6 @@ def _told_empty(query: RecentQuery, page: RecentPage) -> str:
 
 
 def _empty(query: RecentQuery, page: RecentPage) -> str:
-    if query.words:
-        return f"{_empty(msgspec.structs.replace(query, words=()), page)} {_SEARCHED}"
     if page.reached_us is not None and query.order:
         return "None among the newest requests, which were looked through; choose days to look further back."
     if page.reached_us is not None:
