@@ -162,7 +162,8 @@ def test_a_running_gateway_tells_how_replicas_are(tmp_path: Path) -> None:
             "ready",
             "3",
             "0",
-            "50 %",
+            "50",
+            "%",
             "0.4",
             "s",
         ]
