@@ -18,6 +18,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.meters import METER_NAMES
 from cost.prices import Price
 from planner.savings.demand import Demand, Whole
+from planner.savings.verdicts import Against, Elsewhere
 from planner.simulate.simulation_errors import SimulationRefused
 from planner.simulate.traces import DAY_PROFILE, Trace
 from providers.catalog import Catalog
@@ -63,8 +64,8 @@ class PlannedWorkload(msgspec.Struct, frozen=True, kw_only=True):
     baseline_nanousd: int
     routed_nanousd: int
     """Cost of all requests with routing between commercial models alone."""
-    pool_baseline_nanousd: int
-    """Baseline cost of the requests that the pool is capable of."""
+    elsewhere: Mapping[Against, Elsewhere]
+    """Cost of the requests that the pool is capable of: at the baseline model, and with routing between commercial models alone."""
     refused: int
     """Requests that no model can serve."""
     here: Whole
@@ -136,7 +137,10 @@ def planned(
         demand=demand,
         baseline_nanousd=int(baseline.sum()),
         routed_nanousd=int(other[served].sum()),
-        pool_baseline_nanousd=int(baseline[here].sum()),
+        elsewhere={
+            "reference": Elsewhere(nanousd=int(baseline[here].sum()), work_s=float(work_s[here].sum())),
+            "routed": Elsewhere(nanousd=int(other[here & served].sum()), work_s=float(work_s[here & served].sum())),
+        },
         refused=int((~here & ~served).sum()),
         here=index[here],
     )
