@@ -23,7 +23,7 @@ from planner.plans.serving import EXCHANGE, Inference, Serving, checked
 
 _GATEWAY: Final = {f"{PART}/name": "weighbridge"}
 _NAMESPACE: Final = "kubernetes.io/metadata.name"
-_NAMES: Final = (
+_NAMES: Final[tuple[dict[str, Any], ...]] = (
     {"namespaceSelector": {}},
     # Those that a node has: NodeLocal DNSCache's, and GKE's Cloud DNS.
     {"ipBlock": {"cidr": "169.254.20.10/32"}},
