@@ -81,6 +81,7 @@ class Year(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of the hours as a share of the busiest one."""
     requests: int
     gpus_a_node: int
+    nodes_a_replica: int
     nodes: int
     """In the busiest hour, rounded up to whole ones."""
     gpus: int
@@ -180,6 +181,7 @@ def year_of(
         mean_share=hours.mean,
         requests=int(requests),
         gpus_a_node=a_node,
+        nodes_a_replica=-(-(found.gpus // found.replicas) // a_node),
         nodes=most,
         gpus=most * a_node,
         fewest_nodes=min(nodes),

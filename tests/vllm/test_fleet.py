@@ -34,7 +34,14 @@ _KV_EVENTS: Final = re.compile(r'weighbridge_kv_events_total\{.*result="(\w+)".*
 PATIENCE_S: Final = 1_800.0
 PATIENT: Final[dict[str, Any]] = {
     # Who waits for a seat on a busy machine has to wait long, and nobody is to be judged by the time that it takes there.
-    "providers": {"timeouts": {"first_token_interactive_s": 1_200, "first_token_batch_s": 1_200, "idle_s": 1_200}},
+    "providers": {
+        "timeouts": {
+            "first_token_interactive_s": 1_200,
+            "first_token_batch_s": 1_200,
+            "idle_s": 1_200,
+            "total_s": 1_800,
+        }
+    },
     "deadlines": {tier: {"first_token_s": 1_200, "answer_s": PATIENCE_S} for tier in ("interactive", "batch")},
 }
 PATIENT_WATCH: Final = {"timeout_s": 60, "stale_s": 120, "silent_s": 0}

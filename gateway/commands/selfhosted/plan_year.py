@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from planner.plans.year import Elsewhere, ReservedPrice, Year
 
 _SHOWN_MODELS: Final = 3
+_WHOLE: Final = 10
+"""A rate from which on tenths say enough."""
 _ANY_CONTEXT: Final = 10_000_000
 
 
@@ -138,32 +140,45 @@ def year_as_json(load: "CrowdLoad | None", year: "Year") -> dict[str, Any]:
 
 def print_crowd(load: "CrowdLoad") -> None:
     """Print what the users ask for, and the team's part in it."""
+    from gateway.table import counted
+
     typer.echo(
-        f"{load.users:,} users: {load.think_s:g} s of thought and {load.response_s:,.1f} s until an answer has come make "
-        f"{load.requests_per_s:,.1f} requests/s (users / (think time + response time))"
+        f"{counted(load.users, 'user')}: {load.think_s:g} s of thought and {load.response_s:,.1f} s until an answer has come make "
+        f"{_rate(load.requests_per_s)} (users / (think time + response time))"
     )
     if load.team_peak is not None:
         typer.echo(
-            f"one team's peak, {load.team_peak:,} users: {load.team_requests_per_s:,.1f} requests/s, which keep "
-            f"{load.team_replicas:,} replicas busy; its limit: {load.team_requests_per_s * 60:,.0f} requests and "
+            f"one team's peak, {counted(load.team_peak, 'user')}: {_rate(load.team_requests_per_s)}, the work of "
+            f"{counted(load.team_replicas, 'replica')}; its limit: {load.team_requests_per_s * 60:,.0f} requests and "
             f"{load.team_tokens_per_minute:,} tokens a minute"
         )
     typer.echo("")
 
 
+def _rate(requests_per_s: float) -> str:
+    return f"{requests_per_s:,.1f} requests/s" if requests_per_s >= _WHOLE else f"{requests_per_s:.3g} requests/s"
+
+
+def _lies(year: "Year") -> str:
+    return (
+        "no replica lies on two nodes" if year.nodes_a_replica == 1 else f"a replica takes {year.nodes_a_replica} nodes"
+    )
+
+
 def print_year(year: "Year") -> None:
     """Print the ways to buy the nodes for a year, and the bills elsewhere."""
     from cost.reports.shown import money
-    from gateway.table import print_table
+    from gateway.table import counted, print_table
 
     floor = (
-        f"; no hour has less than one team's peak, {year.fewest_requests_per_s:,.1f} requests/s"
+        f"; no hour has less than one team's peak, {_rate(year.fewest_requests_per_s)}"
         if year.fewest_requests_per_s
         else ""
     )
     typer.echo(
         f"\na year: {year.requests:,} requests, the mean hour {year.mean_share:.0%} of the busiest ({year.hours_source}){floor}\n"
-        f"{year.fewest_nodes:,} to {year.nodes:,} nodes of {year.gpus_a_node} GPUs, a replica on one node: {year.gpus:,} GPUs at the peak"
+        f"{'' if year.fewest_nodes == year.nodes else f'{year.fewest_nodes:,} to '}{counted(year.nodes, 'node')} of {year.gpus_a_node} "
+        f"GPUs, {year.gpus:,} GPUs at the peak; {_lies(year)}"
     )
     if year.purchases:
         cheapest = year.cheapest
