@@ -54,7 +54,7 @@ def manifests(serving: Serving) -> list[dict[str, Any]]:
     return [
         _priority_class(serving),
         _network_policy(serving),
-        *([_policy_by_name(serving)] if serving.hub_by_name and serving.weights_claim is None else []),
+        *([_policy_by_name(serving)] if serving.hub_by_name else []),
         _service(serving),
         *([] if serving.exchange is None else [_service_of_both(serving, serving.exchange)]),
         _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
@@ -120,7 +120,7 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
             "ports": [{"port": port, "protocol": name} for port in _NAME_PORTS for name in ("UDP", "TCP")],
         }
     ]
-    if serving.weights_claim is None and not serving.hub_by_name:
+    if serving.reaches_hub and not serving.hub_by_name:
         outgoing.append({"to": _hub_peers(serving), "ports": [{"port": 443, "protocol": "TCP"}]})
     if serving.inference is not None:
         incoming.append({"from": _inference_peers(serving.inference), "ports": [{"port": "http", "protocol": "TCP"}]})

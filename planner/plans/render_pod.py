@@ -109,7 +109,8 @@ def pod(serving: Serving, *, part: Part = "alone") -> dict[str, Any]:
     if serving.pull_secret is not None:
         found["imagePullSecrets"] = [{"name": serving.pull_secret}]
     if serving.downloads:
-        found["initContainers"] = [_fetching(serving)]
+        repositories = {"weights": serving.repository, "draft": serving.draft}
+        found["initContainers"] = [_fetching(serving, *each) for each in repositories.items() if each[1] is not None]
     if serving.place.labels:
         found["nodeSelector"] = dict(serving.place.labels)
     return found
@@ -169,14 +170,14 @@ def _mounts() -> list[dict[str, Any]]:
     ]
 
 
-def _fetching(serving: Serving) -> dict[str, Any]:
+def _fetching(serving: Serving, name: str, repository: str | None) -> dict[str, Any]:
     """Download the weights before the engine starts, or find them there. A token that the hub refuses is told here, in the
-    hub's words, rather than by an engine that crashes again and again.
+    hub's words, rather than by an engine that crashes again and again; so are weights that a claim does not have.
     """
     return {
-        "name": "weights",
+        "name": name,
         "image": serving.image,
-        "command": ["hf", "download", serving.repository, "--exclude", "original/*"],
+        "command": ["hf", "download", repository, "--exclude", "original/*"],
         "env": _environment(serving, engine=False),
         "resources": {
             "requests": {"cpu": "1", "memory": "4Gi", **_disk(serving)},
@@ -262,6 +263,9 @@ def _environment(serving: Serving, *, engine: bool) -> list[dict[str, Any]]:
         {"name": "USER", "value": "engine"},
         {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
     ]
+    if serving.downloads and (engine or not serving.reaches_hub):
+        # All that it needs is there: nothing waits for a hub that cannot be reached.
+        own.append({"name": "HF_HUB_OFFLINE", "value": "1"})
     if serving.token_secret is not None:
         own.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": serving.token_secret, "key": "token"}}})
     if not engine:

@@ -34,6 +34,14 @@ EXCHANGE: Final = "weighbridge/exchange"
 IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
 
 
+class _Guessing(msgspec.Struct):
+    model: str | None = None
+
+
+def _is_repository(name: str) -> bool:
+    return not name.startswith(("/", "."))
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes on which pods may stand."""
 
@@ -133,7 +141,21 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def downloads(self) -> bool:
         """Whether weights come from a hub: a repository, and no folder of a volume."""
-        return self.repository is not None and not self.repository.startswith(("/", "."))
+        return self.repository is not None and _is_repository(self.repository)
+
+    @property
+    def draft(self) -> str | None:
+        """Repository of the model that guesses tokens, where there is one."""
+        for flag, value in pairwise(self.command):
+            if flag == "--speculative-config":
+                found = msgspec.json.decode(value, type=_Guessing, strict=False).model
+                return found if found is not None and _is_repository(found) else None
+        return None
+
+    @property
+    def reaches_hub(self) -> bool:
+        """Whether a pod may ask the hub. One with a claim finds its weights there, unless it is said from where they come."""
+        return self.weights_claim is None or bool(self.hub_cidrs) or self.hub_by_name
 
 
 def checked(serving: Serving) -> Serving:

@@ -15,7 +15,7 @@ from planner.plans.rendering import inference_of, rdma_of, serving_of_plan
 from planner.plans.serving import Place, Rdma, Serving, checked, from_launch, warnings_of
 from planner.plans.sizing import Targets
 from tests.planner.plans.questions import question
-from tests.planner.plans.test_render_kubernetes import ROUTED, VERSIONS, pod, rendered
+from tests.planner.plans.test_render_kubernetes import ROUTED, VERSIONS, pod, rendered, sides
 from tests.planner.plans.test_serving import planned
 
 RDMA = Rdma(resource="rdma/hca_shared_devices_a", count=8)
@@ -167,11 +167,40 @@ def test_weights_come_from_the_hubs_names_where_cilium_knows_them() -> None:
     assert {"huggingface.co", "*.xethub.hf.co"} <= set(hub_names())
     assert hub["toPorts"] == [{"ports": [{"port": "443", "protocol": "TCP"}]}]
     assert pod(hub_by_name=True)["dnsConfig"]["options"] == [{"name": "ndots", "value": "1"}]
-    assert "CiliumNetworkPolicy" not in rendered(hub_by_name=True, weights_claim="weights")
     with pytest.raises(PlanRefused, match="addresses or from names"):
         checked(planned(hub_by_name=True, hub_cidrs=("10.0.0.0/8",)))
     with pytest.raises(PlanRefused, match="no network"):
         checked(planned(hub_cidrs=("huggingface.co",)))
+
+
+def test_an_engine_asks_no_hub_for_what_is_there() -> None:
+    """Weights, and those of the model that guesses, are fetched before it starts; with a claim nobody asks, unless it is said where."""
+    told = {each["name"]: each.get("value") for each in engine(pod())["env"]}
+    assert told["HF_HUB_OFFLINE"] == "1"
+    (fetching,) = pod()["initContainers"]
+    assert "HF_HUB_OFFLINE" not in {each["name"] for each in fetching["env"]}
+    (finding,) = pod(weights_claim="weights")["initContainers"]
+    assert "HF_HUB_OFFLINE" in {each["name"] for each in finding["env"]}
+    (filling,) = pod(weights_claim="weights", hub_cidrs=("203.0.113.0/24",))["initContainers"]
+    assert "HF_HUB_OFFLINE" not in {each["name"] for each in filling["env"]}
+    assert "CiliumNetworkPolicy" in rendered(hub_by_name=True, weights_claim="weights")
+    guessing = serving_of_plan(plan(question(profile="low", draft="org/eagle", requests_per_s=0.1)), "h100")
+    document = next(each for each in manifests(guessing) if each["kind"] == "Deployment")
+    fetched = [each["command"][2] for each in document["spec"]["template"]["spec"]["initContainers"]]
+    assert fetched == ["meta-llama/Meta-Llama-3-70B-Instruct", "org/eagle"]
+    assert "HF_HUB_OFFLINE" not in {each["name"] for each in engine(pod(repository="/models/llama"))["env"]}
+
+
+def test_prefill_and_decode_have_rdma_too() -> None:
+    """They hand KV caches over by it."""
+    for serving in sides().values():
+        found = next(
+            each for each in manifests(Serving(**{**_fields(serving), "rdma": RDMA})) if each["kind"] == "Deployment"
+        )
+        spec = found["spec"]["template"]["spec"]
+        assert engine(spec)["resources"]["limits"]["rdma/hca_shared_devices_a"] == 8
+        assert not any("by TCP" in each for each in warnings_of(Serving(**{**_fields(serving), "rdma": RDMA})))
+        assert any("by TCP" in each for each in warnings_of(serving))
 
 
 def test_an_image_is_named_by_its_digest_or_that_is_said() -> None:
