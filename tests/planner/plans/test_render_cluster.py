@@ -220,6 +220,14 @@ def test_a_rollout_goes_on_without_spare_gpus() -> None:
     }
 
 
+def test_a_nodes_drain_is_never_stuck() -> None:
+    """Not by a pool of one replica, whose budget would otherwise be none, and not by a pod that never became ready."""
+    budget = rendered(replicas=1)["PodDisruptionBudget"]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 def test_nodes_taints_are_tolerated() -> None:
     """The GPU's always; others as they are named."""
     found = pod(place=Place(taints=(("sku", "gpu"), ("dedicated", None))))["tolerations"]
