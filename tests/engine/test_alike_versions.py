@@ -67,5 +67,3 @@ async def test_a_version_like_the_one_before_stays(
             await asyncio.sleep(1.0)
             (told,) = (await found.order("GET", "/fleet/rollouts"))["data"]
             assert told["state"] == "canary", told
-            evidence = told.get("evidence")
-            print(f"{percent} %: {len(rows)} of {ASKED} by v2; evidence {evidence}")
