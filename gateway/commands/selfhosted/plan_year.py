@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from cost.shown import percent
+from cost.shown import money, percent
 from gateway.commands.shared import amount_option, read_config
 
 if TYPE_CHECKING:
@@ -168,8 +168,6 @@ def _lies(year: "Year") -> str:
 
 def print_year(year: "Year") -> None:
     """Print the ways to buy the nodes for a year, and the bills elsewhere."""
-    from cost.reports.shown import money
-
     from gateway.table import counted, print_table
 
     floor = (
