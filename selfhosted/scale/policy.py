@@ -2,9 +2,10 @@
 
 Work is prompt tokens, plus generated ones times their weight. A replica that is ordered now is there one cold start
 from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
-`ttft_attainment` of the work came, scaled to that time by what earlier days brought. The throughput of a saturated
-replica is measured when work waits; a share of that is planned with, which begins at one half and follows how many
-first tokens were late. Work divided by planned throughput is the number wanted. More are wanted when what comes now,
+`ttft_attainment` of the work came, scaled to that time by what earlier days brought, or more where it rises. What a replica carries
+is its work over its pressure: how near the worst of its signals (slow tokens, KV cache, queue) is to its limit. A share of that
+is planned with, which follows how many first tokens were late and answers slow. Work divided by planned throughput is the number
+wanted. More are wanted when what comes now,
 with the backlog, would still wait a cold start later, and when queue, memory or first tokens are past their thresholds
 for long; before anything is measured, only those thresholds decide. Growth is limited per decision, and by how many
 start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
@@ -26,6 +27,7 @@ import msgspec
 
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.forecast import Forecast, Seasons
+from selfhosted.scale.pressure import pressure_of
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
 from selfhosted.scale.worth import Market, SavedWorth, Worth
@@ -45,6 +47,8 @@ _MINUTE_S: Final = 60.0
 _SATURATED: Final = 0.5
 # Signals are smoothed over half a cold start: a burst that is over before a replica could help needs none.
 _SHORTEST_S: Final = 15.0
+# A replica that does less than this part of what a saturated one does has little to do.
+_LIGHT: Final = 0.25
 _LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 30.0
 _HOUR_S: Final = 3_600.0
@@ -52,6 +56,8 @@ _HOUR_S: Final = 3_600.0
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 64 * 1024
 _WINDOW_SLOTS: Final = 64
+# More than one that starts for so many that are ready says that they have too much to do for now.
+_FEW_STARTING: Final = 4
 # Replicas that start at once, for each that is ready.
 _MOST_STARTING: Final = 3
 _MOST_DESIRED: Final = 10_000
@@ -116,7 +122,9 @@ class ScalePolicy:
         self._config = config
         self._usd = usd_per_replica_hour
         self._output_weight = output_weight
-        self._carried = PoolThroughput(1 - config.ttft_attainment, prior=carries, learnt=kept.learnt)
+        self._carried = PoolThroughput(
+            1 - config.ttft_attainment, config.tpot_target_s, prior=carries, learnt=kept.learnt
+        )
         self._forecast = Forecast(kept.seasons)
         self._desired = kept.desired
         self._idle_memory = kept.idle_memory
@@ -133,6 +141,7 @@ class ScalePolicy:
         self._minute = _Window(_MINUTE_S)
         self._busiest = 0.0
         self._waited = True
+        self._started_at = -math.inf
         self._up = _Extreme(config.up_stabilisation_s, least=True)
         self._down = _Extreme(config.down_stabilisation_s, least=False)
         self._stepped_down_at: float | None = None
@@ -224,6 +233,8 @@ class ScalePolicy:
         if served is None:
             served = signals.input_tokens_per_s or 0.0
         served += self._output_weight * (signals.output_tokens_per_s or 0.0)
+        if signals.starting * _FEW_STARTING > signals.ready:
+            self._started_at = signals.at_s
         if not signals.known:
             return
         missed, busy, minute = signals.missed, self._busy, self._minute
@@ -236,9 +247,18 @@ class ScalePolicy:
             self._waited = True
             busy.begin()
         if minute.add(served, signals.ready, seconds):
-            # While more replicas start than work, late first tokens say nothing about the plan that ordered them.
-            if missed is not None and signals.starting <= signals.ready:
-                self._carried.observe_minute(minute.amount, missed, busiest=self._busiest)
+            carried, full = self._carried, self._carried.learnt.full
+            if signals.tpot_s is not None:
+                carried.observe_tokens(signals.tpot_s, signals.running / max(1, signals.ready))
+            pressure = pressure_of(signals, self._config, alone_s=carried.alone_s)
+            if pressure is not None:
+                carried.observe_pressure(minute.each, pressure.ratio)
+            # While some start, late first tokens say nothing about the plan that ordered them.
+            if missed is not None and signals.at_s - self._started_at > 2 * _MINUTE_S:
+                light = (full is not None and self._busiest < _LIGHT * full) or (
+                    pressure is not None and pressure.ratio < _LIGHT
+                )
+                carried.observe_minute(minute.amount, missed, signals.slow or 0.0, light=light)
             self._busiest = 0.0
             minute.begin()
 

@@ -112,7 +112,11 @@ def simulate(
     if min_replicas > max_replicas:
         raise SimulationRefused("--min-replicas is above --max-replicas")
     scale = ScaleConfig(
-        min_replicas=min_replicas, max_replicas=max_replicas, cold_start_s=cold_start, ttft_target_s=ttft_target
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        cold_start_s=cold_start,
+        ttft_target_s=ttft_target,
+        tpot_target_s=tpot_target,
     )
     replayed = prepared(trace, limit=limit, speed=speed, users=users, days=days, seed=seed, spaced=spread)
     runs = [
