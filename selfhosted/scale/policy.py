@@ -27,6 +27,7 @@ import msgspec
 
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.forecast import Forecast, Seasons
+from selfhosted.scale.history import History, Step
 from selfhosted.scale.pressure import pressure_of
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
@@ -54,7 +55,7 @@ _DRAIN_S: Final = 30.0
 _HOUR_S: Final = 3_600.0
 # Target use after shrinking, as a fraction of the threshold at which the pool would grow again.
 _AFTER_SHRINKING: Final = 0.85
-_LARGEST_STATE: Final = 64 * 1024
+_LARGEST_STATE: Final = 128 * 1024
 _WINDOW_SLOTS: Final = 64
 # More than one that starts for so many that are ready says that they have too much to do for now.
 _FEW_STARTING: Final = 4
@@ -92,6 +93,7 @@ class _SavedState(msgspec.Struct):
     learnt: SavedThroughput | None = None
     idle_memory: float | None = None
     worth: SavedWorth | None = None
+    steps: list[Step] | None = None
 
 
 class _DesiredSize(msgspec.Struct, frozen=True):
@@ -127,6 +129,7 @@ class ScalePolicy:
         )
         self._forecast = Forecast(kept.seasons)
         self._desired = kept.desired
+        self._history = History(kept.steps)
         self._idle_memory = kept.idle_memory
         self._busy_carries = busy_carries
         self._worth = self._worth_of(kept.worth) if economic and usd_per_replica_hour is not None else None
@@ -172,6 +175,7 @@ class ScalePolicy:
                 self._carried.learnt,
                 self._idle_memory,
                 None if self._worth is None else self._worth.saved(),
+                self._history.steps,
             )
         ).decode()
 
@@ -181,7 +185,17 @@ class ScalePolicy:
         wish = self._most_wanted(signals, current)
         decision = self._limit(signals, current, wish)
         self._desired = decision.desired
+        self._remember(signals, decision)
         return decision
+
+    def _remember(self, signals: Signals, decision: ScaleDecision) -> None:
+        work, config = self._work_of(signals), self._config
+        if work is None:
+            return
+        self._history.observe(work, signals.wall_s, desired=decision.desired, ready=signals.ready)
+        then = self._forecast.busy(config.cold_start_s, config.ttft_attainment) if config.forecast else None
+        if then is not None:
+            self._history.expect(then, signals.wall_s + config.cold_start_s)
 
     # Learning.
 
@@ -561,6 +575,11 @@ class _Extreme:
 
 def _never_usual(wall_s: float) -> None:
     del wall_s
+
+
+def steps_of(state: str) -> list[Step]:
+    """Return what was expected beside what came, from a saved state; none where it cannot be read."""
+    return History(_parse_state(state).steps).steps
 
 
 def _parse_state(state: str) -> _SavedState:
