@@ -26,7 +26,9 @@ _MOST_MINUTES: Final = 60
 _FEW_MINUTES: Final = 10
 # A rise goes on, where these minutes show one that is no chance.
 _RISE_MINUTES: Final = 10
-_FEWEST_RISING: Final = 4
+_FEWEST_RISING: Final = 5
+# Of what it would add by then: most rises end.
+_GOES_ON: Final = 0.5
 _CERTAIN: Final = 3.0
 
 
@@ -118,8 +120,8 @@ class Forecast:
         minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes]
         busy = max(minutes) if len(minutes) < _FEW_MINUTES else _busy_minute(minutes, attainment)
         rise = rise_per_s(minutes[-_RISE_MINUTES:])
-        now = sum(minutes[-_FEWEST_RISING:]) / len(minutes[-_FEWEST_RISING:])
-        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s))
+        now = minutes[-1]
+        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s * _GOES_ON))
 
     @staticmethod
     def _accumulate(

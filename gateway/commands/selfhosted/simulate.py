@@ -26,7 +26,7 @@ def simulate(
         list[str] | None, typer.Option(help="Who chooses a replica, such as prefix or round-robin. Again for more.")
     ] = None,
     scaling: Annotated[
-        list[str] | None, typer.Option(help="fixed, weighbridge, keda or perfect. Again for more.")
+        list[str] | None, typer.Option(help="fixed, weighbridge, keda, knative or perfect. Again for more.")
     ] = None,
     gateways: Annotated[int, typer.Option(min=1, max=256, help="Gateway processes, each with its own view.")] = 1,
     hosts: Annotated[
