@@ -5,11 +5,12 @@ A case is a trace and how many times its users come. Replicas are Llama 3 70B FP
 an answer whose first token is late or whose further tokens are slow on average, by the trace's aims. The bill is GPU-hours x (1 +
 misses).
 
-Bars, in each case: begun with as many replicas as the best fixed fleet in hindsight, the bill is at most 1.10 of that fleet's, and
-below KEDA's on the queue and Knative's on requests in flight; from two replicas that know nothing at most 5 % miss. The best fixed
-fleet is the cheapest of those that keep the aims for nine tenths of answers, as the scaler is told to do, or of all where none does:
-by the bill alone one replica that misses everything may be best, which is told beside it. Beside the cold start stands the least that any rule could miss: 64
-replicas ordered at once.
+Bars, in each case: begun with as many replicas as the best fixed fleet in hindsight, the bill is at most 1.10 of that fleet's; no
+rule of KEDA's (on the queue) and Knative's (on requests in flight: 70 a replica, its default, and in hindsight as many as the best
+fixed fleet has) has a lower bill with no more misses; from two replicas that know nothing at most 5 % miss. The best fixed fleet is the cheapest of those
+that keep the aims for nine tenths of answers, as the scaler is told to do, or of all where none does: by the bill alone one replica that
+misses everything may be best, which is told beside it. Beside the cold start stands the least that any rule could miss: 64 replicas
+ordered at once.
 
 FOLDER has azure_code.csv and mooncake_conversation.jsonl, on which the scaler's constants were chosen, beside a made-up rise and
 fall; azure_conv.csv and mooncake_synthetic.jsonl, where they are there, and made-up chats were kept apart. Writes scaling.json, to which further
@@ -34,6 +35,7 @@ from planner.simulate.simulation_errors import PlotsUnavailable
 from planner.simulate.traces import Trace, multiplied, read_trace
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.policy import ScaleDecision, ScaleRule
+from selfhosted.scale.rules import ConcurrencyRule
 from selfhosted.scale.signals import Signals
 
 COLD_START_S: Final = 360.0
@@ -45,6 +47,7 @@ USERS: Final = (1, 4)
 OURS: Final = "weighbridge"
 OTHERS: Final = ("keda", "knative")
 _HOUR_S: Final = 3_600.0
+_ALLOWED: Final = 1 - ScaleConfig().ttft_attainment
 
 
 class Aims(msgspec.Struct, frozen=True):
@@ -140,7 +143,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def missed_bars(self) -> list[str]:
         """Return the bars that are missed, in words."""
         found = [] if self.ratio <= WITHIN else [f"{self.ratio:.2f} of the best fixed fleet's bill"]
-        found += [f"bill above {each.scaler}'s" for each in self.others if each.bill <= self.ours.bill]
+        found += [
+            f"bill above {each.scaler}'s"
+            for each in self.others
+            if each.bill <= self.ours.bill and each.missed <= max(self.ours.missed, _ALLOWED)
+        ]
         if self.cold.missed > COLD_MISSES:
             found.append(f"cold {self.cold.missed:.1%} missed, {self.at_once.missed:.1%} at the least")
         return found
@@ -148,8 +155,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 def best_of(fixed: tuple[Ran, ...]) -> Ran:
     """Return the cheapest of the fleets that keep the aims, or of all where none does."""
-    allowed = 1 - ScaleConfig().ttft_attainment
-    keep = [each for each in fixed if each.missed <= allowed]
+    keep = [each for each in fixed if each.missed <= _ALLOWED]
     return min(keep or fixed, key=lambda each: each.bill)
 
 
@@ -165,22 +171,31 @@ def run(
     trace: Trace, aims: Aims, machine: Machine, scaler: str, replicas: int, *, rule: ScaleRule | None = None
 ) -> Ran:
     """Simulate one rule; `rule` in place of the named one."""
-    scale = ScaleConfig(
+    spec = FleetSpec(
+        replicas=replicas,
+        engine=machine.engine,
+        scaler="fixed" if rule is not None else scaler,
+        scale=_scale(aims),
+        ttft_target_s=aims.ttft_s,
+        tpot_target_s=aims.tpot_s,
+    )
+    return ran_of(scaler, machine, FleetSimulation(spec, machine.steps, trace, rule=rule).run())
+
+
+def _scale(aims: Aims) -> ScaleConfig:
+    return ScaleConfig(
         min_replicas=1,
         max_replicas=MOST_REPLICAS,
         cold_start_s=COLD_START_S,
         ttft_target_s=aims.ttft_s,
         tpot_target_s=aims.tpot_s,
     )
-    spec = FleetSpec(
-        replicas=replicas,
-        engine=machine.engine,
-        scaler="fixed" if rule is not None else scaler,
-        scale=scale,
-        ttft_target_s=aims.ttft_s,
-        tpot_target_s=aims.tpot_s,
-    )
-    return ran_of(scaler, machine, FleetSimulation(spec, machine.steps, trace, rule=rule).run())
+
+
+def in_flight(ran: Ran) -> float:
+    """Return the mean of requests that a replica has in flight."""
+    held = [(each.running + each.waiting) / each.ready for each in ran.samples if each.ready]
+    return sum(held) / max(1, len(held))
 
 
 def ran_of(scaler: str, machine: Machine, measured: Measured) -> Ran:
@@ -196,17 +211,17 @@ def ran_of(scaler: str, machine: Machine, measured: Measured) -> Ran:
 
 def fixed_fleets(one: Callable[[int], Ran]) -> Iterator[Ran]:
     """Run fleets of 1, 2, 3 and on, each about a sixth larger, until one keeps the aims, and with one replica fewer until one does not."""
-    allowed, replicas, lost = 1 - ScaleConfig().ttft_attainment, 1, 0
+    replicas, lost = 1, 0
     while True:
         found = one(replicas)
         yield found
-        if found.missed <= allowed or replicas >= MOST_REPLICAS:
+        if found.missed <= _ALLOWED or replicas >= MOST_REPLICAS:
             break
         lost, replicas = replicas, replicas + max(1, replicas // 6)
     for fewer in range(replicas - 1, lost, -1):
         found = one(fewer)
         yield found
-        if found.missed > allowed:
+        if found.missed > _ALLOWED:
             break
 
 
@@ -216,13 +231,18 @@ def case_of(name: str, folder: Path, machine: Machine) -> Case:
     told = SOURCES[source]
     trace = multiplied(told.read(folder), int(users), random.Random(1))
     fixed = tuple(fixed_fleets(lambda replicas: run(trace, told.aims, machine, "fixed", replicas)))
-    begin = best_of(fixed).replicas
+    best = best_of(fixed)
+    begin = best.replicas
+    tuned = ConcurrencyRule(_scale(told.aims), target=max(1.0, in_flight(best)))
     return Case(
         name=name,
         kept_apart=told.kept_apart,
         fixed=tuple(msgspec.structs.replace(each, samples=()) for each in fixed),
         ours=run(trace, told.aims, machine, OURS, begin),
-        others=tuple(run(trace, told.aims, machine, other, begin) for other in OTHERS),
+        others=(
+            *(run(trace, told.aims, machine, other, begin) for other in OTHERS),
+            run(trace, told.aims, machine, "knative in hindsight", begin, rule=tuned),
+        ),
         cold=run(trace, told.aims, machine, OURS, COLD),
         at_once=run(trace, told.aims, machine, "at once", COLD, rule=AtOnce()),
     )

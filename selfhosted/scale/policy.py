@@ -145,6 +145,7 @@ class ScalePolicy:
         self._busiest = 0.0
         self._waited = True
         self._started_at = -math.inf
+        self._limited_by = ""
         self._up = _Extreme(config.up_stabilisation_s, least=True)
         self._down = _Extreme(config.down_stabilisation_s, least=False)
         self._stepped_down_at: float | None = None
@@ -267,6 +268,7 @@ class ScalePolicy:
             pressure = pressure_of(signals, self._config, alone_s=carried.alone_s)
             if pressure is not None:
                 carried.observe_pressure(minute.each, pressure.ratio)
+                self._limited_by = f" before {pressure.words}"
             # While some start, late first tokens say nothing about the plan that ordered them.
             if missed is not None and signals.at_s - self._started_at > 2 * _MINUTE_S:
                 light = (full is not None and self._busiest < _LIGHT * full) or (
@@ -352,14 +354,17 @@ class ScalePolicy:
         else:
             # A backlog that will be gone before a replica could start needs none.
             needed = min(current, _replicas(work, carries))
-        wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
+        wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, {self._carries(carries)}")]
         batch = signals.batch_work_per_s
         if batch > 0:
-            why = f"batches need {batch:,.0f} tokens/s more by their deadlines, a replica carries {carries:,.0f}"
+            why = f"batches need {batch:,.0f} tokens/s more by their deadlines, {self._carries(carries)}"
             wishes.append(_DesiredSize(_replicas(work + batch, carries), "batch", why))
         if self._config.forecast:
             wishes += self._by_forecast(current, carries)
         return wishes
+
+    def _carries(self, carries: float) -> str:
+        return f"a replica carries {carries:,.0f}{self._limited_by}"
 
     def _by_forecast(self, current: int, carries: float) -> list[_DesiredSize]:
         """Return the replicas needed in one cold start, and keeps those needed until then."""
@@ -369,7 +374,7 @@ class ScalePolicy:
             return []
         until = [forecast.busy(config.cold_start_s * part, config.ttft_attainment) or 0.0 for part in (0, 0.5)]
         order, keep = _replicas(then, carries), min(current, _replicas(max(until), carries))
-        why = f"{then:,.0f} tokens/s expected in busy minutes, a replica carries {carries:,.0f}"
+        why = f"{then:,.0f} tokens/s expected in busy minutes, {self._carries(carries)}"
         return [_DesiredSize(max(order, keep), "forecast", why)]
 
     def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_DesiredSize]:

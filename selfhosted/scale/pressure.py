@@ -10,11 +10,12 @@ from selfhosted.config import ScaleConfig
 from selfhosted.scale.signals import Signals
 
 Strained = Literal["tpot", "memory", "queue"]
-"""The signal that is nearest to its limit: a reason of decisions."""
+"""The signal that is nearest to its limit."""
 
 # Within a minute some answers have it much worse than the mean, so the mean may take that part of the target.
 _MEAN_OF_TARGET: Final = 0.7
 _MOST: Final = 1.5
+_WORDS: Final[dict[Strained, str]] = {"tpot": "slow tokens", "memory": "the KV cache", "queue": "the queue"}
 
 
 class Pressure(NamedTuple):
@@ -22,6 +23,10 @@ class Pressure(NamedTuple):
 
     ratio: float
     of: Strained
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.of]
 
 
 def pressure_of(signals: Signals, config: ScaleConfig, *, alone_s: float) -> Pressure | None:
