@@ -57,8 +57,6 @@ _HOUR_S: Final = 3_600.0
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 128 * 1024
 _WINDOW_SLOTS: Final = 64
-# More than one that starts for so many that are ready says that they have too much to do for now.
-_FEW_STARTING: Final = 4
 # Replicas that start at once, for each that is ready.
 _MOST_STARTING: Final = 3
 _MOST_DESIRED: Final = 10_000
@@ -248,7 +246,7 @@ class ScalePolicy:
         if served is None:
             served = signals.input_tokens_per_s or 0.0
         served += self._output_weight * (signals.output_tokens_per_s or 0.0)
-        if signals.starting * _FEW_STARTING > signals.ready:
+        if signals.starting > signals.ready:
             self._started_at = signals.at_s
         if not signals.known:
             return
@@ -269,7 +267,7 @@ class ScalePolicy:
             if pressure is not None:
                 carried.observe_pressure(minute.each, pressure.ratio)
                 self._limited_by = f" before {pressure.words}"
-            # While some start, late first tokens say nothing about the plan that ordered them.
+            # While more start than work, and until that is over, late first tokens say nothing about the plan that ordered them.
             if missed is not None and signals.at_s - self._started_at > 2 * _MINUTE_S:
                 light = (full is not None and self._busiest < _LIGHT * full) or (
                     pressure is not None and pressure.ratio < _LIGHT
