@@ -20,13 +20,14 @@ def scaling_charts(steps: Sequence[Step]) -> list[Chart]:
     demand = Chart(
         shape="line",
         title="Work expected and come",
-        caption=f"Tokens a second in the busiest minute of each five; last {formats.short(last.came)} came where {expected}.",
+        caption="Tokens a second in the busiest minute of each five, and what was expected of it one cold start before; last "
+        f"{formats.short(last.came)} came where {expected}.",
         x=x,
         x_label="Time (UTC)",
         by_hour=True,
         unit="tokens",
         series=[
-            Series("Expected one cold start before", [step.expected for step in steps], "quiet"),
+            Series("Expected", [step.expected for step in steps], "quiet"),
             Series("Came", [step.came for step in steps], "accent"),
         ],
     )
