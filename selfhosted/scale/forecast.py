@@ -1,6 +1,6 @@
 """Forecast of the work one cold start ahead, in a busy minute.
 
-The minutes of the last hour are known, and so is what each time of day and of the week usually brings. Each minute is
+The minutes of the last half-hour are known, and so is what each time of day and of the week usually brings. Each minute is
 scaled by the usual work at the forecast time over the usual work at its own. The result is the percentile of those by
 work: minutes up to it hold the wanted part of all work. So a service whose work comes in bursts gets more than a steady
 one of the same size. Memory is bounded.
@@ -24,6 +24,8 @@ _GAP_S: Final = 120.0
 # An hour. When there are few, the highest is expected.
 _MOST_MINUTES: Final = 60
 _FEW_MINUTES: Final = 10
+# A peak that was over before these is not expected again, but by the time of day.
+_LOOKED_AT: Final = 30
 # A rise goes on, where these minutes show one that is no chance.
 _RISE_MINUTES: Final = 10
 _FEWEST_RISING: Final = 5
@@ -117,7 +119,7 @@ class Forecast:
         if self._at is None or not self.seasons.minutes:
             return None
         then = self.seasons.at(self._at[1] + ahead_s)
-        minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes]
+        minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes[-_LOOKED_AT:]]
         busy = max(minutes) if len(minutes) < _FEW_MINUTES else _busy_minute(minutes, attainment)
         rise = rise_per_s(minutes[-_RISE_MINUTES:])
         now = minutes[-1]

@@ -1,7 +1,7 @@
 """The autoscaling policy: a pure decision on the desired number of replicas, from signals that carry the time.
 
 Work is prompt tokens, plus generated ones times their weight. A replica that is ordered now is there one cold start
-from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
+from now, so what counts is the work that a busy minute will bring then: the minutes of the last half-hour, up to which
 `ttft_attainment` of the work came, scaled to that time by what earlier days brought, or more where it rises. What a replica carries
 is its work over its pressure: how near the worst of its signals (slow tokens, KV cache, queue) is to its limit. A share of that
 is planned with, which follows how many first tokens were late and answers slow. Work divided by planned throughput is the number
@@ -272,7 +272,7 @@ class ScalePolicy:
                 light = (full is not None and self._busiest < _LIGHT * full) or (
                     pressure is not None and pressure.ratio < _LIGHT
                 )
-                carried.observe_minute(minute.amount, missed, signals.slow or 0.0, light=light)
+                carried.observe_minute(minute.amount, missed, signals.slow or 0.0, light=light, each=minute.each)
             self._busiest = 0.0
             minute.begin()
 

@@ -14,11 +14,15 @@ _LEAST_WORK_PER_S: Final = 1e-9
 """Less is none: a share of it could not be told from 0."""
 _LEAST_OF_FULL: Final = 0.15
 # What is planned with of a saturated replica's work, where no signal tells a pressure.
-_OF_FULL: Final = 0.5
+_OF_FULL: Final = 0.6
 _LEAST_SHARE: Final = 0.3
-_MOST_SHARE: Final = 1.9
+_MOST_SHARE: Final = 1.6
+# The same where signals tell a pressure: a replica too few is missed for a cold start.
+_MOST_OF_PRESSURE: Final = 1.2
 # Natural logarithm of what a usual minute takes off the share in which everything is late.
 _GAIN: Final = 0.1
+_OVER: Final = 1.1
+_UNDER: Final = 0.5
 _ANYWAY_GAIN: Final = 0.02
 _MOST_WEIGHT: Final = 4.0
 _USUAL: Final = 1 / 1_440
@@ -118,9 +122,9 @@ class PoolThroughput:
         elif running <= _ALONE:
             self.learnt.alone_s = known + (mean_s - known) * _ALONE_GAIN
 
-    def observe_minute(self, work: float, missed: float, slow: float, *, light: bool) -> None:
-        """Learn from a minute: its work, the fractions of its first tokens that were late and of its answers that were slow, and
-        whether replicas had little to do in all of it.
+    def observe_minute(self, work: float, missed: float, slow: float, *, light: bool, each: float) -> None:
+        """Learn from a minute: its work, the fractions of its first tokens that were late and of its answers that were slow,
+        whether replicas had little to do in all of it, and the work per second of each.
         """
         if not (math.isfinite(work) and work > 0 and 0 <= missed <= 1 and 0 <= slow <= 1):
             return
@@ -130,8 +134,13 @@ class PoolThroughput:
         if light:
             learnt.anyway += (missed - learnt.anyway) * _ANYWAY_GAIN * weight
         late = max(slow, (missed - learnt.anyway) / max(1 - learnt.anyway, self._allowed))
+        planned = self.per_replica
+        if planned is None or (each > _OVER * planned if late > self._allowed else each < _UNDER * planned):
+            # More came than was planned for, or so little that it says nothing: the share is not to blame, nor to praise.
+            return
         share = learnt.share * math.exp(_GAIN * weight * (self._allowed - late))
-        learnt.share = min(_MOST_SHARE, max(_LEAST_SHARE, share))
+        most = _MOST_OF_PRESSURE if learnt.pressure > 0 else _MOST_SHARE
+        learnt.share = min(most, max(_LEAST_SHARE, share))
 
     @property
     def alone_s(self) -> float:

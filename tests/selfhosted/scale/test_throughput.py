@@ -16,12 +16,12 @@ def full(work: float) -> PoolThroughput:
 
 
 def test_nothing_is_known_before_a_replica_was_full_or_under_pressure() -> None:
-    """The guess counts until then, where there is one; half of what a full one does is planned with."""
+    """The guess counts until then, where there is one; six tenths of what a full one does are planned with."""
     light = PoolThroughput(0.1, 0.05)
     light.observe_replica(500, full=False, waited=False)
     assert light.per_replica is None
     assert PoolThroughput(0.1, 0.05, prior=7_000).per_replica == 7_000
-    assert full(8_000).per_replica == pytest.approx(4_000)
+    assert full(8_000).per_replica == pytest.approx(4_800)
 
 
 def test_what_a_replica_carries_is_known_from_the_first_minute_under_pressure() -> None:
@@ -66,21 +66,30 @@ def test_more_than_was_known_is_believed_at_once_and_less_only_of_work_that_wait
 def test_the_share_follows_how_many_are_late_or_slow() -> None:
     """Down when too many were, whichever it is, up when fewer than may be, and settled when as many."""
     late, slow, up, settled = full(1_000), full(1_000), full(1_000), full(1_000)
-    for _ in range(60):
-        late.observe_minute(100, 0.5, 0.0, light=False)
-        slow.observe_minute(100, 0.0, 0.5, light=False)
-        up.observe_minute(100, 0.0, 0.0, light=False)
-        settled.observe_minute(100, 0.1, 0.1, light=False)
+    for _ in range(120):
+        late.observe_minute(100, 0.5, 0.0, light=False, each=100)
+        slow.observe_minute(100, 0.0, 0.5, light=False, each=100)
+        up.observe_minute(100, 0.0, 0.0, light=False, each=600)
+        settled.observe_minute(100, 0.1, 0.1, light=False, each=600)
     assert late.learnt.share == slow.learnt.share == pytest.approx(0.3)
-    assert up.learnt.share == pytest.approx(1.9)
+    assert up.learnt.share == pytest.approx(1.6)
     assert settled.learnt.share == pytest.approx(1.0)
+
+
+def test_a_minute_that_was_not_as_planned_says_nothing_of_the_share() -> None:
+    """Too much came, and answers were late; next to nothing came, and none was."""
+    carried = full(1_000)
+    for _ in range(60):
+        carried.observe_minute(100, 0.9, 0.9, light=False, each=900)
+        carried.observe_minute(100, 0.0, 0.0, light=False, each=200)
+    assert carried.learnt.share == 1
 
 
 def test_what_is_late_anyway_orders_nothing() -> None:
     """Prompts that take longer than the target on an empty engine: no number of replicas cures that."""
     carried = full(1_000)
     for _ in range(1_000):
-        carried.observe_minute(100, 0.3, 0.0, light=True)
+        carried.observe_minute(100, 0.3, 0.0, light=True, each=600)
     assert carried.learnt.anyway == pytest.approx(0.3, abs=0.01)
     assert carried.learnt.share > 1
 
@@ -97,7 +106,7 @@ def test_it_stays_within_its_range_whatever_it_is_told(
         carried.observe_replica(work, full=is_full, waited=waited)
         carried.observe_pressure(work, slow)
         carried.observe_tokens(requests, running=missed)
-        carried.observe_minute(requests, missed, slow, light=waited)
+        carried.observe_minute(requests, missed, slow, light=waited, each=work)
     assert carried.learnt.sound
     assert carried.per_replica is None or carried.per_replica > 0
 
