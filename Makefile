@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
+.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ bench-fleet-bars: $(VENV)/.dev  ## the balancer against the best of four others,
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages
+
+bench-scaling: $(VENV)/.dev  ## the autoscaler against the best fixed fleet, KEDA's rule and Knative's (TRACES=folder, CASES="code/1 …")
+	@$(BIN)/python -m benchmarks.scaling --traces $(TRACES) $(addprefix --case ,$(CASES))
 
 bench-turns: $(VENV)/.dev  ## two models that take turns on one GPU, in simulated time
 	@$(BIN)/python -m benchmarks.turns

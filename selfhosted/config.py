@@ -469,7 +469,10 @@ class ScaleConfig(Section):
         default=1.0, gt=0, le=600, description="The first token's target; it grows when it is missed."
     )
     ttft_attainment: Finite = Field(
-        default=0.9, ge=0.5, lt=1, description="The part of first tokens that should meet it."
+        default=0.9, ge=0.5, lt=1, description="The part of first tokens, and of answers, that should meet its target."
+    )
+    tpot_target_s: Finite = Field(
+        default=0.05, gt=0, le=60, description="A further token's target; it grows when answers are slower."
     )
     objective: Literal["latency", "economic"] | None = Field(
         default=None,

@@ -72,6 +72,7 @@ def _scaled(plan: Plan, serving: Serving) -> dict[str, Any]:
             "max_replicas": serving.max_replicas,
             "cold_start_s": serving.cold_start_s,
             **({} if plan.targets.ttft_p99_s is None else {"ttft_target_s": plan.targets.ttft_p99_s}),
+            **({} if plan.targets.tpot_p99_s is None else {"tpot_target_s": plan.targets.tpot_p99_s}),
         },
     }
 

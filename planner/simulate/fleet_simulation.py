@@ -24,7 +24,7 @@ from planner.simulate.traces import Trace, TraceRequest, root, shared_beginnings
 from selfhosted.config import BalanceConfig, RoomConfig, ScaleConfig
 from selfhosted.replica import Address, PoolRoom, PoolSnapshot, Replica, ReplicaRequest
 from selfhosted.scale.policy import ScaleRule
-from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
+from selfhosted.scale.signals import RecentTimes, SignalReader, Signals
 
 _POOL: Final = "simulated"
 _BYTES_A_TOKEN: Final = 4
@@ -247,7 +247,8 @@ class FleetSimulation:
             spec.scaler, spec.scale, trace, spec.engine, steps, spec.usd_per_replica_hour
         )
         self._reader = SignalReader(spec.ttft_target_s)
-        self._first_tokens = FirstTokens(spec.ttft_target_s)
+        self._first_tokens = RecentTimes(spec.ttft_target_s)
+        self._further_tokens = RecentTimes(spec.tpot_target_s)
         self._spilled_tokens = 0
         self._desired = spec.replicas
 
@@ -472,6 +473,7 @@ class FleetSimulation:
         measured.ttft_s.append(ttft_s)
         if job.output_tokens > 1:
             measured.tpot_s.append(tpot_s)
+            self._further_tokens.saw(tpot_s, at)
         measured.duration_each_s.append(at - job.arrived_at)
         measured.duration_s = max(measured.duration_s, at)
 
@@ -575,6 +577,7 @@ class FleetSimulation:
             waiting_at_gate=self._at_gates(),
             spilled_tokens_per_s=spilled / self._spec.decide_s,
             first_tokens=self._first_tokens,
+            further_tokens=self._further_tokens,
         )
 
     def _dispensable(self, supply: list[Node]) -> list[Node]:

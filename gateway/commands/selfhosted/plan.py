@@ -3,7 +3,7 @@
 
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from planner.plans.planning import Plan, Question
     from planner.plans.split import Split
     from planner.plans.year import Year
+
+_TPOT_TARGET_S: Final = 0.05
 
 
 def plan(
@@ -64,7 +66,12 @@ def plan(
         ),
     ] = 1.0,
     tpot_p99: Annotated[
-        float | None, typer.Option(min=0.001, max=60, help="Seconds for each further token, 99 of 100 requests.")
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=60,
+            help="Seconds for each further token, 99 of 100 requests; 0.05 if left out, none for --tier batch.",
+        ),
     ] = None,
     precision: Annotated[
         Literal["auto", "bf16", "fp8", "int8", "int4", "fp4"], typer.Option(help="Of the weights.")
@@ -184,7 +191,9 @@ def plan(
                 prefix_hit_rate=prefix_hit_rate,
                 variation=variation,
             ),
-            targets=Targets(ttft_p99_s=None if tier == "batch" else ttft_p99, tpot_p99_s=tpot_p99),
+            targets=Targets(
+                ttft_p99_s=None if tier == "batch" else ttft_p99, tpot_p99_s=_tpot_target_s(tpot_p99, tier)
+            ),
             efficiency=efficiency_named(efficiency),
             precision=None if precision == "auto" else precision,
             kv_precision=None if kv_precision == "auto" else kv_precision,
@@ -312,6 +321,11 @@ def _print_split(apart: "Split") -> None:
     )
     for warning in apart.warnings:
         typer.echo(f"! {warning}")
+
+
+def _tpot_target_s(told_s: float | None, tier: str) -> float | None:
+    """Return the target of a further token: as fast as the scaler keeps it by default, unless nobody reads along."""
+    return _TPOT_TARGET_S if told_s is None and tier != "batch" else told_s
 
 
 def _count(text: str, option: str) -> int | None:

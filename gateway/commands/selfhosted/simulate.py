@@ -27,7 +27,7 @@ def simulate(
         list[str] | None, typer.Option(help="Who chooses a replica, such as prefix or round-robin. Again for more.")
     ] = None,
     scaling: Annotated[
-        list[str] | None, typer.Option(help="fixed, weighbridge, keda or perfect. Again for more.")
+        list[str] | None, typer.Option(help="fixed, weighbridge, keda, knative or perfect. Again for more.")
     ] = None,
     gateways: Annotated[int, typer.Option(min=1, max=256, help="Gateway processes, each with its own view.")] = 1,
     hosts: Annotated[
@@ -113,7 +113,11 @@ def simulate(
     if min_replicas > max_replicas:
         raise SimulationRefused("--min-replicas is above --max-replicas")
     scale = ScaleConfig(
-        min_replicas=min_replicas, max_replicas=max_replicas, cold_start_s=cold_start, ttft_target_s=ttft_target
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        cold_start_s=cold_start,
+        ttft_target_s=ttft_target,
+        tpot_target_s=tpot_target,
     )
     replayed = prepared(trace, limit=limit, speed=speed, users=users, days=days, seed=seed, spaced=spread)
     runs = [
