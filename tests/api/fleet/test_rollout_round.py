@@ -78,15 +78,15 @@ async def test_a_faulty_version_is_rolled_back_by_who_leads(engine: AsyncEngine)
 async def test_a_sound_version_is_promoted_where_the_rule_says_so(engine: AsyncEngine) -> None:
     """After enough attempts, with nothing worse beyond doubt."""
     house = House(engine)
-    await house.start(Rule(ttft_worse=None, promote_after=1_000))
-    await house.serve("v1", 200, 0)
-    await house.serve("v2", 990, 0)
+    await house.start(Rule(ttft_worse=None, promote_after=1_500))
+    await house.serve("v1", 500, 0)
+    await house.serve("v2", 1_490, 0)
     await house.round.step()
     assert (await house.now()).state == "canary"
-    await house.serve("v2", 1_000, 0)
+    await house.serve("v2", 1_500, 0)
     await house.round.step()
     done = await house.now()
-    assert (done.state, done.stable, done.reason) == ("settled", "v2", "nothing was worse in 1000 attempts")
+    assert (done.state, done.stable, done.reason) == ("settled", "v2", "nothing was worse in 1500 attempts")
 
 
 async def test_the_rule_does_nothing_to_a_later_step(engine: AsyncEngine) -> None:
