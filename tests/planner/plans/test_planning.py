@@ -10,8 +10,10 @@ from planner.plans.comparators import comparator_named
 from planner.plans.efficiency import efficiency_named
 from planner.plans.gpus import gpu_named
 from planner.plans.models import model_named
+from planner.plans.outlook import outlook_of
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan, plan
+from planner.plans.rendering import documents_of, serving_of_plan
 from planner.plans.sizing import Targets, Work
 from tests.planner.plans.questions import question
 
@@ -119,6 +121,17 @@ def test_ranks_share_the_experts_only() -> None:
         plan(question(dp=2))
     with pytest.raises(PlanRefused, match="a node has 8 GPUs"):
         plan(question(tp=2, dp=8, **deepseek))
+
+
+def test_amd_is_planned_but_not_rendered_and_has_no_hopeful_plan() -> None:
+    """NVIDIA's own engines do not run there, and manifests name NVIDIA's device plugin."""
+    asked = question(gpu=gpu_named("mi300x"), targets=Targets(ttft_p99_s=5.0))
+    found = plan(asked)
+    assert outlook_of(asked, found) is None
+    serving = serving_of_plan(found, "amd")
+    with pytest.raises(PlanRefused, match="NVIDIA's GPUs only"):
+        documents_of("k8s", serving, found, one_machine=False)
+    assert documents_of("gateway", serving, found, one_machine=False)
 
 
 def test_a_request_longer_than_the_model_takes_is_refused() -> None:
