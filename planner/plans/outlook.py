@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.efficiency import EFFICIENCIES, Reach
 from planner.plans.models import KvPrecision
 from planner.plans.plan_errors import PlanRefused
@@ -65,7 +66,7 @@ def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
         hopeful_rate=chosen.rate,
         cautious_rate=None if same.obstacle is not None else same.rate,
         differences=(
-            f"every step {cautious.margin:.0%} longer, for what the fit is off, or as the roofline says",
+            f"every step {percent(cautious.margin, 0)} longer, for what the fit is off, or as the roofline says",
             *_differences(question.efficiency.reach(gpu), better.reach(gpu), cautious.kv_precision),
         ),
     )
@@ -86,7 +87,7 @@ def _differences(cautious: Reach, hopeful: Reach, kv_precision: KvPrecision) -> 
     other = "kv_read" if kv_precision == "fp8" else "fp8_kv_read"
     pairs = {name: (getattr(cautious, name), getattr(hopeful, name)) for name in _FACTORS if name != other}
     return tuple(
-        f"{_FACTORS[name]}: {low:.0%} or {high:.0%} of the data sheet"
+        f"{_FACTORS[name]}: {percent(low, 0)} or {percent(high, 0)} of the data sheet"
         for name, (low, high) in pairs.items()
         if low != high
     )
