@@ -144,8 +144,8 @@ def test_a_fleet_may_beat_the_baseline_model_and_lose_to_routing(tmp_path: Path)
     assert saved == pytest.approx(1 - float(economic["usd"] / routed["usd"]), abs=1e-4)
     assert saved < 0
     text = run(tmp_path, path, "--no-lateness", least=1, price="0.02").stdout
-    assert "40% less than large with the economic scaler: MET" in text
-    assert "40% less than routing without GPUs with the economic scaler: NOT MET" in text
+    assert "40 % less than large with the economic scaler: MET" in text
+    assert "40 % less than routing without GPUs with the economic scaler: NOT MET" in text
     assert "which is impossible" in text
 
 

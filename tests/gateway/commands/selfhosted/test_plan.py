@@ -94,7 +94,7 @@ def test_the_routed_bill_is_that_of_the_configurations_models(tmp_path: Path) ->
     path.write_text(CONFIG % (0, "1"))
     found = told(*OWNER, "--config", str(path))
     (routed,) = [each for each in found["year"]["alternatives"] if each["name"] == "routed"]
-    assert routed["title"] == "routed without GPUs: middle 70%, large 30%"
+    assert routed["title"] == "routed without GPUs: middle 70 %, large 30 %"
     by_hand = 0.7 * (1_000 * 1 + 300 * 5) / 1e6 + 0.3 * (1_000 * 5 + 300 * 20) / 1e6
     assert routed["usd_per_year"] == pytest.approx(by_hand * found["year"]["requests"], rel=0.01)
     missing = invoked(*OWNER, "--config", str(tmp_path / "none.yaml"))
