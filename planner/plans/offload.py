@@ -60,7 +60,7 @@ def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_
         raise PlanRefused("measured tokens contain what offload does already; leave --offload-hits out")
     per_gpu = question.model.kv_bytes_per_token_per_gpu(answer.kv_precision, answer.tp)
     copy_s = per_gpu / copy_bytes_per_s
-    times = times_of(question, answer.tp, answer.pp, answer.precision, answer.kv_precision)
+    times = times_of(question, answer.tp, answer.pp, answer.precision, answer.kv_precision, answer.dp)
     compute_s = times.prefill_s(work.uncached, work.cached) / work.uncached
     saved = hits * max(0.0, 1 - copy_s / compute_s)
     better = plan(msgspec.structs.replace(question, work=_hitting(work, work.prefix_hit_rate + saved), comparators=()))

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cost.config import CostSection
-from planner.plans.gpus import gpu_named
+from planner.plans.gpus import NVIDIA, gpu_named
 from planner.plans.launch import PORT, on_loopback
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan
@@ -137,6 +137,8 @@ def inference_of(picker: str, route: str | None) -> Inference:
 
 def documents_of(what: What, serving: Serving, answer: Plan | None, *, one_machine: bool) -> list[dict[str, Any]]:
     """Return the documents for one platform; `gateway` needs the plan. Raises PlanRefused."""
+    if answer is not None and answer.gpu.device != NVIDIA and what != "gateway":
+        raise PlanRefused(f"manifests are written for NVIDIA's GPUs only; {answer.gpu.title}: take --what command")
     if what == "k8s":
         return manifests(serving)
     if what == "ray":

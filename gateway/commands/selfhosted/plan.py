@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.plans.models import ModelShape
     from planner.plans.offload import Offload
     from planner.plans.outlook import Outlook
-    from planner.plans.planning import Plan, Question
+    from planner.plans.planning import Candidate, Plan, Question
     from planner.plans.split import Split
     from planner.plans.year import Year
 
@@ -28,7 +28,12 @@ def plan(
     model: Annotated[
         str, typer.Option(help="A known model, such as llama-3-70b, or your name for --config-json's.")
     ] = "llama-3-70b",
-    gpu: Annotated[str, typer.Option(help="h100, h200, b200, a100, a100-40gb, l40s or l4.")] = "h100",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="h100, h200, b200, gb200, a100, a100-40gb, l40s, l4, rtx-6000-ada, rtx-pro-6000, mi300x, mi325x or mi355x."
+        ),
+    ] = "h100",
     qps: Annotated[
         float | None,
         typer.Option(
@@ -79,6 +84,9 @@ def plan(
     kv_precision: Annotated[Literal["auto", "bf16", "fp8"], typer.Option(help="Of the KV cache.")] = "auto",
     tp: Annotated[str, typer.Option(help="GPUs that divide each layer: a number, or auto.")] = "auto",
     pp: Annotated[str, typer.Option(help="Pipeline stages: a number, or auto.")] = "auto",
+    dp: Annotated[
+        str, typer.Option(help="Ranks with a batch each that share a model's experts: a number, or auto.")
+    ] = "auto",
     prefix_hit_rate: Annotated[
         float, typer.Option(min=0, max=0.99, help="The part of prompts that is found in the cache, ours and theirs.")
     ] = 0.0,
@@ -199,6 +207,7 @@ def plan(
             kv_precision=None if kv_precision == "auto" else kv_precision,
             tp=_count(tp, "--tp"),
             pp=_count(pp, "--pp"),
+            dp=_count(dp, "--dp"),
             usd_per_gpu_hour=None if gpu_usd_hour is None else amount_option(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
             overhead=amount_option(overhead, "--overhead", 1, 100),
             max_context=max_context,
@@ -389,6 +398,7 @@ def _print_plan(answer: "Plan", hope: "Outlook | None", year: "Year") -> None:
         ],
         ["tensor parallel", str(answer.tp), answer.reasons["tp"]],
         *([["pipeline stages", f"{answer.pp} ({answer.nodes} nodes)", answer.reasons["pp"]]] if answer.pp > 1 else []),
+        *([["data-parallel ranks", str(answer.dp), "they share the experts"]] if answer.dp > 1 else []),
         ["KV cache a replica", f"{memory.kv_tokens:,} tokens", _left(answer)],
         ["max-model-len", f"{answer.max_context:,}", answer.reasons["max_context"]],
         [
@@ -449,7 +459,7 @@ def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
         rows.append(
             [
                 title,
-                f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
+                _degrees(each),
                 f"{each.replicas:,}",
                 f"{each.gpus:,}",
                 "-" if found is None else f"{found.ttft_p99_s * 1e3:,.0f} ms",
@@ -501,17 +511,22 @@ def _target(seconds: float | None) -> str:
     return "none" if seconds is None else f"{seconds * 1e3:,.0f} ms"
 
 
+def _degrees(each: "Plan | Candidate") -> str:
+    stages = "" if each.pp == 1 else f" x {each.pp}"
+    return f"{each.tp}{stages}" + ("" if each.dp == 1 else f", {each.dp} ranks")
+
+
 def _print_candidates(answer: "Plan") -> None:
     from gateway.table import print_table
 
     rows = [
         [
-            f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
+            _degrees(each),
             f"{each.memory.kv_tokens:,}",
             "-" if each.obstacle else f"{each.rate:,.2f}",
             "-" if each.replicas is None else f"{each.replicas:,}",
             "-" if each.gpus is None else f"{each.gpus:,}",
-            each.obstacle or ("chosen" if (each.tp, each.pp) == (answer.tp, answer.pp) else ""),
+            each.obstacle or ("chosen" if _degrees(each) == _degrees(answer) else ""),
         ]
         for each in answer.candidates
     ]

@@ -199,18 +199,18 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 def test_prefill_and_decode_apart_are_printed_when_asked_for_and_hinted_at_where_they_pay() -> None:
     """With both command lines; where it cannot be, only who asks is told why."""
     words = ["--qps", "20", "--input-tokens", "2000", "--ttft-p99", "2", "--tpot-p99", "0.02"]
-    assert "own would need 32 GPUs instead of 48: --split" in invoked(*words).stdout
+    assert "own would need 24 GPUs instead of 40: --split" in invoked(*words).stdout
     result = invoked(*words, "--split")
     for text in (
         "both",
-        "32 GPUs instead of 48",
+        "24 GPUs instead of 40",
         '"kv_role":"kv_producer"',
         '"kv_role":"kv_consumer"',
         "SIDE_CHANNEL_HOST",
     ):
         assert text in result.stdout
     found = told(*words, "--split")["split"]
-    assert (found["pays"], found["gpus"], found["together_gpus"]) == (True, 32, 48)
+    assert (found["pays"], found["gpus"], found["together_gpus"]) == (True, 24, 40)
     assert "--kv-transfer-config" in found["decode"]["launch"]["command"]
     assert told("--kv-offload-gib", "10")["split"] is None
     refused = invoked("--kv-offload-gib", "10", "--split")
