@@ -126,8 +126,9 @@ bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens cost
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
 
-bench-fleet-bars: $(VENV)/.dev  ## the balancer against the best of four others, over fleets, loads and gateways (TRACES=folder)
+bench-fleet-bars: $(VENV)/.dev  ## the balancer against the best of four others, over fleets, loads and gateways (TRACES=folder), and on the load of llm-d
 	@$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES))
+	@$(BIN)/python -m benchmarks.shared_prefix
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages

@@ -170,6 +170,7 @@ MODELS: Final[Mapping[str, ModelShape]] = {
             active_experts=8),
         _known("Qwen/Qwen3-235B-A22B", (94, 4_096, 64, 4, 128, 1_536), 151_936, 40_960, name="qwen3-235b-a22b",
             experts=128, active_experts=8),
+        _known("Qwen/Qwen3-32B", (64, 5_120, 64, 8, 128, 25_600), 151_936, 40_960, name="qwen3-32b"),
         _known("Qwen/Qwen2.5-7B-Instruct", (28, 3_584, 28, 4, 128, 18_944), 152_064, 32_768, name="qwen2.5-7b"),
         _known("Qwen/Qwen2.5-72B-Instruct", (80, 8_192, 64, 8, 128, 29_568), 152_064, 32_768, name="qwen2.5-72b"),
     )

@@ -192,6 +192,7 @@ class Load:
         "speed",
         "stats",
         "token_s",
+        "tokens",
         "usage",
         "waiting",
     )
@@ -202,6 +203,8 @@ class Load:
         self.stats: EngineStats | None = None
         self.known = False
         self.requests = 0
+        self.tokens = 0
+        """Tokens of KV cache that known requests take: `held` and `pinned_tokens`, as of the last of them that came or ended."""
         self.held = 0
         self.pinned_tokens = 0
         """Tokens of the blocks that known requests have pinned, each block once however many share it."""
@@ -252,11 +255,6 @@ class Load:
         return not self.extra_s and self.usage < self._tuning.full_kv_usage
 
     @property
-    def tokens(self) -> int:
-        """Tokens of KV cache that this process's requests take; what several share counts once."""
-        return self.held + self.pinned_tokens
-
-    @property
     def shares(self) -> bool:
         """True where the known requests have much of their prompts in common with each other."""
         return self.tokens < (1 - self._tuning.sharing_part) * self.asked
@@ -301,6 +299,7 @@ class Load:
         self._pending_work += lease.work
         self.requests += 1
         self.held += lease.held
+        self.tokens = self.held + self.pinned_tokens
         self.asked += ask.tokens + ask.output_tokens
         self._work_mean += (lease.work - self._work_mean) * (1 - _MEAN_DECAY)
         self._note_most()
@@ -318,6 +317,7 @@ class Load:
         self._remove_pending(lease)
         self.requests -= 1
         self.held -= lease.held
+        self.tokens = self.held + self.pinned_tokens
         self.asked -= ask.tokens + ask.output_tokens
         if lease.started:
             self._duration_s += (now - lease.taken - self._duration_s) * (1 - _MEAN_DECAY)

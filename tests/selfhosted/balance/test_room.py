@@ -71,7 +71,7 @@ def test_prompts_that_share_their_beginning_share_its_place() -> None:
         return pool_tokens([told], ROOM, lambda _name: load)
 
     assert carried(0.2) == 90_000, "nothing is in common"
-    load.held, load.pinned_tokens = 600, 9_400
+    load.tokens = 10_000
     carried(0.2)
     waiting = ROOM.max_waiting * 10_100
     assert carried(0.2) == pytest.approx(90_000 * 60_600 / 20_000 + waiting, rel=0.01)
