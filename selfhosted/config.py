@@ -353,9 +353,9 @@ class BalanceTuning(Section):
         le=600,
         description="About the seconds between two scrapes: prefills that begin within them do not queue. By the scraper's pace.",
     )
-    # By judgement.
+    # Simulated on shared prefixes; a short one makes a cache that fills look cheap.
     first_duration_s: Finite = Field(
-        default=5.0,
+        default=20.0,
         gt=0,
         le=3_600,
         description="Seconds that a request is taken to last until some have ended.",
