@@ -30,6 +30,7 @@ from sqlalchemy import Connection, Index, Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
+from cost.budgets.grants import MAX_BUDGETS
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
@@ -59,6 +60,13 @@ _WEIGHING_COPIES: Final = 10
 _TIMES: Final = 20
 _WARM: Final = 1
 _BATCH: Final = 5_000
+SPREAD: Final = "search"
+"""The team whose requests are spread over the added teams."""
+_STRIDE: Final = 7_919
+_END_USERS: Final = 5_000
+_INCIDENTS: Final = 360
+_INCIDENTS_EVERY_US: Final = 6 * HOUR_US
+_HURT: Final = 20
 _PROCESSES: Final = 8
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _REFUSED: Final = frozenset({403, 404})
@@ -91,6 +99,8 @@ PAGES: Final = (
     "/dashboard/teams/support/spend?by=tag&of=tag",
     "/dashboard/teams/support/spend?by=end_user&of=end_user",
     "/dashboard/teams/support/end-users",
+    "/dashboard/teams/support/end-users?q=customer-7",
+    "/dashboard/teams/support/incidents",
     "/dashboard/finance/spend",
     "/dashboard/finance/spend?by=key&last=24h",
     "/dashboard/teams/support/models",
@@ -105,6 +115,8 @@ PAGES: Final = (
     "/dashboard/finance?team=support",
     "/dashboard/finance/month",
     "/dashboard/budgets",
+    "/dashboard/budgets?options=key&typed=service-99",
+    "/dashboard/calendar",
     "/dashboard/finance/showback",
     "/dashboard/finance/showback?by=key",
     "/dashboard/finance/prices",
@@ -136,18 +148,23 @@ PAGES: Final = (
     "/dashboard/audit?team=support&before=500000",
     "/dashboard/people",
     "/dashboard/api",
+    "/dashboard/api?q=rotate",
+    "/dashboard/api/batch",
+    "/dashboard/ask",
     "/dashboard/batches",
     "/dashboard/account",
 )
-_FOUND_ON: Final = (
+FOUND_ON: Final = (
     ("/dashboard/teams/support/requests", "/dashboard/teams/support/requests/req_"),
     ("/dashboard/teams/support/keys", "/dashboard/teams/support/keys/key_"),
     ("/dashboard/teams/support/budgets", "/dashboard/teams/support/budgets/"),
     ("/dashboard/teams/support/models", "/dashboard/teams/support/models/"),
     ("/dashboard/people", "/dashboard/people/person_"),
+    ("/dashboard/budgets", "/dashboard/budgets/"),
+    ("/dashboard/operations/incidents", "/dashboard/operations/incidents/inc_"),
     ("/dashboard/audit", "/dashboard/audit/"),
 )
-"""Those with an object in their address are found from the page that lists them."""
+"""Pages with an object in their address are found on the page that lists them: where, and how their addresses begin."""
 NOT_PAGES: Final = frozenset(
     {
         "/dashboard",
@@ -232,20 +249,37 @@ def _fits(route: str, path: str) -> bool:
     return re.fullmatch(pattern, path) is not None
 
 
-def multiplied(connection: Connection, rows: int, audit: int, progress: Callable[[str], None]) -> None:
-    """Copy the rows of callers until the tables are as large as asked."""
+def multiplied(
+    connection: Connection, rows: int, audit: int, keys: int, teams: int, progress: Callable[[str], None]
+) -> None:
+    """Copy the rows of callers until the tables are as large as asked. In the copies, one team's requests are those of all
+    its added keys and of many end users, and another's are those of the added teams.
+    """
     ledger = metadata.tables["ledger_entry"]
     moved = {
         "request_id": "'req_' || substr(CAST(10000 + CAST(:copy AS BIGINT) AS VARCHAR), 2) || substr(request_id, 5)",
         "at_us": "at_us - CAST(:copy AS BIGINT)",
     }
+    alone, shared = _shares(keys, teams)
+    spread = {
+        **moved,
+        "team_id": f"CASE WHEN team_id = '{SPREAD}' THEN {_nth('team_more_', alone)} ELSE team_id END",
+        "key_id": f"CASE team_id WHEN '{SPREAD}' THEN {_nth('key_more_', alone)}"
+        f" WHEN 'support' THEN {_nth('key_more_', shared, alone)} ELSE key_id END",
+        "end_user": f"CASE team_id WHEN 'support' THEN {_nth('customer-', _END_USERS)} ELSE end_user END",
+    }
     whole = _count(connection, "ledger_entry")
     base = int(connection.scalar(text("SELECT count(*) FROM ledger_entry WHERE boot_id <> 'books'")) or 0)
     copies = max(0, -(-(rows - whole) // base))
     with _without_indexes(connection, ledger):
-        connection.execute(text("CREATE TEMPORARY TABLE base AS SELECT * FROM ledger_entry WHERE boot_id <> 'books'"))
+        connection.execute(
+            text(
+                "CREATE TEMPORARY TABLE base AS SELECT *, dense_rank() OVER (ORDER BY request_id) AS nth "
+                "FROM ledger_entry WHERE boot_id <> 'books'"
+            )
+        )
         for copy in range(1, copies + 1):
-            connection.execute(text(_copying(ledger, moved, "base")), {"copy": copy})
+            connection.execute(text(_copying(ledger, spread, "base")), {"copy": copy})
             if copy % 25 == 0:
                 progress(f"{whole + copy * base:,} ledger rows")
         connection.execute(text("DROP TABLE base"))
@@ -259,31 +293,143 @@ def multiplied(connection: Connection, rows: int, audit: int, progress: Callable
     progress(f"{_count(connection, 'audit_entry'):,} audit entries")
 
 
+def _shares(keys: int, teams: int) -> tuple[int, int]:
+    """Return how many of the added keys are an added team's only one, and how many are all of one team."""
+    alone = max(1, min(teams, keys // 2))
+    return alone, max(1, keys - alone)
+
+
+def _nth(beginning: str, of: int, first: int = 0) -> str:
+    """Return a name in SQL that depends on the request and the copy alone."""
+    return f"'{beginning}' || CAST({first} + (nth + CAST(:copy AS BIGINT) * {_STRIDE}) % {of} AS VARCHAR)"
+
+
 def grown(connection: Connection, keys: int, teams: int) -> None:
-    """Add keys to one team, and teams, until there are as many as asked."""
-    for name, column, most, row in (
-        ("team", "team_id", teams, {"name": "Team {}", "team_id": "team_{}"}),
-        (
-            "api_key",
-            "key_id",
-            keys,
-            {"name": "service-{}", "key_id": "key_more_{}", "digest": "{}", "team_id": "support"},
-        ),
-    ):
-        table = metadata.tables[name]
-        first = connection.execute(select(table).order_by(table.c[column]).limit(1)).mappings().one()
-        known = _count(connection, name)
-        rows = [{**first, **{key: text.format(number) for key, text in row.items()}} for number in range(known, most)]
-        for place in range(0, len(rows), _BATCH):
-            connection.execute(insert(table), rows[place : place + _BATCH])
+    """Add teams with a member and a key each, keys of one team, as many budgets of these as may be, and closed incidents."""
+    alone, _ = _shares(keys, teams)
+    owners = [f"team_more_{number}" if number < alone else "support" for number in range(keys)]
+    now_us = wall_us()
+    closed = [now_us - age * _INCIDENTS_EVERY_US - HOUR_US for age in range(_INCIDENTS)]
+    _more(connection, "team", "team_id", [{"team_id": f"team_more_{n}", "name": f"Team {n}"} for n in range(teams)])
+    _more(
+        connection,
+        "api_key",
+        "key_id",
+        [
+            {"key_id": f"key_more_{n}", "team_id": owner, "name": f"service-{n}", "digest": f"{n}", "revoked_at": None}
+            for n, owner in enumerate(owners)
+        ],
+    )
+    _more(
+        connection,
+        "person",
+        "person_id",
+        [
+            {
+                "person_id": f"person_more_{n}",
+                "email": f"person-{n}@northwind.example",
+                "name": f"Person {n}",
+                "role": "",
+            }
+            for n in range(teams)
+        ],
+    )
+    _more(
+        connection,
+        "team_member",
+        "person_id",
+        [{"person_id": f"person_more_{n}", "team_id": f"team_more_{n}"} for n in range(teams)],
+    )
+    _more(
+        connection,
+        "budget",
+        "budget_id",
+        [
+            {"budget_id": f"budget_{scope}_more_{n}", "scope": scope, "scope_id": f"{scope}_more_{n}", "kind": "soft"}
+            for scope, number in (("team", teams), ("key", min(keys, MAX_BUDGETS - 100 - teams)))
+            for n in range(number)
+        ],
+    )
+    incidents = metadata.tables["incident"]
+    shares = metadata.tables["incident_share"]
+    connection.execute(shares.delete())
+    connection.execute(incidents.delete())
+    connection.execute(
+        insert(incidents),
+        [
+            {
+                "incident_id": f"inc_{n:08x}",
+                "place": f"target {MINI}",
+                "places": f"target {MINI}",
+                "targets": MINI,
+                "kind": "failing",
+                "severity": "warning",
+                "subject": MINI,
+                "text": f"{MINI} answered 12 of 100 requests with an error.",
+                "advice": "Look at its provider's status page.",
+                "href": f"/dashboard/operations/targets/{MINI}",
+                "also": "",
+                "opened_us": at_us,
+                "seen_us": at_us + 10 * MINUTE_US,
+                "seen_by": "made up",
+                "closed_us": at_us + 20 * MINUTE_US,
+                "requests": 12 * _HURT,
+                "refused": 0,
+                "teams": _HURT,
+                "keys": _HURT,
+                "part_of": "",
+            }
+            for n, at_us in enumerate(closed)
+        ],
+    )
+    connection.execute(
+        insert(shares),
+        [
+            {
+                "incident_id": f"inc_{n:08x}",
+                "organisation_id": ORGANISATION,
+                "team_id": "support" if place == 0 else f"team_more_{place}",
+                "model": "auto",
+                "requests": 12,
+                "refused": 0,
+                "keys": 1,
+            }
+            for n in range(_INCIDENTS)
+            for place in range(_HURT)
+        ],
+    )
+
+
+def _more(connection: Connection, name: str, column: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows like the table's first one, where they are not there yet."""
+    table = metadata.tables[name]
+    ours = table.c.organisation_id == ORGANISATION if "organisation_id" in table.c else table.c[column] != ""
+    first = connection.execute(select(table).where(ours).order_by(table.c[column]).limit(1)).mappings().one()
+    known = set(connection.scalars(select(table.c[column])))
+    added = [{**first, **row} for row in rows if row[column] not in known]
+    for place in range(0, len(added), _BATCH):
+        connection.execute(insert(table), added[place : place + _BATCH])
 
 
 def with_models(config: Path, models: int) -> None:
-    """Add models to the configuration until there are as many as asked."""
+    """Add models that `auto` may choose to the configuration, until there are as many as asked: each with a price of its own, and
+    each third one measured alike.
+    """
     told = yaml.safe_load(config.read_text())
     known = told["providers"]["models"]
     first = next(each for each in known if each["model_id"] == MINI)
-    known += [{**deepcopy(first), "model_id": f"model-{number}"} for number in range(len(known), models)]
+    abilities = [each["ability"] for each in known if "ability" in each]
+    for number in range(len(known), models):
+        prices = {"input": f"{0.1 + number / 100:.2f}", "output": f"{0.5 + number / 30:.2f}"}
+        known.append(
+            {
+                **deepcopy(first),
+                "model_id": f"model-{number}",
+                "ability": abilities[number % len(abilities)],
+                "prices": {**prices, "effective_from": "2024-07-18"},
+            }
+        )
+        told["policy"]["auto"].append(f"model-{number}")
     config.write_text(yaml.safe_dump(told, sort_keys=False))
 
 
@@ -347,12 +493,16 @@ async def copied(source: AsyncEngine, to: AsyncEngine) -> None:
                 await writing.execute(insert(table), [dict(row) for row in some])
 
 
-async def filled(engine: AsyncEngine, config: Path, rows: int, audit: int, progress: Callable[[str], None]) -> None:
+async def filled(
+    engine: AsyncEngine, config: Path, arguments: argparse.Namespace, progress: Callable[[str], None]
+) -> None:
     """Fill the database as it is measured."""
     async with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             await connection.exec_driver_sql("PRAGMA cache_size = -1000000")
-        await connection.run_sync(multiplied, rows, audit, progress)
+        await connection.run_sync(
+            multiplied, arguments.rows, arguments.audit, arguments.keys, arguments.teams, progress
+        )
     progress("indexes made")
     await billed_again(engine, config)
     progress("rolled up and trued up")
@@ -486,7 +636,7 @@ class Reader:
     async def found_pages(self) -> list[str]:
         """Find the page of one object of each kind."""
         paths = []
-        for listing, beginning in _FOUND_ON:
+        for listing, beginning in FOUND_ON:
             _, page, _ = await self.get(listing)
             ends = r"\d+" if beginning.endswith("audit/") else r"[^/]+"
             links = (link for link in _LINK.findall(page) if re.fullmatch(re.escape(beginning) + ends, link))
@@ -574,13 +724,13 @@ async def _prepared(
             await copied(base, engine)
             await base.dispose()
             progress("the sample is copied")
+        async with engine.begin() as connection:
+            await connection.run_sync(grown, arguments.keys, arguments.teams)
         if url is not None or not (folder / "filled").exists():
-            await filled(engine, config, arguments.rows, arguments.audit, progress)
+            await filled(engine, config, arguments, progress)
             (folder / "filled").touch()
         # These are read by their age, so they are new each time.
         await counted(engine, wall_us())
-        async with engine.begin() as connection:
-            await connection.run_sync(grown, arguments.keys, arguments.teams)
         async with engine.connect() as connection:
             ledger, log = [await connection.run_sync(_count, table) for table in ("ledger_entry", "audit_entry")]
         return ledger, log
@@ -624,7 +774,7 @@ async def _measured(arguments: argparse.Namespace, url: str | None, progress: Ca
     before = machine()
     rows = await _prepared(folder, url, arguments, progress)
     progress(f"{rows[0]:,} ledger rows, {rows[1]:,} audit entries")
-    with serving(folder, url) as site:
+    with serving(folder, url, lambda config: with_models(config, arguments.models)) as site:
         process = _Process(_control_plane_pid())
         figures, weight, memory = await opened(site, process, arguments.times, arguments.views, progress)
     _print(figures, weight, memory, rows, arguments.times)
@@ -650,8 +800,10 @@ def main() -> None:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--rows", type=int, default=10_000_000, help="ledger rows")
     parser.add_argument("--audit", type=int, default=1_000_000, help="audit entries")
-    parser.add_argument("--keys", type=int, default=10_000, help="keys, most of them of one team")
-    parser.add_argument("--teams", type=int, default=2_000, help="teams")
+    parser.add_argument(
+        "--keys", type=int, default=10_000, help="added keys: one for each added team, the others of one team"
+    )
+    parser.add_argument("--teams", type=int, default=2_000, help="added teams, each with a member")
     parser.add_argument("--models", type=int, default=300, help="configured models")
     parser.add_argument("--times", type=int, default=_TIMES, help="views of each page by each role")
     parser.add_argument("--views", type=int, default=2_000, help="views after which memory is looked at")

@@ -112,6 +112,16 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The exact curve over every willingness."""
         return curve(self)
 
+    @functools.cached_property
+    def lead(self) -> Floats:
+        """The lead of each step of the curve over the best mixture of single targets for the same money."""
+        return _lead(self)
+
+    @functools.cached_property
+    def open(self) -> Columns:
+        """The columns that the rule may choose for some prompt: those that no other one beats on all of them."""
+        return _unbeaten(self.adequate, self.order)
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """The sample at one willingness. `cost`, `margin` and `work` are means of a request, the last one by column; `shares`
@@ -153,11 +163,29 @@ def choose(adequate: Floats, rank: Floats, willingness: float) -> Columns:
     return np.asarray(net.argmax(axis=1))
 
 
+def _unbeaten(adequate: Floats, rank: Floats) -> Columns:
+    """Return the columns that no other one beats: as likely and as cheap on every prompt, and the first of equals. Of hundreds
+    of models a few are left, and what is chosen stays the same.
+    """
+    chances, costs = np.ascontiguousarray(adequate.T), np.ascontiguousarray(rank.T)
+    kept: list[int] = []
+    for column in np.lexsort((np.arange(len(costs)), costs.sum(axis=1))).tolist():
+        chance, cost = chances[column], costs[column]
+        for other in kept:
+            as_cheap = costs[other] <= cost if other < column else costs[other] < cost
+            if as_cheap.all() and (chances[other] >= chance).all():
+                break
+        else:
+            kept.append(column)
+    return np.array(sorted(kept), dtype=np.intp)
+
+
 def curve(choices: Choices) -> Curve:
     """Return the exact curve. A prompt begins with its cheapest target, and goes on to whichever costs least for each bit of
     chance.
     """
-    adequate, rank = choices.adequate, choices.order
+    open_columns = choices.open
+    adequate, rank = choices.adequate[:, open_columns], choices.order[:, open_columns]
     able = np.isfinite(adequate)
     rows = np.arange(len(adequate))
     # Of equally cheap ones the better.
@@ -179,6 +207,7 @@ def curve(choices: Choices) -> Curve:
         now = now.copy()
         now[open_] = then[open_]
     row, old, new, at = _joined(steps)
+    first, old, new = open_columns[first], open_columns[old], open_columns[new]
     order = at.argsort(kind="stable")
     willingness = np.concatenate(([0.0], at[order]))
     # Of steps at the same willingness only the last one's sums are true; slopes are rounded, so nearly the same is the same.
@@ -237,18 +266,27 @@ def bounded(adequate: Floats, reference: Floats, most: float) -> Floats:
     return np.asarray(np.where(adequate >= least[:, None], likened(adequate, reference, most), -np.inf))
 
 
+def bounded_choice(choices: Choices, floor: float, willingness: float) -> Columns:
+    """Return (n,): the column chosen for each prompt at one willingness, where no prompt may lose more than the floor lets it."""
+    kept = choices.open
+    adequate = bounded(choices.adequate[:, kept], choices.reference, most_lost(floor))
+    return np.asarray(kept[choose(adequate, choices.order[:, kept], willingness)])
+
+
 def bounded_point(choices: Choices, floor: float, willingness: float) -> Point:
-    """Return the quality, cost and shares at one willingness, where no prompt may lose more than the floor lets it."""
-    adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
-    told = msgspec.structs.replace(
-        choices, adequate=adequate, outcome=choices.worth, reference_outcome=choices.reference_worth
-    )
-    return point_at(told, willingness)
+    """Return the quality, cost and shares of that choice."""
+    return point_of(choices, bounded_choice(choices, floor, willingness), willingness)
 
 
 def point_at(choices: Choices, willingness: float) -> Point:
     """Return the quality, cost and shares of the sample at one willingness."""
-    chosen = choose(choices.adequate, choices.order, willingness)
+    kept = choices.open
+    chosen = kept[choose(choices.adequate[:, kept], choices.order[:, kept], willingness)]
+    return point_of(choices, chosen, willingness)
+
+
+def point_of(choices: Choices, chosen: Columns, willingness: float) -> Point:
+    """Return the quality, cost and shares of the sample where these columns are chosen at a willingness."""
     rows = np.arange(len(chosen))
     worth = choices.worth[rows, chosen]
     quality = float(choices.share @ worth)
@@ -297,7 +335,7 @@ def willingness_for(choices: Choices, floor: float, whole: float | None = None) 
     goal = floor * (attainable(choices) if whole is None else whole)
     most = float(found.quality.max())
     at = int(np.argmax(found.quality >= (most if floor >= 1 else min(goal, most)) - _ROUNDING))
-    lead = _lead(choices)
+    lead = choices.lead
     wanted = min(LEAST_LEAD, 2 * (float(lead.max()) - NO_LEAD))
     if wanted > 0:
         at = max(at, int(np.argmax(lead >= wanted)))

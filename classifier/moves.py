@@ -4,6 +4,7 @@ The same sample of prompts is chosen for twice. What comes out is relative to wh
 applied to a real bill and a real mix: a prompt whose choice is the same stays where it really is.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -47,57 +48,77 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     """The cost where our own pools have no room."""
 
 
-def moves(now: Choice, then: Choice, full: Choice) -> dict[str, Move]:
-    """Return the move of each target that may be chosen now. `full` chooses among the targets of `then`, on the same prompts."""
+def moves(now: Choice, then: Choice, full: Choice, of: Collection[str] | None = None) -> dict[str, Move]:
+    """Return the move of each target that may be chosen now, or of these alone. `full` chooses among the targets of `then`, on
+    the same prompts.
+    """
     both = now.taken & then.taken
     old, new = both[now.taken], both[then.taken]
     if not both.any():
         return {}
-    names = np.array(now.names, dtype=object)[now.chosen[old]]
-    after = _Outcome(then, new, names)
-    when_full = _Outcome(full, new, names)
-    weights = now.weights[old]
+    names = sorted({*now.names, *then.names})
+    number = {name: place for place, name in enumerate(names)}
+    before = _numbers(now, number)[old]
+    after = _Outcome(then, new, before, number)
+    when_full = _Outcome(full, new, before, number)
+    weights, cost = now.weights[old], now.cost[old]
     found = {}
     for column, name in enumerate(now.names):
-        group = names == name
+        if of is not None and name not in of:
+            continue
+        group = before == number[name]
         if group.sum() < FEWEST:
-            group = np.ones(len(names), dtype=bool)
-        found[name] = _move(name, now.cost[old][group, column], after, when_full, group, weights[group])
+            group = np.ones(len(before), dtype=bool)
+        found[name] = _move(names, number[name], cost[group, column], after, when_full, group, weights[group])
     return found
+
+
+def _numbers(choice: Choice, number: Mapping[str, int]) -> Columns:
+    """Return (n,): the number of the target chosen for each prompt."""
+    return np.asarray(np.array([number[name] for name in choice.names], dtype=np.intp)[choice.chosen])
 
 
 class _Outcome:
     """The prompts' targets and costs after the change, for those whose choice changes."""
 
-    def __init__(self, choice: Choice, rows: NDArray[np.bool_], before: NDArray[np.object_]) -> None:
-        self.choice = choice
-        self.rows = rows
-        self.names = np.array(choice.names, dtype=object)[choice.chosen[rows]]
-        self.changed = np.asarray(self.names != before)
+    def __init__(self, choice: Choice, rows: NDArray[np.bool_], before: Columns, number: Mapping[str, int]) -> None:
+        self.targets = _numbers(choice, number)[rows]
+        self.changed = np.asarray(self.targets != before)
         spot = (np.flatnonzero(rows), choice.chosen[rows])
         self.cost = choice.cost[spot]
         self.compared = choice.compared[spot]
+        self._column = {number[name]: column for column, name in enumerate(choice.names)}
+        self._all = choice.compared
+        self._rows = spot[0]
 
-    def of(self, name: str, stays: Floats, group: NDArray[np.bool_], *, compared: bool = False) -> Floats:
-        """Return the cost of each prompt of a group at the target `name`: `stays` where its choice is the same."""
+    def of(self, target: int, stays: Floats, group: NDArray[np.bool_], *, compared: bool = False) -> Floats:
+        """Return the cost of each prompt of a group at a target: `stays` where its choice is the same."""
         changed = self.compared if compared else self.cost
-        if compared and name in self.choice.names:
-            stays = self.choice.compared[self.rows][group, self.choice.names.index(name)]
+        if compared and target in self._column:
+            stays = self._all[self._rows[group], self._column[target]]
         return np.asarray(np.where(self.changed[group], changed[group], stays))
 
 
-def _move(name: str, now: Floats, after: _Outcome, full: _Outcome, group: NDArray[np.bool_], weights: Floats) -> Move:
+def _move(
+    names: Sequence[str],
+    target: int,
+    now: Floats,
+    after: _Outcome,
+    full: _Outcome,
+    group: NDArray[np.bool_],
+    weights: Floats,
+) -> Move:
     share = weights / weights.sum()
-    then = after.of(name, now, group)
+    then = after.of(target, now, group)
     mean_now, mean_then = float(share @ now), float(share @ then)
     ratio = mean_then / mean_now if mean_now > 0 else 0.0
     rest = share * (then - ratio * now)
-    ends = np.where(after.changed[group], after.names[group], name)
+    ends = np.where(after.changed[group], after.targets[group], target)
     return Move(
-        shares={each: float(share[ends == each].sum()) for each in sorted(set(ends.tolist()))},
+        shares={names[each]: float(share[ends == each].sum()) for each in np.unique(ends).tolist()},
         cost_now=mean_now,
         cost_then=mean_then,
         cost_error=float(np.sqrt(rest @ rest)),
-        added_then=float(share @ after.of(name, now, group, compared=True)),
-        full_then=float(share @ full.of(name, now, group)),
+        added_then=float(share @ after.of(target, now, group, compared=True)),
+        full_then=float(share @ full.of(target, now, group)),
     )

@@ -1,6 +1,6 @@
 """Budgets in the database, as operators set them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 from uuid import uuid4
@@ -15,6 +15,7 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
+from cost.budgets.outlook import with_outlooks
 from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
 from cost.calendar import Calendar
@@ -196,18 +197,34 @@ class BudgetStore:
         """Return every organisation's budgets, for operators."""
         return await self._standings()
 
-    async def of_organisation(self, organisation_id: str) -> list[BudgetStatus]:
-        """Return all budgets of one organisation."""
-        return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
+    async def of_organisation(
+        self, organisation_id: str, scopes: Collection[Scope] | None = None
+    ) -> list[BudgetStatus]:
+        """Return the budgets of one organisation, all or those of some scopes."""
+        where = [col(BudgetRow.organisation_id) == organisation_id]
+        if scopes is not None:
+            where.append(col(BudgetRow.scope).in_(sorted(scopes)))
+        return await self._standings(*where)
+
+    async def standings_of(self, organisation_id: str) -> list[BudgetStatus]:
+        """Return the same without what is expected of them, for those who look each minute."""
+        async with self._engine.connect() as connection:
+            mine = col(BudgetRow.organisation_id) == organisation_id
+            return await standings(connection, self._now_us(), mine)
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
         """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
         return await self.of_team(organisation_id, team_id, [key_id])
 
-    async def of_team(self, organisation_id: str, team_id: str, key_ids: Sequence[str]) -> list[BudgetStatus]:
+    async def of_team(
+        self, organisation_id: str, team_id: str, key_ids: Sequence[str], budget_id: str | None = None
+    ) -> list[BudgetStatus]:
         """Return the budgets of a team, of its models, providers and end users, of these of its keys, and of the tags that the team
-        used in the last 62 days.
+        used in the last 62 days; or one of these.
         """
+        owned = col(BudgetRow.organisation_id) == organisation_id
+        only = [] if budget_id is None else [col(BudgetRow.budget_id) == budget_id]
+        of_tags = select(col(BudgetRow.budget_id)).where(owned, col(BudgetRow.scope) == "tag", *only).limit(1)
         tags = (
             select(rollup_day.c.tag)
             .distinct()
@@ -219,7 +236,9 @@ class BudgetStore:
             )
         )
         async with self._engine.connect() as connection:
-            used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all()
+            # To find them, all that the team did is read.
+            has_tags = await connection.scalar(of_tags) is not None
+            used = (await connection.execute(tags.limit(_MAX_TAGS))).scalars().all() if has_tags else []
             parts = (_of_team(each.name, team_id) for each in SCOPES if each.owner == "team")
             mine = or_(
                 _in_scope("team", [team_id]),
@@ -227,7 +246,7 @@ class BudgetStore:
                 _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
                 *parts,
             )
-            return await standings(connection, self._now_us(), col(BudgetRow.organisation_id) == organisation_id, mine)
+            return await with_outlooks(connection, await standings(connection, self._now_us(), owned, mine, *only))
 
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
@@ -320,7 +339,7 @@ class BudgetStore:
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:
-            return await standings(connection, self._now_us(), *where)
+            return await with_outlooks(connection, await standings(connection, self._now_us(), *where))
 
     @staticmethod
     def _refuse_fixed_changes(found: Budget, budget: Budget) -> None:

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from cost.savings.holdout import Measured
+from cost.shown import percent
 
 ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")
@@ -284,7 +285,7 @@ def judge(
     word: Word = "met" if share >= Fraction(target) else "not met"
     if measured is None:
         return word, ()
-    interval = f"measured with 95 % certainty: {_percent(measured.low)} to {_percent(measured.high)}"
+    interval = f"measured with 95 % certainty: {percent(measured.low)} to {percent(measured.high)}"
     if measured.high < target:
         return "not met", (f"{interval}, which is below the target",)
     if measured.low < target:
@@ -355,15 +356,15 @@ def _missing_data(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     if found.served < FEWEST_SERVED:
         reasons.append(f"{found.served} requests were served; {FEWEST_SERVED} are needed")
     if found.served and against.rows < LEAST_COVERAGE * found.served:
-        covered = _percent(against.rows / found.served)
+        covered = percent(against.rows / found.served)
         reasons.append(
-            f"{covered} of served requests have a price to compare with; {_percent(LEAST_COVERAGE)} are needed"
+            f"{covered} of served requests have a price to compare with; {percent(LEAST_COVERAGE)} are needed"
         )
     if found.unpriced_attempts > 0:
         reasons.append(f"{found.unpriced_attempts} attempts have no price of their own")
     if found.attempts and found.estimated_attempts > MOST_ESTIMATED * found.attempts:
-        estimated = _percent(found.estimated_attempts / found.attempts)
-        reasons.append(f"{estimated} of attempts are estimated; at most {_percent(MOST_ESTIMATED)} may be")
+        estimated = percent(found.estimated_attempts / found.attempts)
+        reasons.append(f"{estimated} of attempts are estimated; at most {percent(MOST_ESTIMATED)} may be")
     return tuple(reasons)
 
 
@@ -487,7 +488,3 @@ def floor(share: Fraction) -> Decimal:
 def ceiling(share: Fraction) -> Decimal:
     """Return a share to four places, rounded up."""
     return -floor(-share)
-
-
-def _percent(share: float | Fraction) -> str:
-    return f"{float(share) * 100:.1f} %"

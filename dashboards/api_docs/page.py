@@ -1,14 +1,15 @@
-"""/dashboard/api: the gateway's OpenAPI document, as a page and as a download."""
+"""/dashboard/api: the gateway's OpenAPI document, as a list of all calls, a page a part, and a download."""
 
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, HTTPException
 from starlette.responses import Response
 
 from api.openapi.document import document_of
 from api.web.address import base_url
 from dashboards.api_docs.reference import reference
+from dashboards.ui.tables import MAX_QUERY_CHARS
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 
@@ -31,15 +32,13 @@ _RIGHTS: Final = {
 
 
 @router.get("/dashboard/api")
-async def show_reference(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
-    """Show every call with its fields and an example."""
-    base = base_url(view.request, view.gateway.config().sign_in.public_url)
+async def show_calls(view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """List every call, or those that match what is searched, each with a link to its description."""
+    base = _base(view)
+    told = reference(await document_of(view.request), base)
+    asked = view.query.get("q", "").strip()[:MAX_QUERY_CHARS]
     return view.page(
-        "api_docs/reference.html",
-        title="API",
-        reference=reference(await document_of(view.request), base),
-        base=base,
-        rights=_RIGHTS,
+        "api_docs/calls.html", title="API", reference=told, found=told.matching(asked), asked=asked, base=base
     )
 
 
@@ -53,3 +52,17 @@ async def download(view: Annotated[PageRequest, Depends(allowed("organisation.ch
     }
     body = msgspec.json.format(msgspec.json.encode(await document_of(view.request)), indent=2)
     return Response(body, media_type="application/json", headers=headers)
+
+
+@router.get("/dashboard/api/{part}")
+async def show_part(part: str, view: Annotated[PageRequest, Depends(allowed("organisation.change"))]) -> Response:
+    """Show the calls of one part with their fields and an example each, and what they are made of."""
+    told = reference(await document_of(view.request), _base(view))
+    group = next((each for each in told.groups if each.anchor == part), None)
+    if group is None:
+        raise HTTPException(404)
+    return view.page("api_docs/part.html", title=f"API: {group.name}", reference=told, group=group, rights=_RIGHTS)
+
+
+def _base(view: PageRequest) -> str:
+    return base_url(view.request, view.gateway.config().sign_in.public_url)

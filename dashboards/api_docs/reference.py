@@ -1,10 +1,10 @@
-"""The view model of the API page: an OpenAPI document as groups of calls, with parameters, bodies, replies and
+"""The view model of the API pages: an OpenAPI document as groups of calls, with parameters, bodies, replies and
 examples.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +39,7 @@ class Field(msgspec.Struct, frozen=True):
     is_required: bool
     note: str
     refers: str = ""
-    """Anchor of the schema that its value has, when that schema is on the page too."""
+    """Anchor of the schema that its value has, or ''."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -68,14 +68,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The call as a `curl` command."""
 
 
-class Group(msgspec.Struct, frozen=True):
-    """Calls with the same tag."""
-
-    name: str
-    anchor: str
-    calls: tuple[Call, ...]
-
-
 class Kind(msgspec.Struct, frozen=True):
     """A schema that replies and bodies are made of."""
 
@@ -85,12 +77,27 @@ class Kind(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...]
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Calls with the same tag, and the schemas that they are made of: a page of its own."""
+
+    name: str
+    anchor: str
+    text: str
+    calls: tuple[Call, ...]
+    kinds: tuple[Kind, ...]
+
+
 class Reference(msgspec.Struct, frozen=True):
-    """The whole page."""
+    """Everything that the document tells."""
 
     text: str
     groups: tuple[Group, ...]
-    kinds: tuple[Kind, ...]
+
+    def matching(self, words: str) -> tuple[tuple[Group, tuple[Call, ...]], ...]:
+        """Return the calls that have all these words in their address, what is said of them or the names of their fields."""
+        asked = words.lower().split()
+        found = ((group, tuple(call for call in group.calls if _has(call, asked))) for group in self.groups)
+        return tuple((group, calls) for group, calls in found if calls)
 
 
 def reference(document: Mapping[str, Any], base_url: str) -> Reference:
@@ -102,14 +109,29 @@ def reference(document: Mapping[str, Any], base_url: str) -> Reference:
             if method in operations:
                 call = _call(path, method, operations[method], schemas, base_url)
                 groups.setdefault(operations[method].get("tags", ["other"])[-1], []).append(call)
-    calls = [call for group in groups.values() for call in group]
-    answered = {answer.refers for call in calls for answer in call.answers}
-    taken = {field.refers for call in calls for field in call.body}
+    told = {each["name"]: each.get("description", "") for each in document.get("tags", ())}
     return Reference(
         document.get("info", {}).get("description", ""),
-        tuple(Group(name, _anchor("about", name), tuple(calls)) for name, calls in groups.items()),
-        tuple(_kinds(schemas, answered | taken)),
+        tuple(
+            Group(name, _anchor(name), told.get(name, ""), tuple(calls), tuple(_kinds(schemas, _referred(calls))))
+            for name, calls in groups.items()
+        ),
     )
+
+
+def _referred(calls: Iterable[Call]) -> set[str]:
+    """Return the anchors of the schemas that calls name."""
+    named = (
+        (*(field.refers for field in (*call.parameters, *call.body)), *(answer.refers for answer in call.answers))
+        for call in calls
+    )
+    return {anchor for each in named for anchor in each if anchor}
+
+
+def _has(call: Call, asked: Iterable[str]) -> bool:
+    names = (field.name for field in (*call.parameters, *call.body))
+    text = " ".join((call.method, call.path, call.summary, call.text, *names)).lower()
+    return all(word in text for word in asked)
 
 
 def _kinds(schemas: Mapping[str, Any], wanted: set[str]) -> Iterator[Kind]:

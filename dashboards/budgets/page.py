@@ -18,7 +18,16 @@ from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.scopes import ANY, LONGEST_ID, ROWS, SCOPES, Scope
 from dashboards.budgets import one_budget
-from dashboards.budgets.one_budget import MENDABLE, Subject, budget_row, put, required, status_of, webhook_choices
+from dashboards.budgets.one_budget import (
+    LASTS_NOTE,
+    MENDABLE,
+    Subject,
+    budget_row,
+    put,
+    required,
+    status_of,
+    webhook_choices,
+)
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
@@ -58,6 +67,8 @@ _BUDGETS: Final = (
     Column("share", "Share spent", "share"),
     Column("held", "Reserved", "money", "Kept for requests that run now, or on its way into the books."),
     Column("state", "State", "badge"),
+    Column("lasts", "Runs out", "badge", LASTS_NOTE),
+    Column("expected", "Forecast", "money", "Expected to be counted by the reset.", usual=False),
     Column("resets", "Resets", "time"),
 )
 _LIMITS: Final = (
@@ -231,8 +242,8 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 
 async def _subject(view: PageRequest, budget_id: str) -> Subject:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
-    standing = await _one(view, budget_id)
     keys = await _keys(view)
+    standing = await _one(view, budget_id, keys)
     row = _budget_row(view, standing, _names(keys), _mine(keys))
     async with looking():
         store = BudgetStore(view.gateway.database)
@@ -260,13 +271,15 @@ async def _read(view: PageRequest) -> _Found:
     return _Found(keys, budgets, limits)
 
 
-async def _one(view: PageRequest, budget_id: str) -> BudgetStatus:
+async def _one(view: PageRequest, budget_id: str, keys: Sequence[KeyRecord]) -> BudgetStatus:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
-    found = await _read(view)
-    for standing in found.budgets:
-        if standing.budget.budget_id == budget_id:
-            return standing
-    raise BudgetNotFound("This team has no such budget; it may have been removed.")
+    team = view.the_team
+    key_ids = [key.key_id for key in keys]
+    async with looking():
+        found = await BudgetStore(view.gateway.database).of_team(team.organisation_id, team.team_id, key_ids, budget_id)
+    if not found:
+        raise BudgetNotFound("This team has no such budget; it may have been removed.")
+    return found[0]
 
 
 async def _limit(view: PageRequest, place: Place, limits: Limits) -> None:

@@ -31,7 +31,7 @@ from cost.reports.daily_csv import daily_csv
 from cost.reports.daily_html import daily_html
 from cost.reports.report_config import ReportSection
 from cost.reports.scope import ReadScope
-from cost.scopes import ROWS
+from cost.scopes import SCOPES
 from cost.times import DAY_US, day_of, start_of, wall_us
 from settings.private import private_file, private_folder
 
@@ -133,14 +133,21 @@ class ReportReader:
 
     async def read(self, subject: Subject, day: date) -> DailyReport:
         """Return one subject's report of a day."""
-        standings = await self._budgets.of_organisation(subject.scope.organisation_id)
         scope, calendar = subject.scope, await calendar_of(self._engine, subject.scope.organisation_id)
-        report = await self._daily.read(scope, day, subject.title, _budgets_of(scope, standings), calendar)
+        report = await self._daily.read(scope, day, subject.title, await self._budgets_of(scope), calendar)
         # Our own GPUs are billed by UTC days.
         start_us = start_of(day)
         pools = [each for each in self._pools() if scope.team_id is None and each.organisation == scope.organisation_id]
         found = await self._earnings.read(pools, start_us, start_us + DAY_US, wall_us()) if pools else []
         return msgspec.structs.replace(report, pools=tuple(found))
+
+    async def _budgets_of(self, scope: ReadScope) -> list[BudgetStatus]:
+        """Return budgets for a report: a team's own, or for an organisation all but those of single keys."""
+        if scope.team_id is not None:
+            return await self._budgets.of_scope(scope.organisation_id, "team", scope.team_id)
+        # Of keys and end users there may be thousands.
+        scopes = [each.name for each in SCOPES if each.dimension not in {"key", "end_user"}]
+        return await self._budgets.of_organisation(scope.organisation_id, scopes)
 
 
 class DailyReports:
@@ -231,14 +238,6 @@ class DailyReports:
     def _mark(self, place: Path) -> None:
         private_folder(place)
         private_file(place / _DELIVERED)
-
-
-def _budgets_of(scope: ReadScope, standings: Sequence[BudgetStatus]) -> list[BudgetStatus]:
-    """Return budgets for a report: a team's own, or for an organisation all but those of single keys."""
-    if scope.team_id is None:
-        # Of keys and end users there may be hundreds.
-        return [each for each in standings if ROWS[each.budget.scope].dimension not in {"key", "end_user"}]
-    return [each for each in standings if each.budget.scope == "team" and each.budget.scope_id == scope.team_id]
 
 
 def _replace(path: Path, content: str) -> None:

@@ -16,7 +16,7 @@ router: Final = APIRouter(include_in_schema=False)
 _MOST_MISSING: Final = 20
 _ENVIRONMENT: Final = "environment"
 COLUMNS: Final = (
-    Column("key", "Key", "code"),
+    Column("key", "Key", "path"),
     Column("value", "Value"),
     Column("origin", "From", "badge"),
     Column("meaning", "What it does"),

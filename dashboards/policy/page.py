@@ -212,6 +212,8 @@ async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: Team
             own=own,
             up=replicas_up(gateway),
             present=None if present is None else Present(present.settings.quality_floor, present.allowed_models),
+            moved=traffic.by_target,
+            two_at_all=False,
         )
     found = anchored(preview, traffic)
     return FloorForecast(

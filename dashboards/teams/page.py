@@ -113,7 +113,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         )
         asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
         changes = await read_changes(ComparedReader(gateway.database), asked)
-        budgets = await read_budgets(gateway, scope, usage)
+        budgets = await read_budgets(gateway, scope)
         end_users = await read_end_users(gateway, scope)
         refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id
@@ -304,11 +304,7 @@ _TEAM_COLUMNS: Final = (
 async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
     """Return text and tone by team, for the most used of each team's own budgets."""
     marks: dict[str, tuple[str, str]] = {}
-    standings = [
-        each
-        for each in await BudgetStore(gateway.database).of_organisation(organisation_id)
-        if each.budget.scope == "team"
-    ]
+    standings = await BudgetStore(gateway.database).of_organisation(organisation_id, ["team"])
     for each in sorted(standings, key=lambda each: each.share or 0):
         used = f"{share(each.share)} of {money(each.limit_nanousd)} {PERIODS[each.budget.period].amount_per}"
         marks[each.budget.scope_id] = (used, {"open": "good", "warning": "warn", "spent": "bad"}[each.state])

@@ -24,6 +24,7 @@ Kind = Literal[
     "link",
     "id",
     "code",
+    "path",
     "bytes",
     "day",
 ]

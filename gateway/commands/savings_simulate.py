@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _lateness_model(
 
 def _progress(name: str, part: float) -> None:
     if sys.stderr.isatty():
-        typer.echo(f"\r{name}: {part:4.0%}{'':16}", nl=False, err=True)
+        typer.echo(f"\r{name}: {percent(part, 0):>5}{'':16}", nl=False, err=True)
 
 
 def _progress_done() -> None:
@@ -214,13 +215,13 @@ def _print(told: dict[str, Any]) -> None:
     rows = [
         [
             each["fleet"] + ("" if each["allowed"] else " *"),
-            f"${each['gpu_usd']:,.2f}",
-            f"${each['elsewhere_usd']:,.2f}",
-            f"${each['usd']:,.2f}",
-            "-" if each["savings_share"] is None else f"{each['savings_share']:.1%}",
+            rounded_money(each["gpu_usd"]),
+            rounded_money(each["elsewhere_usd"]),
+            rounded_money(each["usd"]),
+            "-" if each["savings_share"] is None else percent(each["savings_share"]),
             each["verdict"],
             f"{each['replica_hours']:,}",
-            "-" if each["utilisation"] is None else f"{each['utilisation']:.1%}",
+            "-" if each["utilisation"] is None else percent(each["utilisation"]),
             _shown_interval(each["late"]),
             _shown_interval(each["overflow"]),
         ]
@@ -249,18 +250,20 @@ def _print_findings(told: dict[str, Any]) -> None:
     if told["best_fixed"] is not None:
         typer.echo(
             f"\nbest fixed fleet in hindsight: {told['best_fixed']}; the economic scaler's bill is "
-            f"{told['economic_to_best_fixed']:.1%} of its"
+            f"{percent(told['economic_to_best_fixed'])} of its"
         )
-    share = f"{told['savings_target']:.0%}"
+    share = percent(told["savings_target"], 0)
     verdict = told["bills"][-1]["verdict"]
     if told["needed_utilisation"] is None:
         typer.echo(f"{share} saved: nothing to compare with")
     else:
-        busy = "no replica was up" if told["utilisation"] is None else f"busy {told['utilisation']:.1%} of its hours"
+        busy = (
+            "no replica was up" if told["utilisation"] is None else f"busy {percent(told['utilisation'])} of its hours"
+        )
         impossible = ", which is impossible" if told["needed_utilisation"] > 1 else ""
         typer.echo(
             f"{share} less than {told['reference_target']} with the economic scaler: {verdict.upper()}; on the pool's own "
-            f"requests it needs replicas that are busy {told['needed_utilisation']:.1%} of their hours{impossible} ({busy})"
+            f"requests it needs replicas that are busy {percent(told['needed_utilisation'])} of their hours{impossible} ({busy})"
         )
     if told["refused"]:
         typer.echo(f"! {told['refused']:,} requests fit no model and are in no bill but the baseline's")
@@ -291,15 +294,15 @@ def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:
     )
     billed = told["bills"][-1]
     typer.echo(
-        f"bills come from rates of work, by which {billed['overflow_billed']:.2%} overflow under the economic scaler, where "
-        f"{billed['overflow']['share']:.2%} did on engines"
+        f"bills come from rates of work, by which {percent(billed['overflow_billed'], 2)} overflow under the economic scaler, where "
+        f"{percent(billed['overflow']['share'], 2)} did on engines"
     )
     less = late["economic_less_best_fixed"]
     if less is not None:
         verdict = "misses no more" if late["misses_no_more"] else "MISSES MORE"
         typer.echo(
-            f"the economic scaler {verdict} than the best fixed fleet: {less['share']:+.2%} of first tokens "
-            f"({less['low']:+.2%} to {less['high']:+.2%})"
+            f"the economic scaler {verdict} than the best fixed fleet: {percent(less['share'], 2, signed=True)} of first tokens "
+            f"({percent(less['low'], 2, signed=True)} to {percent(less['high'], 2, signed=True)})"
         )
 
 
@@ -307,4 +310,4 @@ def _shown_interval(found: dict[str, float] | None) -> str:
     if found is None:
         return "-"
     half = (found["high"] - found["low"]) / 2
-    return f"{found['share']:.2%}" + (f" ±{half:.2%}" if half else "")
+    return percent(found["share"], 2) + (f" ±{percent(half, 2)}" if half else "")

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.efficiency import EFFICIENCIES, Reach
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Candidate, Plan, Question, plan
@@ -61,7 +62,7 @@ def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
         hopeful_rate=chosen.rate,
         cautious_rate=None if same.obstacle is not None else same.rate,
         differences=(
-            f"every step {cautious.margin:.0%} longer, for what the fit is off, or as the roofline says",
+            f"every step {percent(cautious.margin, 0)} longer, for what the fit is off, or as the roofline says",
             *_differences(question.efficiency.reach(question.gpu.name), better.reach(question.gpu.name)),
         ),
     )
@@ -77,7 +78,7 @@ def _of(found: Plan, tp: int, pp: int) -> Candidate:
 def _differences(cautious: Reach, hopeful: Reach) -> tuple[str, ...]:
     pairs = {name: (getattr(cautious, name), getattr(hopeful, name)) for name in _FACTORS}
     return tuple(
-        f"{_FACTORS[name]}: {low:.0%} or {high:.0%} of the data sheet"
+        f"{_FACTORS[name]}: {percent(low, 0)} or {percent(high, 0)} of the data sheet"
         for name, (low, high) in pairs.items()
         if low != high
     )

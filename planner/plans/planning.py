@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.caveats import doubts_about
 from planner.plans.comparators import Comparator
 from planner.plans.economics import SAVINGS_TARGET, Cost, cost_of
@@ -506,7 +507,7 @@ def _reasons(
         "max_num_batched_tokens": "the largest step that holds no stream up for longer than "
         + ("0.25 s" if question.targets.tpot_p99_s is None else f"five times {question.targets.tpot_p99_s * 1e3:g} ms")
         + (" (at least two tokens a sequence)" if limits is not None else ""),
-        "replicas": f"{question.requests_per_s:g} requests/s, {chosen.rate:.3g} a replica within the targets and {_HEADROOM:.0%} of full use"
+        "replicas": f"{question.requests_per_s:g} requests/s, {chosen.rate:.3g} a replica within the targets and {percent(_HEADROOM, 0)} of full use"
         + (f", and {question.spare} spare" if question.spare else ""),
     }
 
@@ -537,7 +538,7 @@ def _warnings(
         == "fp8",
         f"the GPUs of {gpu.title} talk over PCIe: tensor parallelism is slow there": chosen.tp > 1
         and gpu.link < _SLOW_LINK,
-        f"that {question.work.prefix_hit_rate:.0%} of prompts are cached is taken as given; without it this is too small": (
+        f"that {percent(question.work.prefix_hit_rate, 0)} of prompts are cached is taken as given; without it this is too small": (
             question.work.prefix_hit_rate > 0
         ),
         f"no price is known for {gpu.name}: give --gpu-usd-hour to see dollars": question.usd_per_gpu_hour is None

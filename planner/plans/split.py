@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.launch import SIDE_CHANNEL_PORT, Launch
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan, Question, plan
@@ -74,7 +75,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     def warnings(self) -> tuple[str, ...]:
         if self.link_use <= _BUSY_LINK:
             return ()
-        return (f"a prefill replica sends {self.link_use:.0%} of what its network carries, so hand-overs wait",)
+        return (f"a prefill replica sends {percent(self.link_use, 0)} of what its network carries, so hand-overs wait",)
 
 
 def split_of(question: Question, together: Plan) -> Split:

@@ -197,10 +197,17 @@ def evidence_notes(evidence: Mapping[str, Evidence], *, trained: bool) -> Iterat
             f"{_mending(declared[0], trained=trained)}"
         )
     if published := [*by.get("published", ()), *by.get("extrapolated", ())]:
-        beyond = f" ({', '.join(by['extrapolated'])}: extrapolated)" if "extrapolated" in by else ""
+        beyond = by.get("extrapolated", ())
+        told = (
+            ""
+            if not beyond
+            else " (extrapolated)"
+            if len(beyond) == len(published)
+            else f" ({', '.join(beyond)}: extrapolated)"
+        )
         yield (
-            f"Known by published scores alone: {', '.join(published)}{beyond}. "
-            f"`weighbridge classifier measure {published[0]}` measures one in minutes."
+            f"Known by published scores alone: {', '.join(published)}{told}. "
+            f"To measure one takes minutes: `weighbridge classifier measure {published[0]}`."
         )
 
 

@@ -6,8 +6,9 @@ prompts, either the one that the trained model brings along or, once there are e
 """
 
 import asyncio
+import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 
 from classifier.frontier import (
     Choices,
+    Columns,
     Floats,
     Point,
     attainable,
-    bounded,
-    bounded_point,
-    choose,
+    bounded_choice,
     most_lost,
+    point_of,
     willingness_for,
 )
 from classifier.moves import Choice, Move, moves
@@ -232,23 +233,24 @@ class _ChoiceTable(msgspec.Struct, frozen=True, kw_only=True):
     whole: float
     """The quality that a floor of 1 asks for, with room or without."""
 
-    def for_floor(self, floor: float, *, full: bool = False) -> Point:
-        """Return the point of a floor; with `full`, where our own pools have no room."""
-        choices = self.by_average if full else self.choices
-        return bounded_point(choices, floor, willingness_for(choices, floor, self.whole).willingness)
+    def willingness(self, floor: float, *, full: bool = False) -> float:
+        """Return the willingness of a floor; with `full`, where our own pools have no room."""
+        return willingness_for(self.by_average if full else self.choices, floor, self.whole).willingness
 
-    def at(self, floor: float, willingness: float, *, full: bool = False) -> Choice:
-        """Return the choice at a floor and its willingness; with `full`, where our own pools have no room."""
+    def for_floor(self, floor: float, *, full: bool = False) -> tuple[Point, Choice]:
+        """Return the point of a floor and the choice there."""
         choices = self.by_average if full else self.choices
-        adequate = bounded(choices.adequate, choices.reference, most_lost(floor))
-        return Choice(
+        willingness = self.willingness(floor, full=full)
+        chosen = bounded_choice(choices, floor, willingness)
+        choice = Choice(
             names=self.columns,
-            chosen=choose(adequate, choices.order, willingness),
+            chosen=chosen,
             cost=choices.cost,
             compared=choices.compared,
             weights=choices.weights,
             taken=self.taken,
         )
+        return point_of(choices, chosen, willingness), choice
 
 
 class Tolerances:
@@ -271,7 +273,9 @@ class Tolerances:
         self._known: OrderedDict[tuple[float, frozenset[str] | None], Willingness] = OrderedDict()
         self._requested: OrderedDict[RequestedFloor, Willingness] = OrderedDict()
         """The willingness given to each team's request, from the sample or from its own requests."""
-        self._tables: OrderedDict[frozenset[str] | None, _ChoiceTable | None] = OrderedDict()
+        self._tables: OrderedDict[tuple[frozenset[str] | None, frozenset[str]], _ChoiceTable | None] = OrderedDict()
+        # Previews are computed in threads.
+        self._tables_lock = threading.Lock()
         # The one that most requests will ask for, so that none of them has to wait for it.
         self.of(None, None)
 
@@ -349,21 +353,24 @@ class Tolerances:
         own: Sample | None = None,
         up: Mapping[str, int] | None = None,
         present: Present | None = None,
+        moved: Collection[str] | None = None,
+        two_at_all: bool = True,
     ) -> Preview:
         """Compute the effect of each floor. `current` is the team's floor, `own` its own requests where known, `up`
         the replicas by pool that take requests, where they are watched, `present` the policy that holds today where
-        another one is previewed.
+        another one is previewed. `moved` names the targets whose moves are asked for, where that is not all of them;
+        without `two_at_all` the effect of two targets first is computed for the current floor alone.
         """
         floor = self._policy.quality_floor if current is None else current
         sample = own if own is not None else self._sample
         empty = frozenset(pool.name for pool in self._policy.pools if not (up or {}).get(pool.name, pool.replicas))
-        ground = self._choice_table(sample, allowed, empty)
+        ground = self._table_of(own, allowed, empty)
         if sample is None or ground is None:
             return self._plain_preview(floor, allowed)
         points = {each: ground.for_floor(each) for each in sorted({*floors, floor})}
-        now = ground.at(floor, points[floor].willingness)
+        now = points[floor][1]
         if present is not None and present != Present(current, allowed):
-            now = self._chosen_now(sample, present, empty) or now
+            now = self._chosen_now(own, present, empty) or now
         return Preview(
             basis="sample" if own is None else "own",
             requests=len(sample.weights),
@@ -375,21 +382,34 @@ class Tolerances:
             evidence=evidence_for_auto(self._policy, self._catalog, allowed),
             trained=True,
             current_floor=floor,
-            current_willing_nanousd=points[floor].willingness,
+            current_willing_nanousd=points[floor][0].willingness,
             offers=tuple(
-                _floor_result(each, point, ground.for_floor(each, full=True), ground, now, current=each == floor)
-                for each, point in points.items()
+                _floor_result(
+                    each,
+                    here,
+                    here if ground.choices is ground.by_average else ground.for_floor(each, full=True),
+                    ground,
+                    moved_from=(now, moved),
+                    current=each == floor,
+                    two=two_at_all or each == floor,
+                )
+                for each, here in points.items()
             ),
             pools=self._sizes(frozenset(ground.pool_of.values()), up or {}),
             own=ground.own,
         )
 
-    def _chosen_now(self, sample: Sample, present: Present, empty: frozenset[str]) -> Choice | None:
-        ground = self._choice_table(sample, present.allowed, empty)
+    def _table_of(
+        self, own: Sample | None, allowed: frozenset[str] | None, empty: frozenset[str]
+    ) -> _ChoiceTable | None:
+        return self._cached_table(allowed, empty) if own is None else self._choice_table(own, allowed, empty)
+
+    def _chosen_now(self, own: Sample | None, present: Present, empty: frozenset[str]) -> Choice | None:
+        ground = self._table_of(own, present.allowed, empty)
         if ground is None:
             return None
         floor = self._policy.quality_floor if present.floor is None else present.floor
-        return ground.at(floor, ground.for_floor(floor).willingness)
+        return ground.for_floor(floor)[1]
 
     def _sizes(self, names: frozenset[str], up: Mapping[str, int]) -> tuple[PoolSize, ...]:
         return tuple(
@@ -421,11 +441,16 @@ class Tolerances:
         pool = choosable(self._policy, self._catalog, allowed)
         return tuple(target.target_id for target in pool if target.target_id not in self._lengths)
 
-    def _cached_table(self, allowed: frozenset[str] | None) -> _ChoiceTable | None:
+    def _cached_table(self, allowed: frozenset[str] | None, empty: frozenset[str] = frozenset()) -> _ChoiceTable | None:
         """Return the sample's choice table for these models, cached as it is the same for every floor."""
-        if allowed not in self._tables:
-            _remember(self._tables, allowed, self._choice_table(self._sample, allowed), most=MAX_GROUNDS)
-        return self._tables[allowed]
+        key = (allowed, empty)
+        with self._tables_lock:
+            if key in self._tables:
+                return self._tables[key]
+        found = self._choice_table(self._sample, allowed, empty)
+        with self._tables_lock:
+            _remember(self._tables, key, found, most=MAX_GROUNDS)
+        return found
 
     def _choice_table(
         self, sample: Sample | None, allowed: frozenset[str] | None, empty: frozenset[str] = frozenset()
@@ -523,10 +548,10 @@ async def learn_from_own_requests(
 def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
     if ground is None:
         return without_curve(floor)
-    by_average = ground.for_floor(floor, full=True).willingness
+    by_average = ground.willingness(floor, full=True)
     if ground.choices is ground.by_average:
         return Willingness(by_average, by_average, most_lost(floor))
-    return Willingness(by_average, ground.for_floor(floor).willingness, most_lost(floor))
+    return Willingness(by_average, ground.willingness(floor), most_lost(floor))
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:
@@ -552,8 +577,16 @@ def _fits(targets: Sequence[Target], sample: Sample) -> NDArray[np.bool_]:
 
 
 def _floor_result(
-    floor: float, point: Point, full: Point, ground: _ChoiceTable, now: Choice, *, current: bool
+    floor: float,
+    here: tuple[Point, Choice],
+    when_full: tuple[Point, Choice],
+    ground: _ChoiceTable,
+    *,
+    moved_from: tuple[Choice, Collection[str] | None],
+    current: bool,
+    two: bool,
 ) -> FloorResult:
+    (point, choice), (full, full_choice), (now, moved) = here, when_full, moved_from
     reference = ground.reference_cost
     shares = dict(zip(ground.columns, point.shares, strict=True))
     replica_s = dict.fromkeys(ground.pool_of.values(), 0.0)
@@ -575,16 +608,15 @@ def _floor_result(
         own_share=sum(share for name, share in shares.items() if name in ground.own),
         replica_s=replica_s,
         current=current,
-        moves=moves(now, ground.at(floor, point.willingness), ground.at(floor, full.willingness, full=True)),
-        two=_two_first(ground, floor, point.willingness),
+        moves=moves(now, choice, full_choice, moved),
+        two=_two_first(ground, floor, point.willingness, choice.chosen) if two else None,
     )
 
 
-def _two_first(ground: _ChoiceTable, floor: float, willingness: float) -> TwoFirst:
+def _two_first(ground: _ChoiceTable, floor: float, willingness: float, planned: Columns) -> TwoFirst:
     """Return the effect of asking two cheap targets first, where that is worth more than the plan's own choice."""
     choices, names, most = ground.choices, ground.columns, most_lost(floor)
     rows = np.arange(len(choices.weights))
-    planned = choose(bounded(choices.adequate, choices.reference, most), choices.order, willingness)
     pairs = choose_pairs(choices.adequate, choices.order, planned, willingness, choices.reference, most)
     used = pairs.used
     one, other, right = (

@@ -13,8 +13,6 @@ import msgspec
 
 SHOWN_Z: Final = 1.96
 """95 %, for people who look once."""
-RULE_Z: Final = 3.0
-"""99.7 %, for a rule that looks again and again: with 95 % it would roll back every other sound version sooner or later."""
 LATENCY_QUANTILE: Final = 0.95
 
 
@@ -67,6 +65,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         if self.low is None or self.high is None:
             return False
         return self.high < 0 if self.more_is_worse else self.low > 0
+
+
+def sequence_z(count: int, first: int, error: float) -> float:
+    """Return the width, in standard errors, of intervals that all hold at once with a chance of at least `1 - error`, at whatever
+    counts one looks; narrowest around the count `first`. Robbins' normal mixture (Howard et al., "Time-uniform, nonparametric,
+    nonasymptotic confidence sequences", Annals of Statistics 49, 2021), which holds asymptotically for means (Waudby-Smith et
+    al., "Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52, 2024).
+    """
+    spread = first / (-2 * math.log(error) + math.log1p(-2 * math.log(error)))
+    return math.sqrt((1 + spread / count) * math.log((count + spread) / (spread * error * error)))
 
 
 def share(hits: float, count: int, z: float) -> Estimate | None:

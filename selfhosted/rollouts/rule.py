@@ -5,13 +5,14 @@ from typing import Final, Literal
 
 import msgspec
 
+from cost.shown import percent
 from selfhosted.rollouts.comparison import (
     LATENCY_QUANTILE,
-    RULE_Z,
     Sample,
     compared,
     difference,
     percentile,
+    sequence_z,
     share,
 )
 from selfhosted.rollouts.evidence import Evidence, Figure
@@ -20,6 +21,8 @@ from selfhosted.rollouts.versions import Rule
 FAILURES_MARGIN: Final = 0.01
 """So much more of a version's attempts may fail: less is no reason to roll it back, and none not to promote it."""
 FEWEST_ATTEMPTS: Final = 5
+PROMOTED_WRONGLY: Final = 0.01
+"""Of versions that are just worse than their margins, at most this share is ever promoted, however often one looks."""
 _NAMES: Final[Mapping[Figure, str]] = {
     "failures": "attempts failed",
     "escalations": "answers were replaced by a better model's",
@@ -44,7 +47,7 @@ def decide(evidence: Evidence, stable: Sample, candidate: Sample, rule: Rule) ->
     if worse:
         return Decision("roll_back", worse)
     if rule.promote_after is not None and candidate.attempts >= rule.promote_after:
-        return _promotion(stable, candidate, rule)
+        return _promotion(stable, candidate, rule.promote_after, rule)
     return None
 
 
@@ -63,7 +66,7 @@ def _reason(figure: Figure, stable: Sample, candidate: Sample, rule: Rule) -> st
     if figure in ("ttft_s", "tpot_s"):
         worse = rule.ttft_worse if figure == "ttft_s" else rule.tpot_worse
         ours, theirs = (_middle(getattr(each, figure)) for each in (candidate, stable))
-        return f"the median {_NAMES[figure]} is {ours}, the stable version's {theirs}; it is longer by more than {worse or 0:.0%}"
+        return f"the median {_NAMES[figure]} is {ours}, the stable version's {theirs}; it is longer by more than {percent(worse or 0, 0)}"
     if figure == "verdicts":
         return f"more {_NAMES[figure]} than of the stable version"
     hits, their_hits = (each.failed if figure == "failures" else each.weak for each in (candidate, stable))
@@ -72,8 +75,8 @@ def _reason(figure: Figure, stable: Sample, candidate: Sample, rule: Rule) -> st
     if ours_share - theirs_share < FAILURES_MARGIN:
         return ""
     return (
-        f"{ours_share:.1%} of {candidate.attempts} {_NAMES[figure]}, of the stable version's {stable.attempts} "
-        f"{theirs_share:.1%}"
+        f"{percent(ours_share)} of {candidate.attempts} {_NAMES[figure]}, of the stable version's {stable.attempts} "
+        f"{percent(theirs_share)}"
     )
 
 
@@ -81,15 +84,18 @@ def _middle(ordered: tuple[float, ...]) -> str:
     return f"{ordered[len(ordered) // 2]:.3f} s" if ordered else "unknown"
 
 
-def _promotion(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
-    """Promote where the upper bounds of failures and first-token times are acceptable, and no figure is worse."""
-    ours, theirs = (share(each.failed, each.attempts, RULE_Z) for each in (candidate, stable))
+def _promotion(stable: Sample, candidate: Sample, after: int, rule: Rule) -> Decision | None:
+    """Promote where the upper bounds of failures and times are acceptable, and no figure is worse."""
+    z = sequence_z(candidate.attempts, after, PROMOTED_WRONGLY)
+    ours, theirs = (share(each.failed, each.attempts, z) for each in (candidate, stable))
     if ours is None or theirs is None or difference(theirs, ours)[1] > FAILURES_MARGIN:
         return None
-    if rule.ttft_worse is not None:
-        first, other = (percentile(each.ttft_s, LATENCY_QUANTILE, RULE_Z) for each in (candidate, stable))
-        if first is None or other is None or difference(other, first, 1 + rule.ttft_worse)[1] > 0:
+    for name, worse in (("ttft_s", rule.ttft_worse), ("tpot_s", rule.tpot_worse)):
+        if worse is None or not (getattr(stable, name) or getattr(candidate, name)):
+            continue
+        ours, theirs = (percentile(getattr(each, name), LATENCY_QUANTILE, z) for each in (candidate, stable))
+        if ours is None or theirs is None or difference(theirs, ours, 1 + worse)[1] > 0:
             return None
-    if any(each.is_worse for each in compared(stable, candidate, RULE_Z)):
+    if any(each.is_worse for each in compared(stable, candidate, z)):
         return None
     return Decision("promote", f"nothing was worse in {candidate.attempts} attempts")

@@ -24,6 +24,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from cost.shown import percent
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.forecast import Forecast, Seasons
 from selfhosted.scale.signals import Signals
@@ -358,15 +359,17 @@ class ScalePolicy:
             )
         if memory is not None and memory > config.memory_high:
             wishes.append(
-                _DesiredSize(_scaled(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use")
+                _DesiredSize(
+                    _scaled(ready, memory / config.memory_high), "memory", f"{percent(memory, 0)} of memory in use"
+                )
             )
         kv = None if signals.kv_used is None else signals.kv_used / ready
         if kv is not None and kv > config.kv_high:
             wishes.append(
-                _DesiredSize(_scaled(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use")
+                _DesiredSize(_scaled(ready, kv / config.kv_high), "memory", f"{percent(kv, 0)} of the KV cache in use")
             )
         if late > 2 * (1 - config.ttft_attainment):
-            wishes.append(_DesiredSize(self._one_more(ready), "ttft", f"{late:.0%} of first tokens are late"))
+            wishes.append(_DesiredSize(self._one_more(ready), "ttft", f"{percent(late, 0)} of first tokens are late"))
         # Those that start will help already; more are wanted only when they are there and it is not better.
         most = current if signals.starting else ready + config.max_step_up
         return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
@@ -392,8 +395,8 @@ class ScalePolicy:
             return _DesiredSize(0 if idle else current, "steady", "nothing says otherwise")
         if memory < self._config.memory_low:
             enough = math.ceil(memory * signals.ready / (_AFTER_SHRINKING * self._config.memory_high) - 1e-9)
-            return _DesiredSize(min(current, enough), "idle", f"{memory:.0%} of memory in use")
-        return _DesiredSize(current, "steady", f"{memory:.0%} of memory in use")
+            return _DesiredSize(min(current, enough), "idle", f"{percent(memory, 0)} of memory in use")
+        return _DesiredSize(current, "steady", f"{percent(memory, 0)} of memory in use")
 
     # Limiting.
 

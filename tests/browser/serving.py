@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -42,12 +42,14 @@ def copied(history: Path, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, database_url: str | None = None) -> Iterator[Site]:
+def serving(
+    folder: Path, database_url: str | None = None, changed: Callable[[Path], None] = lambda config: None
+) -> Iterator[Site]:
     """`weighbridge serve` as a process of its own, over the folder's database or another one, with stand-ins for what it
-    calls.
+    calls. `changed` may change the configuration before.
     """
     with _stand_ins(folder) as addresses:
-        write_sample_config(folder, addresses, day_of(wall_us() - DAYS * DAY_US))
+        changed(write_sample_config(folder, addresses, day_of(wall_us() - DAYS * DAY_US)))
         with _gateway(folder, database_url) as found:
             yield found
 

@@ -39,6 +39,8 @@ def kind_of(path: str) -> str:
     parts = urlsplit(path).path.split("/")
     if parts[2:3] == ["teams"] and len(parts) > 3:
         parts[3] = "{team}"
+    if parts[2:3] == ["api"] and len(parts) > 3:
+        parts[3] = "{part}"
     if (
         parts[2:4]
         in (["finance", "prices"], ["operations", "targets"], ["operations", "pools"], ["operations", "rollouts"])

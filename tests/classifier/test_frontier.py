@@ -56,6 +56,24 @@ def test_a_prompt_goes_where_the_net_benefit_is_greatest(willingness: float, exp
     assert found.tolist() == expected
 
 
+@given(seeds, st.booleans(), st.floats(0.0, 100.0))
+def test_columns_that_are_left_out_are_never_chosen(seed: int, coarse: bool, willingness: float) -> None:
+    """What another column beats on every prompt is looked at by nobody, and each choice stays as it is."""
+    random = np.random.default_rng(seed)
+    few = made_up(seed, coarse=coarse)
+    cost = few.cost + 0.1
+    dearer = cost * random.choice([1.0, 1.2], size=cost.shape[1])
+    choices = Choices(
+        adequate=np.hstack([few.adequate, few.adequate]),
+        cost=np.hstack([dearer, cost]),
+        reference=few.reference,
+        weights=few.weights,
+    )
+    assert len(choices.open) <= cost.shape[1]
+    kept = choices.open[choose(choices.adequate[:, choices.open], choices.order[:, choices.open], willingness)]
+    assert kept.tolist() == choose(choices.adequate, choices.order, willingness).tolist()
+
+
 def test_of_equal_chances_the_cheapest_is_chosen() -> None:
     """However much a good answer is worth, what gains nothing costs nothing."""
     adequate = np.array([[0.5, 0.5, 0.4]])

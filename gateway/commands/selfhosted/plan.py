@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cost.shown import percent
 from gateway.commands.shared import amount_option, print_json
 
 if TYPE_CHECKING:
@@ -348,18 +349,18 @@ def _fit(answer: "Plan") -> str:
     if answer.fit is None:
         return ""
     return (
-        f", off by {answer.fit.rms:.0%} (root mean square) and at most {answer.fit.worst:+.0%} from "
+        f", off by {percent(answer.fit.rms, 0)} (root mean square) and at most {percent(answer.fit.worst, 0, signed=True)} from "
         f"{answer.fit.figures} published figures of this GPU"
     )
 
 
 def _longer(answer: "Plan") -> str:
-    return f"; every step is taken {answer.margin:.0%} longer" if answer.margin else ""
+    return f"; every step is taken {percent(answer.margin, 0)} longer" if answer.margin else ""
 
 
 def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
     """Print the cautious and the hopeful plan side by side."""
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     rows = []
@@ -409,7 +410,7 @@ def _print_latency(answer: "Plan") -> None:
         ["TTFT p99", f"{found.ttft_p99_s * 1e3:,.0f} ms", _target(answer.targets.ttft_p99_s)],
         ["TPOT mean", f"{found.tpot_s * 1e3:,.1f} ms", ""],
         ["TPOT p99", f"{found.tpot_p99_s * 1e3:,.1f} ms", _target(answer.targets.tpot_p99_s)],
-        ["running a replica", f"{found.running:,.1f}", f"{found.kv_use:.1%} of its cache"],
+        ["running a replica", f"{found.running:,.1f}", f"{percent(found.kv_use)} of its cache"],
         ["longest pause of a stream", f"{found.stall_s * 1e3:,.0f} ms", "a step full of prompts"],
     ]
     typer.echo("\nexpected, queueing included (M/G/1 for prefill, M/G/k for a place; arrivals blind to queues):")
@@ -439,7 +440,7 @@ def _print_candidates(answer: "Plan") -> None:
 
 
 def _print_cost(answer: "Plan") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     cost = answer.cost
@@ -450,7 +451,7 @@ def _print_cost(answer: "Plan") -> None:
         f"{money(cost.usd_per_gpu_hour)} ({cost.price_source}), overhead {cost.overhead}"
     )
     typer.echo(
-        f"a million tokens: ${cost.usd_per_million_planned:.3f} at the planned load, which is {cost.utilisation:.0%} of "
+        f"a million tokens: ${cost.usd_per_million_planned:.3f} at the planned load, which is {percent(cost.utilisation, 0)} of "
         f"full use; ${cost.usd_per_million_full:.3f} fully used\n"
     )
     rows = [
@@ -458,28 +459,28 @@ def _print_cost(answer: "Plan") -> None:
             each.title,
             each.as_of,
             f"${each.comparator_usd_per_million:.3f}",
-            "-" if each.saving_at_planned_load is None else f"{each.saving_at_planned_load:.0%}",
-            "never" if each.required_utilisation is None else f"{each.required_utilisation:.1%}",
+            "-" if each.saving_at_planned_load is None else percent(each.saving_at_planned_load, 0),
+            "never" if each.required_utilisation is None else percent(each.required_utilisation),
             each.verdict,
         ]
         for each in cost.savings
     ]
     print_table(
-        ["against", "as of", "a million", "saved", f"use for {cost.savings_target:.0%}", "verdict"],
+        ["against", "as of", "a million", "saved", f"use for {percent(cost.savings_target, 0)}", "verdict"],
         rows,
         right=(2, 3, 4),
     )
 
 
 def _print_mixture(found: "Mixture") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     typer.echo(f"{found.requests_per_s:,g} requests/s, {found.tokens_per_s:,.0f} tokens/s\n")
     rows = [
         [
             part.model,
-            f"{part.share:.0%}",
+            percent(part.share, 0),
             f"{part.tokens_per_s:,.0f}",
             f"{part.gpus:,}",
             f"{part.tokens_per_gpu:,.0f}",
@@ -488,12 +489,12 @@ def _print_mixture(found: "Mixture") -> None:
         ]
         for part in found.parts
     ]
-    rows.append(["all", "100%", f"{found.tokens_per_s:,.0f}", f"{found.gpus:,}", "", _year(found.usd_per_year), ""])
+    rows.append(["all", "100 %", f"{found.tokens_per_s:,.0f}", f"{found.gpus:,}", "", _year(found.usd_per_year), ""])
     print_table(["model", "share", "tokens/s", "GPUs", "tokens/s a GPU", "a year", "by"], rows, right=(1, 2, 3, 4, 5))
 
 
 def _year(dollars: Decimal | None) -> str:
-    from cost.reports.shown import money
+    from cost.shown import money
 
     return "-" if dollars is None else money(dollars)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cost.shown import percent
 from gateway.commands.shared import amount_option
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) 
 
     def progress(part: float) -> None:
         if shown:
-            typer.echo(f"\r{spec.policy}, {spec.scaler}: {part:4.0%}", nl=False, err=True)
+            typer.echo(f"\r{spec.policy}, {spec.scaler}: {percent(part, 0):>5}", nl=False, err=True)
 
     gate = None
     if queue:

@@ -71,22 +71,22 @@ async def test_a_faulty_version_is_rolled_back_by_who_leads(engine: AsyncEngine)
     assert (done.state, done.candidate, done.share_ppm, done.changed_by) == ("rolled_back", "v2", 0, "The rule")
     entry, *older = await house.log.page(Scope(organisation_id="default"))
     assert (entry.action, entry.actor_kind, entry.object_id) == ("rollout.rolled_back", "gateway", "llama")
-    assert entry.reason.startswith("50.0% of 20 attempts failed, of the stable version's 80 0.0%; at most one of ")
+    assert entry.reason.startswith("50.0 % of 20 attempts failed, of the stable version's 80 0.0 %; at most one of ")
     assert [each.action for each in older] == ["rollout.canary", "model_version.added"]
 
 
 async def test_a_sound_version_is_promoted_where_the_rule_says_so(engine: AsyncEngine) -> None:
     """After enough attempts, with nothing worse beyond doubt."""
     house = House(engine)
-    await house.start(Rule(ttft_worse=None, promote_after=1_000))
-    await house.serve("v1", 200, 0)
-    await house.serve("v2", 990, 0)
+    await house.start(Rule(ttft_worse=None, promote_after=1_500))
+    await house.serve("v1", 500, 0)
+    await house.serve("v2", 1_490, 0)
     await house.round.step()
     assert (await house.now()).state == "canary"
-    await house.serve("v2", 1_000, 0)
+    await house.serve("v2", 1_500, 0)
     await house.round.step()
     done = await house.now()
-    assert (done.state, done.stable, done.reason) == ("settled", "v2", "nothing was worse in 1000 attempts")
+    assert (done.state, done.stable, done.reason) == ("settled", "v2", "nothing was worse in 1500 attempts")
 
 
 async def test_the_rule_does_nothing_to_a_later_step(engine: AsyncEngine) -> None:

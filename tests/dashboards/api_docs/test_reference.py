@@ -49,7 +49,7 @@ def test_a_call_says_what_it_takes_and_gives() -> None:
     """Each field with its kind and bounds in words, and an example that a shell can run."""
     (group, other) = reference(DOCUMENT, "http://here").groups
     (call,) = group.calls
-    assert (group.name, group.anchor, other.name) == ("teams", "about-teams", "other")
+    assert (group.name, group.anchor, other.name) == ("teams", "teams", "other")
     assert (call.method, call.path, call.right, call.anchor) == (
         "PUT",
         "/v1/teams/{team_id}",
@@ -75,6 +75,6 @@ def test_a_call_says_what_it_takes_and_gives() -> None:
 
 def test_kinds_are_those_that_answers_are_made_of() -> None:
     """Also through others, each once; what nobody is given is left out."""
-    found = reference(DOCUMENT, "").kinds
+    found = reference(DOCUMENT, "").groups[0].kinds
     assert [(kind.name, kind.anchor) for kind in found] == [("Policy of Of", "kind-policy-of"), ("Team", "kind-team")]
     assert found[1].fields[0].refers == found[0].anchor

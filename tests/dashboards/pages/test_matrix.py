@@ -316,6 +316,7 @@ async def _settled(running: Running, pepper: Any) -> dict[str, str]:
         "file_id": "none",
         "batch_id": "none",
         "kind": "output",
+        "part": "teams",
     }
 
 

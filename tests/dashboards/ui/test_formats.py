@@ -107,3 +107,11 @@ def test_what_is_not_all_does_not_read_as_all() -> None:
     assert formats.exact_share(Decimal("0.3999")) == "39.99 %"
     assert formats.exact_share(Decimal("-0.05")) == "-5.00 %"
     assert formats.exact_share(None) == "—"
+
+
+def test_backticks_are_code_and_days_stay_whole() -> None:
+    """Whatever else a text has is text."""
+    assert formats.coded("`a<b>` and <i>") == "<code>a&lt;b&gt;</code> and &lt;i&gt;"
+    assert formats.unbroken("not: 2026-10-30 <i>, 2026-10-31.") == (
+        'not: <span class="figure-text">2026-10-30</span> &lt;i&gt;, <span class="figure-text">2026-10-31</span>.'
+    )

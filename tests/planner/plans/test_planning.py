@@ -77,7 +77,7 @@ def test_ten_million_users_can_be_planned() -> None:
     assert found.operation.ttft_p99_s <= 0.7
     assert found.operation.tpot_p99_s <= 0.04
     assert 1_000 < found.gpus < 10_000
-    assert any("80%" in warning for warning in found.warnings)
+    assert any("80 %" in warning for warning in found.warnings)
 
 
 def test_what_cannot_be_is_refused_with_each_obstacle() -> None:

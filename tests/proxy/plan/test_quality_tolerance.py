@@ -204,6 +204,18 @@ def test_a_preview_marks_the_floor_that_holds_and_names_what_it_leaves_out() -> 
     assert all("unmeasured" not in offer.shares for offer in found.offers)
 
 
+def test_what_is_not_asked_for_is_left_out_and_the_rest_stays() -> None:
+    """Moves of some targets alone, and two targets first at the current floor alone."""
+    counted = tolerances(classifier(sample=made_up_sample(3, 40)))
+    whole = counted.preview(FLOORS, None, current=0.95)
+    part = counted.preview(FLOORS, None, current=0.95, moved={"small"}, two_at_all=False)
+    for one, other in zip(part.offers, whole.offers, strict=True):
+        assert one.moves == {"small": other.moves["small"]}
+        assert one.two == (other.two if other.current else None)
+        assert msgspec.structs.replace(one, moves={}, two=None) == msgspec.structs.replace(other, moves={}, two=None)
+    assert len(whole.offers[0].moves) > 1
+
+
 def test_savings_are_against_the_reference_for_everything() -> None:
     """Keeping everything with the reference alone saves nothing."""
     found = tolerances(classifier(), BIG).preview([0.95], None)

@@ -70,3 +70,35 @@ def test_more_failures_than_matter_are_needed() -> None:
     evidence = seen(stable, candidate, Rule(ttft_worse=None))
     assert evidence.alarming(Rule()) == ["failures"]
     assert decide(evidence, stable, candidate, Rule()) is None
+
+
+@pytest.mark.parametrize(("share", "is_promoted"), [(0.02, False), (0.01, True)])
+def test_promotion_may_be_looked_at_again_and_again(share: float, is_promoted: bool) -> None:
+    """Beside a stable version with 1 % failures, looked at each 20 attempts: one just at its margin is not promoted in 40 of 40
+    trials, a sound one in all.
+    """
+    rule = Rule(promote_after=300, ttft_worse=None, tpot_worse=None)
+    for trial in range(40):
+        draws = random.Random(trial)
+        failed = stable_failed = attempts = 0
+        found = None
+        while found is None and attempts < 12_000:
+            attempts += 20
+            failed += sum(draws.random() < share for _ in range(20))
+            stable_failed += sum(draws.random() < 0.01 for _ in range(80))
+            stable = Sample(attempts=4 * attempts, failed=stable_failed)
+            found = decide(Evidence(), stable, Sample(attempts=attempts, failed=failed), rule)
+        assert (found is not None) == is_promoted, trial
+
+
+def test_slow_tokens_are_not_promoted() -> None:
+    """First tokens in time do not promote a version whose further tokens take twice as long."""
+
+    def times(mean_s: float) -> Sample:
+        draws = random.Random(1)
+        said = tuple(sorted(draws.gammavariate(4, mean_s / 4) for _ in range(2_000)))
+        return Sample(attempts=2_000, ttft_s=sample(2_000).ttft_s, tpot_s=said)
+
+    rule = Rule(promote_after=300)
+    assert decide(Evidence(), times(0.02), times(0.02), rule) is not None
+    assert decide(Evidence(), times(0.02), times(0.04), rule) is None
