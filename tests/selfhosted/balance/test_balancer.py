@@ -73,7 +73,7 @@ def test_a_full_cache_keeps_what_many_share_together() -> None:
         choice = chosen.pick(ask(*prompt(1, 50), tokens=6_500), pool(*snapshot), NAMES, 1.0)
         return choice is not None and choice.replica == home
 
-    assert (goes(0.1), goes(0.85)) == (False, True)
+    assert (goes(0.0), goes(0.85)) == (False, True)
 
 
 def test_a_beginning_in_use_takes_its_place_once() -> None:
@@ -408,5 +408,5 @@ def test_a_tuned_constant_may_be_overridden() -> None:
         loads, rules = _waiting(40, 44, 60, tuning=tuning), Rules(Ring("abc"), BalanceConfig(tuning=tuning))
         return choose(ask(*prompt(1)), loads, at_b, rules, 3.0, random.Random(1)).replica
 
-    assert goes(BalanceTuning()) == "b"
-    assert goes(BalanceTuning(prefill_weight=0, hold_weight=0)) == "a"
+    assert goes(BalanceTuning(first_duration_s=5)) == "b"
+    assert goes(BalanceTuning(first_duration_s=5, prefill_weight=0, hold_weight=0)) == "a"
