@@ -265,9 +265,19 @@ def _comparison(
     )
 
 
-def saving_share(baseline_nanousd: int, cost_nanousd: int) -> Fraction | None:
+def saving_share(baseline_nanousd: int, cost_nanousd: int | Fraction) -> Fraction | None:
     """Return (baseline - cost) / baseline exactly; None without a baseline."""
     return Fraction(baseline_nanousd - cost_nanousd, baseline_nanousd) if baseline_nanousd > 0 else None
+
+
+def needed_utilisation(busy_nanousd: Fraction, baseline_nanousd: int, target: Decimal) -> Fraction | None:
+    """Return the part of their hours that replicas must be busy for their work to cost so much less than the baseline; above 1 no load
+    does. None without a baseline.
+
+    `busy_nanousd` is what the work costs on replicas that are busy all the time.
+    """
+    allowed = baseline_nanousd * (1 - Fraction(target))
+    return busy_nanousd / allowed if allowed > 0 else None
 
 
 def judge(
@@ -436,9 +446,7 @@ def _fleet_comparison(
     judged = _doubt_grounds(judged, name, fleet.served, baseline, cost, target)
     verdict, reasons = _doubt_overworked(judged, ["the fleet"] if fleet.overworked else ())
     utilisation = fleet.utilisation
-    needed = None
-    if utilisation is not None and baseline > 0:
-        needed = utilisation * cost / (baseline * (1 - Fraction(target)))
+    needed = None if utilisation is None else needed_utilisation(utilisation * cost, baseline, target)
     return FleetComparison(
         comparator=name,
         cost_nanousd=cost,

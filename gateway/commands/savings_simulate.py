@@ -11,6 +11,8 @@ from cost.shown import percent, rounded_money
 from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from cost.fleet.pool_config import PoolSection
     from gateway.configuration.gateway_config import GatewayConfig
     from planner.savings.bills import FleetBill
@@ -218,8 +220,9 @@ def _print(told: dict[str, Any]) -> None:
             rounded_money(each["gpu_usd"]),
             rounded_money(each["elsewhere_usd"]),
             rounded_money(each["usd"]),
-            "-" if each["savings_share"] is None else percent(each["savings_share"]),
+            _shown_share(each["savings_share"]),
             each["verdict"],
+            _shown_share(each["routed"]["savings_share"]),
             f"{each['replica_hours']:,}",
             "-" if each["utilisation"] is None else percent(each["utilisation"]),
             _shown_interval(each["late"]),
@@ -227,8 +230,8 @@ def _print(told: dict[str, Any]) -> None:
         ]
         for each in _shown(told)
     ]
-    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "replica-hours", "busy", "late", "overflowed"]
-    print_table(headings, rows, right=(1, 2, 3, 4, 6, 7, 8, 9))
+    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "to routing", "replica-hours", "busy", "late"]
+    print_table([*headings, "overflowed"], rows, right=(1, 2, 3, 4, 6, 7, 8, 9, 10))
     _print_findings(told)
 
 
@@ -252,19 +255,7 @@ def _print_findings(told: dict[str, Any]) -> None:
             f"\nbest fixed fleet in hindsight: {told['best_fixed']}; the economic scaler's bill is "
             f"{percent(told['economic_to_best_fixed'])} of its"
         )
-    share = percent(told["savings_target"], 0)
-    verdict = told["bills"][-1]["verdict"]
-    if told["needed_utilisation"] is None:
-        typer.echo(f"{share} saved: nothing to compare with")
-    else:
-        busy = (
-            "no replica was up" if told["utilisation"] is None else f"busy {percent(told['utilisation'])} of its hours"
-        )
-        impossible = ", which is impossible" if told["needed_utilisation"] > 1 else ""
-        typer.echo(
-            f"{share} less than {told['reference_target']} with the economic scaler: {verdict.upper()}; on the pool's own "
-            f"requests it needs replicas that are busy {percent(told['needed_utilisation'])} of their hours{impossible} ({busy})"
-        )
+    _print_verdicts(told)
     if told["refused"]:
         typer.echo(f"! {told['refused']:,} requests fit no model and are in no bill but the baseline's")
     if told["lateness"] is not None:
@@ -274,6 +265,48 @@ def _print_findings(told: dict[str, Any]) -> None:
         "classifier's sample that a model is good enough for); every fleet, fixed ones "
         "too, is ordered when the trace begins"
     )
+
+
+def _print_verdicts(told: dict[str, Any]) -> None:
+    """Print what both comparisons say of the economic scaler, and on the pool's own requests at each utilisation."""
+    from gateway.table import print_table
+
+    share, chosen = percent(told["savings_target"], 0), told["bills"][-1]
+    names = {"reference": told["reference_target"] or "a baseline model", "routed": "routing without GPUs"}
+    for against, found in (("reference", chosen), ("routed", chosen["routed"])):
+        saved = found["savings_share"]
+        difference = "" if saved is None else f", {percent(abs(saved))} {'less' if saved >= 0 else 'MORE'}"
+        typer.echo(
+            f"{share} less than {names[against]} with the economic scaler: {found['verdict'].upper()}{difference}"
+        )
+    busy = "no replica was up" if told["utilisation"] is None else f"busy {percent(told['utilisation'])} of its hours"
+    typer.echo(f"\nthe pool's own requests, by how busy its replicas are (with the economic scaler: {busy}):")
+    rows = [
+        [
+            percent(each["busy"], 0),
+            rounded_money(each["reference"]["usd"]),
+            *(cell for name in names for cell in (_shown_share(each[name]["savings_share"]), each[name]["verdict"])),
+        ]
+        for each in told["by_utilisation"]
+    ]
+    headings = ["busy", "here", f"saved of {names['reference']}", "target", "saved of routing", "target"]
+    print_table(headings, rows, right=(0, 1, 2, 4))
+    for against, found in told["crossings"].items():
+        if found["break_even"] is None:
+            typer.echo(f"against {names[against]}: nothing to compare with")
+            continue
+        typer.echo(
+            f"against {names[against]} ({rounded_money(found['elsewhere_usd'])}): cheaper from {_from(found['break_even'])}, "
+            f"{share} less from {_from(found['target'])}"
+        )
+
+
+def _from(busy: float) -> str:
+    return f"{percent(busy)} busy on" + (", which is impossible" if busy > 1 else "")
+
+
+def _shown_share(share: "Decimal | None") -> str:
+    return "-" if share is None else percent(share)
 
 
 def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:

@@ -274,6 +274,12 @@ def plan(question: Question) -> Plan:
     )
 
 
+def carried(found: Plan, requests_per_s: float) -> int:
+    """Return the replicas of a plan, without the spare ones, that carry another rate within its targets."""
+    chosen = next(each for each in found.candidates if (each.tp, each.pp, each.obstacle) == (found.tp, found.pp, None))
+    return max(1, math.ceil(requests_per_s / chosen.rate - 1e-9))
+
+
 def _smallest(tried: list[Candidate]) -> Candidate | None:
     """Return the smallest possible division, as it loses the least when one replica fails, unless it needs far more GPUs in
     all.

@@ -11,12 +11,14 @@ from cost.shown import percent
 from gateway.commands.shared import amount_option, print_json
 
 if TYPE_CHECKING:
+    from planner.plans.crowd import Crowd
     from planner.plans.mixture import Mixture
     from planner.plans.models import ModelShape
     from planner.plans.offload import Offload
     from planner.plans.outlook import Outlook
     from planner.plans.planning import Plan, Question
     from planner.plans.split import Split
+    from planner.plans.year import Year
 
 
 def plan(
@@ -25,7 +27,34 @@ def plan(
         str, typer.Option(help="A known model, such as llama-3-70b, or your name for --config-json's.")
     ] = "llama-3-70b",
     gpu: Annotated[str, typer.Option(help="h100, h200, b200, a100, a100-40gb, l40s or l4.")] = "h100",
-    qps: Annotated[float, typer.Option(min=1e-6, max=1e9, help="Requests a second at the peak to plan for.")] = 10.0,
+    qps: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, max=1e9, help="Requests a second at the peak to plan for; 10 without --users.", show_default=False
+        ),
+    ] = None,
+    users: Annotated[
+        int | None, typer.Option(min=1, max=100_000_000, help="Instead: users of all teams at once, at the peak.")
+    ] = None,
+    think_time: Annotated[
+        float | None,
+        typer.Option(min=0, max=86_400, help="--users: seconds between an answer's end and a user's next request."),
+    ] = None,
+    team_peak: Annotated[
+        int | None, typer.Option(min=1, max=100_000_000, help="--users: the most that one team has at once.")
+    ] = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(help="24 or 168 shares of the busiest hour, comma-separated, instead of a published week's."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="--users: the models that requests are routed between without GPUs; else WEIGHBRIDGE_CONFIG.",
+        ),
+    ] = None,
     input_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean prompt.")] = 1_000,
     output_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean answer.")] = 300,
     ttft_p99: Annotated[
@@ -52,6 +81,9 @@ def plan(
     max_context: Annotated[int | None, typer.Option(min=1, help="vLLM's --max-model-len.")] = None,
     memory_utilisation: Annotated[float, typer.Option(min=0.1, max=0.99, help="vLLM's share of the memory.")] = 0.92,
     gpu_usd_hour: Annotated[str | None, typer.Option(help="What one GPU costs an hour.")] = None,
+    reserved_usd_hour: Annotated[
+        str | None, typer.Option(help="What one GPU costs an hour that is paid for all year.")
+    ] = None,
     overhead: Annotated[str, typer.Option(help="Storage, network and staff on top: 1.3 is 30 % more.")] = "1",
     comparator: Annotated[
         list[str] | None,
@@ -128,7 +160,9 @@ def plan(
     """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
     import msgspec
 
+    from gateway.commands.selfhosted.plan_year import print_crowd, year_as_json, year_for
     from planner.plans.comparators import USUAL_COMPARATORS, comparator_named
+    from planner.plans.crowd import planned_for
     from planner.plans.efficiency import efficiency_named
     from planner.plans.gpus import gpu_named
     from planner.plans.models import model_from_file, model_named
@@ -177,14 +211,21 @@ def plan(
             given_kv_bytes=check_kv_bytes,
         )
 
+    crowd = _crowd(users, think_time, team_peak, qps=qps, mix=mix, tier=tier)
+    rate = 10.0 if qps is None else qps
     if mix is not None:
-        _mixed(mix, qps, tokens_per_gpu or [], question, as_json=as_json)
+        _mixed(mix, rate, tokens_per_gpu or [], question, as_json=as_json)
         return
     shape = model_named(model) if config_json is None else model_from_file(model, config_json)
     if kv_heads is not None:
         shape = msgspec.structs.replace(shape, kv_heads=kv_heads)
-    asked = question(shape, qps, _measured(tokens_per_gpu or []))
-    answer = planned(asked)
+    asked, load = question(shape, rate, _measured(tokens_per_gpu or [])), None
+    if crowd is None:
+        answer = planned(asked)
+    else:
+        answer, load = planned_for(crowd, asked)
+        asked = msgspec.structs.replace(asked, requests_per_s=answer.requests_per_s)
+    year = year_for(asked, answer, load, hours=hours, reserved_usd_hour=reserved_usd_hour, config=config)
     hope = outlook_of(asked, answer)
     apart = (split_of if split else split_where_possible)(asked, answer)
     kept = (
@@ -193,15 +234,38 @@ def plan(
     if as_json:
         parts = {"hopeful": hope, "split": apart, "offload": kept}
         told = {name: None if each is None else each.as_json() for name, each in parts.items()}
-        print_json({**answer.as_json(), **told})
+        print_json({**answer.as_json(), **told, **year_as_json(load, year)})
     else:
-        _print_plan(answer, hope)
+        if load is not None:
+            print_crowd(load)
+        _print_plan(answer, hope, year)
         if kept is not None:
             typer.echo(f"\n{kept.verdict}{'' if kept.holds_tokens is None else _held(kept)}")
         if apart is not None and split:
             _print_split(apart)
         elif apart is not None and apart.pays:
             typer.echo(f"! prefill and decode on replicas of their own would need {apart.verdict}: --split")
+
+
+def _crowd(
+    users: int | None, think_s: float | None, team_peak: int | None, *, qps: float | None, mix: str | None, tier: str
+) -> "Crowd | None":
+    """Return the users to plan for; None where a rate is given. Raises PlanRefused for options that do not go together."""
+    from planner.plans.crowd import Crowd
+    from planner.plans.plan_errors import PlanRefused
+
+    if users is None:
+        if think_s is not None or team_peak is not None:
+            raise PlanRefused("--think-time and --team-peak go with --users")
+        return None
+    if qps is not None or mix is not None or tier == "batch":
+        raise PlanRefused("--users are people who wait for one model: not with --qps, --mix or --tier batch")
+    if think_s is None:
+        raise PlanRefused(
+            "--users needs --think-time: the seconds between the end of an answer and the same user's next request, "
+            "as your logs have it, such as 30"
+        )
+    return Crowd(users=users, think_s=think_s, team_peak=team_peak)
 
 
 def _held(kept: "Offload") -> str:
@@ -292,7 +356,8 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
         _print_mixture(found)
 
 
-def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
+def _print_plan(answer: "Plan", hope: "Outlook | None", year: "Year") -> None:
+    from gateway.commands.selfhosted.plan_year import print_year
     from gateway.table import print_table
     from planner.plans.launch import defaults_of
 
@@ -329,6 +394,7 @@ def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
     _print_latency(answer)
     _print_candidates(answer)
     _print_cost(answer)
+    print_year(year)
     if hope is not None:
         _print_outlook(answer, hope)
     typer.echo(f"\nvLLM {answer.launch.version}:\n  {answer.launch.command}")
@@ -447,7 +513,7 @@ def _print_cost(answer: "Plan") -> None:
     if cost is None:
         return
     typer.echo(
-        f"\n{money(cost.usd_per_hour)} an hour, {money(cost.usd_per_year)} a year: {cost.gpus:,} GPUs at "
+        f"\n{money(cost.usd_per_hour)} an hour at the peak: {cost.gpus:,} GPUs at "
         f"{money(cost.usd_per_gpu_hour)} ({cost.price_source}), overhead {cost.overhead}"
     )
     typer.echo(

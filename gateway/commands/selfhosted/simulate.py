@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cost.shown import percent
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import amount_option
 
 if TYPE_CHECKING:
@@ -191,6 +191,6 @@ def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
             cells = report.cells
             typer.echo(
                 f"\non paper, {report.policy}, {report.scaler}: {cells.requests_per_s:,.0f} requests/s are {cells.cells:,} such fleets: "
-                f"{cells.replicas:,} replicas, {cells.gpus:,} GPUs, ${cells.usd_per_hour:,.2f} an hour.\n"
+                f"{cells.replicas:,} replicas, {cells.gpus:,} GPUs, {rounded_money(cells.usd_per_hour)} an hour.\n"
                 f"That assumes that {cells.assumes}."
             )

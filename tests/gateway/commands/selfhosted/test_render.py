@@ -125,6 +125,31 @@ def test_what_one_wants_otherwise_can_be_said(plan_file: Path) -> None:
     assert invoked(*words, "--node-label", "oops").exit_code == 1
 
 
+def test_what_a_cluster_has_can_be_said(plan_file: Path) -> None:
+    """A digest, a mirror, taints, no spare GPUs, a Gateway: each option is in what is rendered, and no warning is left of it."""
+    digest = f"registry.example.com/vllm@sha256:{'a' * 64}"
+    words = ["render", "k8s", "--plan", str(plan_file), "--pool", "h100", "--token-secret", "hf", "--image", digest]
+    words += ["--pull-secret", "registry", "--hub-cidr", "10.1.0.0/16", "--tolerate", "sku=gpu", "--no-surge"]
+    words += ["--weights-gib", "80", "--inference-pool", "picker:9003", "--http-route", "gateways/public"]
+    result = invoked(*words)
+    assert result.exit_code == 0, result.output
+    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout)}
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == digest
+    assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == "104Gi"
+    assert found["InferencePool"]["spec"]["endpointPickerRef"]["port"]["number"] == 9_003
+    assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
+    assert not any(word in result.stderr for word in ("sha256", "--hub-by-name", "gated"))
+    for wrong, told_of in (
+        (["--rdma", "rdma/ib"], "several nodes"),
+        (["--hub-cidr", "huggingface.co"], "--hub-cidr"),
+        (["--inference-pool", "picker"], "--http-route"),
+    ):
+        refused = invoked("render", "k8s", "--plan", str(plan_file), "--pool", "h100", *wrong)
+        assert refused.exit_code == 1
+        assert told_of in refused.stderr
+
+
 def test_one_machine_is_rendered_with_its_gateway(plan_file: Path) -> None:
     """Compose, and the part of the configuration that belongs to it."""
     words = ["--plan", str(plan_file), "--pool", "h100", "--replicas", "2"]
