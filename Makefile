@@ -126,9 +126,10 @@ bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens cost
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
 
-bench-fleet-bars: $(VENV)/.dev  ## the engine's model against published figures; the balancer against the best of four others, over fleets, loads and gateways (TRACES=folder)
+bench-fleet-bars: $(VENV)/.dev  ## the engine's model against published figures; the balancer against the best of four others, over fleets, loads and gateways, and on llm-d's load (TRACES=folder)
 	@$(BIN)/python -m benchmarks.published_engines; missed=$$?; \
-	$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES)) && exit $$missed
+	$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES)) || missed=1; \
+	$(BIN)/python -m benchmarks.shared_prefix && exit $$missed
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages
