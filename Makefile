@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
+.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,11 +126,16 @@ bench-classifier: $(VENV)/.dev  ## what one score of a prompt of 800 tokens cost
 bench-fleet: $(VENV)/.dev  ## balancers and autoscalers side by side on two production traces (TRACES=folder with them)
 	@$(BIN)/python -m benchmarks.fleet_sim $(TRACES)
 
-bench-fleet-bars: $(VENV)/.dev  ## the balancer against the best of four others, over fleets, loads and gateways (TRACES=folder)
-	@$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES))
+bench-fleet-bars: $(VENV)/.dev  ## the engine's model against published figures; the balancer against the best of four others, over fleets, loads and gateways, and on llm-d's load (TRACES=folder)
+	@$(BIN)/python -m benchmarks.published_engines; missed=$$?; \
+	$(BIN)/python -m benchmarks.fleet_bars $(if $(TRACES),--traces $(TRACES)) || missed=1; \
+	$(BIN)/python -m benchmarks.shared_prefix && exit $$missed
 
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages
+
+bench-scaling: $(VENV)/.dev  ## the autoscaler against the best fixed fleet, KEDA's rule and Knative's (TRACES=folder, CASES="code/1 …")
+	@$(BIN)/python -m benchmarks.scaling --traces $(TRACES) $(addprefix --case ,$(CASES))
 
 bench-turns: $(VENV)/.dev  ## two models that take turns on one GPU, in simulated time
 	@$(BIN)/python -m benchmarks.turns

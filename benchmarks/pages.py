@@ -126,6 +126,7 @@ PAGES: Final = (
     "/dashboard/finance/reports",
     "/dashboard/operations",
     "/dashboard/operations/incidents",
+    "/dashboard/incidents",
     "/dashboard/operations/hour",
     "/dashboard/operations/traffic",
     "/dashboard/operations/traffic?span=day",

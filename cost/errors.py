@@ -1,9 +1,9 @@
 """Errors of the ledger, of budgets and of prices that other packages handle."""
 
 from datetime import datetime
-from decimal import Decimal
 
 from cost.scopes import ROWS, Scope
+from cost.shown import fine_money
 
 
 class LedgerUnavailable(Exception):
@@ -34,9 +34,7 @@ class BudgetExceeded(Exception):
         retry_after_s: float = 0.0,
         left_nanousd: int = 0,
     ) -> None:
-        exact = Decimal(limit_nanousd) / 1_000_000_000
-        limit = f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"
-        budget = f"The {period_adjective} budget of {ROWS[scope].in_words(scope_id)} ({limit})"
+        budget = f"The {period_adjective} budget of {ROWS[scope].in_words(scope_id)} ({fine_money(limit_nanousd)})"
         why = "is used up." if spent else "has no room left for what this request may cost."
         self._why = f"{budget} {why}"
         self.advice = "" if spent else "A smaller `max_tokens` or a cheaper model may still fit."

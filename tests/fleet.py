@@ -152,12 +152,12 @@ class Callers(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def callers(gateway: Running) -> AsyncIterator[Callers]:
-    """Of this gateway, whose operator is `team_a`'s admin."""
+async def callers(gateway: Running, *, patience_s: float = _PATIENCE_S) -> AsyncIterator[Callers]:
+    """Of this gateway, whose operator is `team_a`'s admin; they wait so long for an answer."""
     secret = PEPPER.encode()
     pepper = Pepper(id=pepper_id(secret), secret=secret)
     minted = await gateway.accounts.create_key("team_a", "operator", pepper, role="admin")
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
+    timeout = aiohttp.ClientTimeout(total=patience_s)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         yield Callers(gateway, session, minted.plaintext)
 

@@ -21,6 +21,12 @@ class BudgetOut(msgspec.Struct, frozen=True, kw_only=True):
     left_usd: Decimal | None
     share: Decimal | None
     state: str
+    forecast_usd: Decimal | None
+    """Expected by the reset, from the last 28 days; null where that is not known, or nothing resets."""
+    lasts: bool | None
+    """Whether it is expected to last until then; null where that is not known."""
+    runs_out_on: str | None
+    """The UTC day on which it is expected to be used up before that."""
     period_start: str | None
     """Null for what never renews."""
     resets_at: str | None

@@ -13,7 +13,7 @@ from cost.budgets.budget_errors import BadBudget
 from cost.budgets.periods import Period
 from cost.budgets.topups import MAX_NOTE, Topup
 from cost.scopes import LONGEST_ID, ROWS, Scope
-from cost.times import in_us, iso
+from cost.times import day_of, in_us, iso
 
 _MAX_NAME: Final = 64
 
@@ -88,7 +88,7 @@ def member_budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
     """Return a budget for a member key. A tag's spend is null, because it includes other teams' spend."""
     found = budget_as_json(standing)
     shared = ROWS[standing.budget.scope].owner == "organisation"
-    hidden = {"spent_usd": None, "held_usd": None, "left_usd": None, "share": None}
+    hidden = dict.fromkeys(("spent_usd", "held_usd", "left_usd", "share", "forecast_usd", "lasts", "runs_out_on"))
     return {**found, **hidden} if shared else found
 
 
@@ -112,6 +112,9 @@ def budget_as_json(standing: BudgetStatus) -> dict[str, Any]:
         "left_usd": None if budget.for_each else Decimal(dollars(standing.limit_nanousd - standing.spent_nanousd)),
         "share": None if budget.for_each else standing.share,
         "state": standing.state,
+        "forecast_usd": None if standing.expected_nanousd is None else Decimal(dollars(standing.expected_nanousd)),
+        "lasts": standing.lasts,
+        "runs_out_on": None if standing.runs_out_us is None else day_of(standing.runs_out_us).isoformat(),
         "period_start": None if standing.renews_us is None else iso(standing.start_us),
         "resets_at": None if standing.renews_us is None else iso(standing.renews_us),
         "time_zone": standing.calendar.at(standing.at_us).time_zone,

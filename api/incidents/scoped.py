@@ -27,10 +27,9 @@ async def read_incidents(
     """Return the incidents that were open at any time since then, open ones first, then the newest. Of an organisation or team those that hurt it,
     with its own requests alone; for None all, whole.
     """
-    found = await store.recent(since_us, most)
+    found = await store.recent(since_us, most, organisation_id, team_id)
     shares = await store.shares([each.incident_id for each in found], organisation_id, team_id)
-    scoped = [_scoped(each, shares.get(each.incident_id, ()), is_all=organisation_id is None) for each in found]
-    return [each for each in scoped if organisation_id is None or each.requests]
+    return [_scoped(each, shares.get(each.incident_id, ()), is_all=organisation_id is None) for each in found]
 
 
 async def read_incident(store: IncidentStore, incident_id: str) -> ScopedIncident | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Table, delete, or_, select
+from sqlalchemy import ColumnElement, Row, Table, delete, exists, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -36,10 +36,19 @@ class IncidentStore:
         now = or_(_incident.c.closed_us == 0, _incident.c.closed_us > now_us - AGAIN_US)
         return await self._read([now, _incident.c.part_of == ""], _MOST_OPEN)
 
-    async def recent(self, since_us: int, most: int = MOST_READ) -> list[KeptIncident]:
-        """Return those that were open at any time since then, the newest first, without parts of others."""
-        after = or_(_incident.c.closed_us == 0, _incident.c.closed_us >= since_us)
-        return await self._read([after, _incident.c.part_of == ""], most)
+    async def recent(
+        self, since_us: int, most: int = MOST_READ, organisation_id: str | None = None, team_id: str | None = None
+    ) -> list[KeptIncident]:
+        """Return those that were open at any time since then, the newest first, without parts of others; of one organisation or team
+        those that hurt it.
+        """
+        where = [or_(_incident.c.closed_us == 0, _incident.c.closed_us >= since_us), _incident.c.part_of == ""]
+        if organisation_id is not None:
+            theirs = [_share.c.organisation_id == organisation_id, _share.c.requests > 0]
+            if team_id is not None:
+                theirs.append(_share.c.team_id == team_id)
+            where.append(exists().where(_share.c.incident_id == _incident.c.incident_id, *theirs))
+        return await self._read(where, most)
 
     async def one(self, incident_id: str) -> KeptIncident | None:
         """Return the incident of this id; None when there is none."""

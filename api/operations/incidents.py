@@ -22,6 +22,8 @@ SPENDING_NANOUSD: Final = 10_000_000_000
 _ROUGH: Final = 10
 FLOODING: Final = 100
 """Refusals of a team in ten minutes that make it a problem."""
+_GRAVE_SHARE: Final = 0.25
+"""Share of a batch's answers that failed from which it is severe."""
 JOURNAL_OLD_S: Final = 10.0
 DATABASE_SLOW_S: Final = 0.25
 _PAGES: Final = "/dashboard/operations"
@@ -157,6 +159,7 @@ def incidents(told: Mapping[str, Any]) -> list[Incident]:
         *_of_queues(told["queues"]),
         *_of_process(told["process"], told["refusals"]["data"] or ()),
         *_of_refusals(told["refusals"]),
+        *_of_batches(told["batches"]),
         *_of_spend(told["spend"]),
         *_of_classifier(told["classifier"]),
     ]
@@ -420,6 +423,49 @@ def _refused(refusals: Iterable[Mapping[str, Any]]) -> tuple[Share, ...]:
         found[0] += each["refusals"]
         found[1] += each["refusals"]
     return _shares(hurt)
+
+
+def _of_batches(batches: Sequence[Mapping[str, Any]]) -> Iterator[_Found]:
+    """Yield each batch that missed its guarantee or will miss it, or whose lines fail; its model's outage is the cause of both."""
+    for each in batches:
+        lines, missed = _lines(each["total"]), each["expired"]
+        guarantee = f"its guarantee of {each['window']}"
+        if missed:
+            text = f"it missed {guarantee}: {missed:,} of its {lines} expired without an answer"
+            advice = "Its caller sends them again, from the error file; more replicas, or a paid model beside them, hold the guarantee."
+        elif each["late"]:
+            text = (
+                f"it will miss {guarantee}: at the speed of the last batches {each['late']:,} of its {lines} are not answered in "
+                f"time, the last one {each['late_s'] / 3_600:.1f} h late"
+            )
+            advice = "Start more replicas for its model, allow its team a paid one, or take back batches that are due earlier."
+        else:
+            text = f"{each['failed']:,} of the {each['done']:,} lines that it has answers to failed, and not for what they ask"
+            advice = "Its page has the failed lines with their errors; they fail like requests to the same model."
+        if each["failed"] and (missed or each["late"]):
+            text += f"; {each['failed']:,} lines failed"
+        hit = missed + each["late"] + each["failed"]
+        share = (each["organisation_id"], each["team_id"], each["model"])
+        grave = missed or each["failed"] >= _GRAVE_SHARE * each["done"] > 0
+        yield _Found(
+            incident=Incident(
+                severity="bad" if grave else "warn",
+                kind="late" if missed or each["late"] else "errors",
+                subject=f"batch {each['batch_id']}",
+                text=text,
+                advice=advice,
+                href=f"/dashboard/teams/{each['team_id']}/batches/{each['batch_id']}",
+                since_us=each["since_us"],
+                hurt=_shares({share: (hit, missed + each["failed"])}),
+            ),
+            about=f"batch/{each['batch_id']}",
+            causes=(f"target/{each['model']}",),
+        )
+
+
+def _lines(total: int) -> str:
+    """Return `1 line`, `2,000 lines`."""
+    return f"{total:,} line{'' if total == 1 else 's'}"
 
 
 def _of_spend(spend: Mapping[str, Any]) -> Iterator[_Found]:

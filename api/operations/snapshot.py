@@ -14,6 +14,7 @@ from api.limits.routes import queue_as_json as told_queue
 from api.live.recent import MOST, WINDOW_US, Recent, Spend, summed
 from api.live.workers import WorkersNow
 from api.operations import stores
+from api.operations.batches import ill_batches
 from api.operations.incidents import Incident, counted, incidents, told_incident, told_kept
 from api.operations.refusals import refusals_snapshot
 from api.operations.state import judge, lasting
@@ -101,6 +102,7 @@ async def look(gateway: Gateway, now_us: int) -> tuple[dict[str, Any], list[Inci
         "queues": now.queues,
         "tiers": tier_snapshots(gateway.config(), recent),
         "stores": await stores_snapshot(gateway, workers, now_us),
+        "batches": await ill_batches(gateway.jobs.batch),
         "spend": spend_snapshot(spend),
         "classifier": await classifier_snapshot(gateway, workers),
     }

@@ -12,11 +12,12 @@ import msgspec
 
 from api.incidents.kept import KeptIncident
 from api.live.recent import ENOUGH, SLOWER
+from cost.shown import percent
 from proxy.settle.hurt.counting import SLOW_SHARE
 
 Severity = Literal["bad", "warn"]
 Kind = Literal[
-    "down", "slow", "saturated", "errors", "spend", "flooding", "unreachable", "books", "drift", "configuration"
+    "down", "slow", "saturated", "errors", "spend", "flooding", "unreachable", "books", "drift", "configuration", "late"
 ]
 TargetState = Literal[
     "ok", "recovering", "degraded", "unpriced", "slow", "saturated", "partly_failing", "failing", "down", "empty"
@@ -229,7 +230,7 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
     first_us = target["run"]["first_us"]
     # Of a target that is down or failing one line is enough.
     if share >= FAILING and not is_told:
-        text = f"{share:.0%} of its last {recent['attempts']} attempts failed"
+        text = f"{percent(share, 0)} of its last {recent['attempts']} attempts failed"
         grave = share >= _GRAVE * FAILING
         yield Problem(
             severity="bad" if grave else "warn",
@@ -283,7 +284,7 @@ def _pool_problems(pool: Mapping[str, Any]) -> Iterator[Problem]:
             severity="warn",
             kind="saturated",
             state="saturated",
-            text=f"its caches are {pool['kv_usage']:.0%} full; {wait}",
+            text=f"its caches are {percent(pool['kv_usage'], 0)} full; {wait}",
             advice="Start more replicas, or let more of its work overflow to a paid provider.",
         )
     ready, desired = pool["counts"]["ready"], pool["desired"]

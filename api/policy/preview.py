@@ -9,6 +9,7 @@ from api.policy.traffic import DAYS, AutoTraffic
 from api.web.gateway import Gateway
 from cost.prices import usd
 from cost.reports.usage import UsageSums
+from cost.shown import percent, rounded_money
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.quality_tolerance import PREVIEWED_REQUESTS, FloorResult, PoolSize, Preview
 
@@ -128,7 +129,7 @@ def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None
             continue
         if not two.asked:
             yield (
-                f"Two cheap models first (`--escalation agreement`) would pay for no prompt at a minimum of {offer.floor:.1%} with these models."
+                f"Two cheap models first (`--escalation agreement`) would pay for no prompt at a minimum of {percent(offer.floor)} with these models."
             )
             continue
         added_s = None if traffic is None else two.added_s(traffic.answer_s)
@@ -139,10 +140,10 @@ def two_words(preview: Preview, team_id: str | None, traffic: AutoTraffic | None
             else f"By what these models took for the team's latest answers, one comes {added_s:+.2f} s later in the mean, and is held until its end."
         )
         yield (
-            f"Two cheap models first (`weighbridge teams set {team_id or 'TEAM'} --escalation agreement`) at a minimum of {offer.floor:.1%}, of "
-            f"{PREVIEWED_REQUESTS:,} requests whose answers a program can compare: {two.asked:.0%} would be asked of two, at most {two.again:.0%} "
+            f"Two cheap models first (`weighbridge teams set {team_id or 'TEAM'} --escalation agreement`) at a minimum of {percent(offer.floor)}, of "
+            f"{PREVIEWED_REQUESTS:,} requests whose answers a program can compare: {percent(two.asked, 0)} would be asked of two, at most {percent(two.again, 0)} "
             f"of a better model after them; they would cost at most {_thousand(two.cost_nanousd)} (now {_thousand(offer.cost_nanousd)}) and "
-            f"keep {two.kept_low:.1%} to {two.kept_high:.1%} (now {offer.kept:.1%}), by how often both make the same mistake. {later} Other requests are decided as before."
+            f"keep {percent(two.kept_low)} to {percent(two.kept_high)} (now {percent(offer.kept)}), by how often both make the same mistake. {later} Other requests are decided as before."
         )
 
 
@@ -213,16 +214,16 @@ def room_words(preview: Preview, offer: FloorResult, requests_per_s: float | Non
             if offer.own_share:
                 # The bill's requests went there, those that the preview is computed on would not: nothing tells how long they take.
                 continue
-            yield f"{pool.name} gets none of these requests at a minimum of {offer.floor:.1%}."
+            yield f"{pool.name} gets none of these requests at a minimum of {percent(offer.floor)}."
             continue
         asked = (
             ""
             if requests_per_s is None
-            else f" Lately {_rate(requests_per_s)} were asked for on average, {requests_per_s / most:.1%} of that."
+            else f" Lately {_rate(requests_per_s)} were asked for on average, {percent(requests_per_s / most)} of that."
         )
         verb = "carries" if pool.replicas == 1 else "carry"
         yield (
-            f"Room of {pool.name}: at a minimum of {offer.floor:.1%}, {known} {verb} {_rate(most)} of `auto`, by "
+            f"Room of {pool.name}: at a minimum of {percent(offer.floor)}, {known} {verb} {_rate(most)} of `auto`, by "
             f"its measured `seconds_per_million`.{asked} What is beyond overflows to what is bought."
             f"{'' if pool.live else ' No fleet was asked, so whether they are up and idle is not known.'}"
         )
@@ -249,7 +250,7 @@ def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
     )
     if offer.margin_nanousd > offer.full_nanousd:
         yield (
-            f"Preferring our own GPUs does not pay at a minimum of {offer.floor:.1%}: their model is so much weaker on these "
+            f"Preferring our own GPUs does not pay at a minimum of {percent(offer.floor)}: their model is so much weaker on these "
             f"prompts that more of the others must go to a dearer one. It adds {_thousand(offer.margin_nanousd)} for "
             f"{PREVIEWED_REQUESTS:,} requests, by average prices they would cost {_thousand(offer.full_nanousd)}. A lower "
             "minimum, a better model in the pool, or `price: average` under `cost.pools` is cheaper."
@@ -258,7 +259,7 @@ def own_words(preview: Preview, offer: FloorResult) -> Iterable[str]:
 
 def _thousand(amount_nanousd: int) -> str:
     amount = usd(amount_nanousd)
-    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
+    return rounded_money(amount, 2 if amount >= 1 else 4)
 
 
 def notes(preview: Preview, team_id: str | None, requests_per_s: float | None = None) -> Iterable[str]:

@@ -20,6 +20,7 @@ from sqlmodel import col
 from accounts.keys import Pepper
 from api.webhooks.addresses import CallbackAddresses
 from api.webhooks.outbox import Outbox
+from api.webhooks.sealed_addresses import SealedAddresses
 from api.webhooks.tables import CallbackSecret
 from cost.times import DAY_US, wall_us
 
@@ -41,6 +42,7 @@ class CallbackDesk(NamedTuple):
     addresses: CallbackAddresses
     secrets: "CallbackSecrets"
     outbox: Outbox
+    sealed: SealedAddresses
 
 
 class CallbackSecrets:

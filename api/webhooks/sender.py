@@ -59,6 +59,8 @@ class Callbacks(NamedTuple):
     keys_of: Callable[[str], Awaitable[tuple[bytes, ...]]]
     mailer: Mailer | None = None
     """A transport of mail to addresses of teams."""
+    opened: Callable[[str, str], str] = lambda _team_id, address: address
+    """Returns the address that a team's message holds sealed. Raises BadCallbackUrl."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +221,9 @@ class Sender:
         """Make one delivery attempt. The reply's body is not read, and no redirect is followed."""
         destination = self._destinations.get(message.destination)
         try:
+            if message.url is not None and self._callbacks is not None:
+                opened = self._callbacks.opened(message.team_id or "", message.url)
+                message = msgspec.structs.replace(message, url=opened)
             if destination is not None and destination.mailer is not None:
                 mail = mail_of(message.body, message.message_id, destination.mailer.sender, destination.to)
                 return Answer(status=await destination.mailer.send(mail))

@@ -10,6 +10,7 @@ import msgspec
 from cost.budgets.budget import THRESHOLDS_PERCENT, BudgetStatus
 from cost.budgets.periods import PERIODS
 from cost.prices import usd
+from cost.shown import fine_money, nano_money
 from cost.times import DAY_US, iso, moment
 
 _log: Final = logging.getLogger(__name__)
@@ -44,8 +45,13 @@ def due(standings: Iterable[BudgetStatus], destinations: Collection[str], told: 
     for each in standings:
         if each.budget.webhook in destinations:
             for percent in THRESHOLDS_PERCENT:
-                if each.reached(percent) and (key := _key(each, percent)) not in told:
-                    yield Alert(key=key, destination=each.budget.webhook, body=_body(each, percent))
+                if each.reached(percent) and _key(each, percent) not in told:
+                    yield warning_of(each, percent, each.budget.webhook)
+
+
+def warning_of(standing: BudgetStatus, percent: int, destination: str) -> Alert:
+    """Return the warning that a budget has reached a part of its limit."""
+    return Alert(key=_key(standing, percent), destination=destination, body=_body(standing, percent))
 
 
 class Alerts:
@@ -113,14 +119,8 @@ def _text(standing: BudgetStatus, percent: int) -> str:
         then = "It is soft: it warns and refuses nothing."
     else:
         then = "It is hard: what it has no room for is refused."
-    spent, limit = _shown(standing.spent_nanousd), _shown(standing.limit_nanousd)
+    spent, limit = nano_money(standing.spent_nanousd), fine_money(standing.limit_nanousd)
     return f"The budget of {budget.in_words} has reached {percent} %: {spent} of {limit} {PERIODS[budget.period].amount_per}. {then}"
-
-
-def _shown(amount_nanousd: int) -> str:
-    """Return dollars for people: with cents, and in full below one dollar."""
-    amount = usd(amount_nanousd)
-    return f"${amount:,.2f}" if amount >= 1 else f"${amount:,f}"
 
 
 def dollars(amount_nanousd: int) -> str:

@@ -92,6 +92,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, budget_id=f"{self.budget_id}/{scope_id}", scope_id=scope_id)
 
 
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What is expected of a budget (`cost.budgets.outlook`)."""
+
+    expected_nanousd: int | None
+    """Counted by the end of the period; None where none ends."""
+    runs_out_us: int | None
+    """First microsecond of the UTC day on which the limit is reached; None if not before the reset."""
+
+
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A budget's standing at the moment `at_us` (microseconds since 1970), as the database has it."""
 
@@ -104,6 +113,8 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     calendar: Calendar = UTC_CALENDAR
+    outlook: Outlook | None = None
+    """None where it is not known, or nobody asked for it."""
 
     @property
     def limit_nanousd(self) -> int:
@@ -134,6 +145,23 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     def reached(self, percent: int) -> bool:
         """Return True if something was spent and it is at least `percent` of the limit."""
         return self.spent_nanousd > 0 and self.spent_nanousd * _PERCENT >= self.limit_nanousd * percent
+
+    @property
+    def lasts(self) -> bool | None:
+        """True if it is expected to last until its reset, or as far as is looked; None where that is not known."""
+        if self.state == "spent":
+            return False
+        return None if self.outlook is None else self.outlook.runs_out_us is None
+
+    @property
+    def expected_nanousd(self) -> int | None:
+        """Expected to be counted by the end of the period; None where that is not known, or no period ends."""
+        return None if self.outlook is None else self.outlook.expected_nanousd
+
+    @property
+    def runs_out_us(self) -> int | None:
+        """Day on which it is expected to be used up; None where it is already, or is not expected to be."""
+        return None if self.outlook is None or self.state == "spent" else self.outlook.runs_out_us
 
     @property
     def state(self) -> State:

@@ -15,6 +15,7 @@ from cost.budgets.budget import RAISE_FIELDS, Budget, BudgetStatus, check_id, ch
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from cost.budgets.budget_index import BudgetIndex
 from cost.budgets.grants import MAX_BUDGETS, GrantStore, budget_of, standings
+from cost.budgets.outlook import with_outlooks
 from cost.budgets.periods import PERIODS, bounds_us, parts_of
 from cost.budgets.topups import FIRST_TOPUP, MAX_TOPUPS, Topup, check_topup
 from cost.calendar import Calendar
@@ -205,6 +206,12 @@ class BudgetStore:
             where.append(col(BudgetRow.scope).in_(sorted(scopes)))
         return await self._standings(*where)
 
+    async def standings_of(self, organisation_id: str) -> list[BudgetStatus]:
+        """Return the same without what is expected of them, for those who look each minute."""
+        async with self._engine.connect() as connection:
+            mine = col(BudgetRow.organisation_id) == organisation_id
+            return await standings(connection, self._now_us(), mine)
+
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
         """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""
         return await self.of_team(organisation_id, team_id, [key_id])
@@ -239,7 +246,7 @@ class BudgetStore:
                 _in_scope("tag", [ROWS["tag"].stored(tag, organisation_id) for tag in used]),
                 *parts,
             )
-            return await standings(connection, self._now_us(), owned, mine, *only)
+            return await with_outlooks(connection, await standings(connection, self._now_us(), owned, mine, *only))
 
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
@@ -332,7 +339,7 @@ class BudgetStore:
 
     async def _standings(self, *where: ColumnElement[bool]) -> list[BudgetStatus]:
         async with self._engine.connect() as connection:
-            return await standings(connection, self._now_us(), *where)
+            return await with_outlooks(connection, await standings(connection, self._now_us(), *where))
 
     @staticmethod
     def _refuse_fixed_changes(found: Budget, budget: Budget) -> None:

@@ -8,8 +8,10 @@ import msgspec
 
 from cost.close.checks import MonthCheck
 from cost.close.month import Month
+from cost.prices import usd
 from cost.reconcile.coverage import Compared, Outcome
 from cost.reports.period import PeriodLine, SpendSum, spent
+from cost.shown import percent, rounded_money
 from cost.times import HOUR_US, day_of
 
 State = Literal["done", "look", "open", "waiting"]
@@ -208,7 +210,7 @@ def _estimated_step(facts: MonthFacts) -> Step:
         return Step(kind="estimated", title=title, state="done", said="No attempt is an estimate of ours.")
     share = Fraction(total.estimated_attempts, total.attempts) if total.attempts else Fraction(0)
     said = (
-        f"{total.estimated_attempts:,} of {_count_text(total.attempts, 'attempt')} ({float(share) * 100:.2f} %) "
+        f"{total.estimated_attempts:,} of {_count_text(total.attempts, 'attempt')} ({percent(share, 2)}) "
         f"{'is' if total.estimated_attempts == 1 else 'are'} counted by us, because the provider reported no usage."
     )
     if share <= MOST_ESTIMATED:
@@ -265,7 +267,7 @@ def _days_text(days: Sequence[int]) -> str:
 
 def _idle_step(facts: MonthFacts) -> Step:
     idle = facts.spent.part("idle")
-    title = "Idle GPU hours have an owner"
+    title = "Idle GPUs have an owner"
     if idle <= 0:
         return Step(kind="idle", title=title, state="done", said="Every GPU hour was used by a team.")
     # "The bill" is everything, as on Showback; the GPUs' own is a part of it, and is named.
@@ -275,7 +277,7 @@ def _idle_step(facts: MonthFacts) -> Step:
         kind="idle",
         title=title,
         state="look",
-        said=f"${idle / 10**9:,.2f}, {told}, was used by no team and is listed in a row of its own.",
+        said=f"{rounded_money(usd(idle))}, {told}, was used by no team and is listed in a row of its own.",
         todo="Decide who carries it; the statement has it apart so that you can.",
     )
 
@@ -325,7 +327,7 @@ def _count_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def _share_text(part_nanousd: int, whole_nanousd: int) -> str:
-    return f"{float(Fraction(part_nanousd * 100, whole_nanousd)):.1f} %" if whole_nanousd > 0 else "an unknown part"
+    return percent(Fraction(part_nanousd, whole_nanousd)) if whole_nanousd > 0 else "an unknown part"
 
 
 def _list_text(names: Sequence[str]) -> str:

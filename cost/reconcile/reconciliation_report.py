@@ -50,7 +50,7 @@ def tolerance_of(text: str) -> Tolerance:
             f"{text[:40]!r} is no tolerance, which is dollars such as 0.01 or a share such as 0.5%: {error}"
         ) from error
     if number < 0 or (is_share and number > _MOST_SHARE) or number > 10**9:
-        raise ValueError(f"{text[:40]!r} is no tolerance: it must be finite, not negative, and at most 100%")
+        raise ValueError(f"{text[:40]!r} is no tolerance: it must be finite, not negative, and at most 100 %")
     return Tolerance(share=number / 100) if is_share else Tolerance(nanousd=nanousd_of(number))
 
 

@@ -1,1 +1,1 @@
-"""Readers and reports of finance: usage, daily reports, exports, forecasts and recent requests."""
+"""Readers and reports of finance: usage, daily reports, exports and recent requests."""

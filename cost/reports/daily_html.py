@@ -22,8 +22,8 @@ from cost.reports.daily import (
     saving,
     share,
 )
-from cost.reports.shown import nano_money, percent
 from cost.reports.usage import UsageSums
+from cost.shown import nano_money, percent
 
 _WIDTH: Final = 840
 _HEIGHT: Final = 150

@@ -20,8 +20,8 @@ from cost.dimensions import BY_NAME, Dimension
 from cost.prices import usd
 from cost.reports.change_point import find_step
 from cost.reports.compared import Compared, ComparedQuery, ComparedReader, ComparedRow, Span, Window
-from cost.reports.shown import nano_money
 from cost.reports.usage import MAX_DAYS_BY_HOUR
+from cost.shown import nano_money
 from cost.times import DAY_US, HOUR_US
 
 _HISTORY_US: Final = 14 * DAY_US
@@ -176,7 +176,7 @@ def signed(nanousd: int) -> str:
     """Return a change of dollars with its sign."""
     if not nanousd:
         return "no change"
-    sign = "+" if nanousd > 0 else "\u2212"
+    sign = "+" if nanousd > 0 else "-"
     amount = abs(usd(nanousd))
     if amount < _CENTS_FROM:
         return f"{sign}${amount:,.4f}" if amount >= _FOUR_DIGITS_FROM else f"{sign}{nano_money(abs(nanousd))}"

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from cost.savings.holdout import Measured
+from cost.shown import percent
 
 ComparatorName = Literal["reference", "cheapest", "hosted"]
 COMPARATORS: Final[tuple[ComparatorName, ...]] = ("reference", "cheapest", "hosted")
@@ -264,9 +265,19 @@ def _comparison(
     )
 
 
-def saving_share(baseline_nanousd: int, cost_nanousd: int) -> Fraction | None:
+def saving_share(baseline_nanousd: int, cost_nanousd: int | Fraction) -> Fraction | None:
     """Return (baseline - cost) / baseline exactly; None without a baseline."""
     return Fraction(baseline_nanousd - cost_nanousd, baseline_nanousd) if baseline_nanousd > 0 else None
+
+
+def needed_utilisation(busy_nanousd: Fraction, baseline_nanousd: int, target: Decimal) -> Fraction | None:
+    """Return the part of their hours that replicas must be busy for their work to cost so much less than the baseline; above 1 no load
+    does. None without a baseline.
+
+    `busy_nanousd` is what the work costs on replicas that are busy all the time.
+    """
+    allowed = baseline_nanousd * (1 - Fraction(target))
+    return busy_nanousd / allowed if allowed > 0 else None
 
 
 def judge(
@@ -284,7 +295,7 @@ def judge(
     word: Word = "met" if share >= Fraction(target) else "not met"
     if measured is None:
         return word, ()
-    interval = f"measured with 95 % certainty: {_percent(measured.low)} to {_percent(measured.high)}"
+    interval = f"measured with 95 % certainty: {percent(measured.low)} to {percent(measured.high)}"
     if measured.high < target:
         return "not met", (f"{interval}, which is below the target",)
     if measured.low < target:
@@ -355,15 +366,15 @@ def _missing_data(found: Figures, against: ComparisonResult) -> tuple[str, ...]:
     if found.served < FEWEST_SERVED:
         reasons.append(f"{found.served} requests were served; {FEWEST_SERVED} are needed")
     if found.served and against.rows < LEAST_COVERAGE * found.served:
-        covered = _percent(against.rows / found.served)
+        covered = percent(against.rows / found.served)
         reasons.append(
-            f"{covered} of served requests have a price to compare with; {_percent(LEAST_COVERAGE)} are needed"
+            f"{covered} of served requests have a price to compare with; {percent(LEAST_COVERAGE)} are needed"
         )
     if found.unpriced_attempts > 0:
         reasons.append(f"{found.unpriced_attempts} attempts have no price of their own")
     if found.attempts and found.estimated_attempts > MOST_ESTIMATED * found.attempts:
-        estimated = _percent(found.estimated_attempts / found.attempts)
-        reasons.append(f"{estimated} of attempts are estimated; at most {_percent(MOST_ESTIMATED)} may be")
+        estimated = percent(found.estimated_attempts / found.attempts)
+        reasons.append(f"{estimated} of attempts are estimated; at most {percent(MOST_ESTIMATED)} may be")
     return tuple(reasons)
 
 
@@ -435,9 +446,7 @@ def _fleet_comparison(
     judged = _doubt_grounds(judged, name, fleet.served, baseline, cost, target)
     verdict, reasons = _doubt_overworked(judged, ["the fleet"] if fleet.overworked else ())
     utilisation = fleet.utilisation
-    needed = None
-    if utilisation is not None and baseline > 0:
-        needed = utilisation * cost / (baseline * (1 - Fraction(target)))
+    needed = None if utilisation is None else needed_utilisation(utilisation * cost, baseline, target)
     return FleetComparison(
         comparator=name,
         cost_nanousd=cost,
@@ -487,7 +496,3 @@ def floor(share: Fraction) -> Decimal:
 def ceiling(share: Fraction) -> Decimal:
     """Return a share to four places, rounded up."""
     return -floor(-share)
-
-
-def _percent(share: float | Fraction) -> str:
-    return f"{float(share) * 100:.1f} %"

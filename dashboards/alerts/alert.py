@@ -7,7 +7,7 @@ import msgspec
 
 from dashboards.ui import formats
 
-Measure = Literal["spend", "errors", "latency", "refusals", "no-room", "incidents"]
+Measure = Literal["spend", "errors", "latency", "refusals", "no-room", "incidents", "budgets"]
 MEASURES: Final[tuple[Measure, ...]] = get_args(Measure)
 MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "spend": "Spend",
@@ -16,6 +16,7 @@ MEASURE_WORDS: Final[Mapping[Measure, str]] = {
     "refusals": "Refused requests",
     "no-room": "Attempts refused for lack of room (429)",
     "incidents": "Incidents that hurt at least so many requests",
+    "budgets": "Share spent of a budget",
 }
 WINDOWS_S: Final[Mapping[int, str]] = {300: "5 minutes", 3_600: "hour", 86_400: "24 hours"}
 """Times that are looked back, by their length."""
@@ -41,7 +42,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     created_us: int = 0
     address: str = ""
-    """The team's own address, when it is not told to a configured destination."""
+    """The team's own address, sealed (`api.webhooks.sealed_addresses`), when it is not told to a configured destination."""
 
     def message_id(self, now_us: int) -> str:
         """Return the id that every process derives alike, so that one of them tells it, once in AGAIN_S or a longer window."""
@@ -76,7 +77,7 @@ def shown(measure: Measure, value: int) -> str:
     match measure:
         case "spend":
             return formats.money(value)
-        case "errors":
+        case "errors" | "budgets":
             return formats.share(value / MILLION)
         case "latency":
             return formats.seconds(value / MILLION)

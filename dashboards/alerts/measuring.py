@@ -16,6 +16,7 @@ from cost.reports.latency import first_token_us
 from cost.tables import LedgerEntry, rollup_hour
 from cost.times import HOUR_US, MINUTE_US
 from dashboards.alerts.alert import ENOUGH, MILLION, Alert
+from dashboards.alerts.budget_warnings import budgets_of, largest_share
 from dashboards.alerts.incidents import incidents_of
 from proxy.settle.refusals.store import RefusalStore
 
@@ -27,7 +28,9 @@ _MOST_GROUPS: Final = 1_000
 _HIGH: Final = 0.95
 
 
-async def measured(engine: AsyncEngine, alert: Alert, now_us: int, operator: str = "") -> int | None:
+async def measured(  # noqa: PLR0911 - one of each measure
+    engine: AsyncEngine, alert: Alert, now_us: int, operator: str = ""
+) -> int | None:
     """Return the value now in the measure's unit, or None where too little happened to tell one. `operator` is the organisation
     that is told of all incidents.
     """
@@ -36,6 +39,8 @@ async def measured(engine: AsyncEngine, alert: Alert, now_us: int, operator: str
         every = msgspec.structs.replace(alert, threshold=0)
         found = [each for each in await incidents_of(engine, every, operator, now_us) if each.kept.is_open]
         return max((each.requests or 0 for each in found), default=None)
+    if measure == "budgets":
+        return largest_share(await budgets_of(engine, alert))
     if measure == "refusals":
         return await _refusals(engine, alert, now_us)
     async with engine.connect() as connection:

@@ -12,9 +12,11 @@ from api.web.reading import reading
 from api.webhooks.addresses import BadCallbackUrl
 from api.webhooks.callbacks import DESTINATION
 from api.webhooks.outbox import Outbox
-from api.webhooks.team_addresses import Shape, TeamAddresses, host_of, team_addresses
+from api.webhooks.sealed_addresses import MOST_CHARS, SealedAddresses
+from api.webhooks.team_addresses import Shape, TeamAddresses, team_addresses
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
-from dashboards.alerts.change import put_new_alert, send_test, take_alert
+from dashboards.alerts.budget_warnings import PERCENT
+from dashboards.alerts.change import host_in, put_new_alert, send_test, take_alert
 from dashboards.alerts.measuring import measured
 from dashboards.alerts.store import read_alerts
 from dashboards.alerts.telling import address_refused
@@ -36,6 +38,7 @@ _UNITS: Final[Mapping[Measure, tuple[Decimal, Decimal]]] = {
     "refusals": (Decimal(1), Decimal(10) ** 9),
     "no-room": (Decimal(1), Decimal(10) ** 6),
     "incidents": (Decimal(1), Decimal(10) ** 9),
+    "budgets": (Decimal(PERCENT), Decimal(1_000)),
 }
 """The factor of a number in the form, and the greatest one, by measure: dollars, percent, seconds, requests, attempts."""
 _SHAPE_WORDS: Final[Mapping[Shape, str]] = {"standard": "A webhook", "slack": "Slack", "mail": "Mail"}
@@ -113,7 +116,7 @@ async def _test(view: PageRequest) -> Response:
 async def _add(view: PageRequest) -> Response:
     form = await view.form()
     try:
-        await put_new_alert(view.gateway.identity.audit, view.actor, _alert(view, form))
+        await put_new_alert(view.gateway.identity.audit, view.actor, await _alert(view, form), _sealed(view))
     except FormError as error:
         return await _list(view, form.plain, {error.field: error.message})
     except BadRequest as error:
@@ -124,12 +127,17 @@ async def _add(view: PageRequest) -> Response:
 async def _remove(view: PageRequest) -> Response:
     form = await view.form()
     found = await take_alert(
-        view.gateway.identity.audit, view.actor, view.principal.organisation_id, _team_id(view), form.text("alert_id")
+        view.gateway.identity.audit,
+        view.actor,
+        view.principal.organisation_id,
+        _team_id(view),
+        form.text("alert_id"),
+        _sealed(view),
     )
     return view.redirect(_base(view), "There is no such alert." if found is None else f"“{found.name}” is removed.")
 
 
-def _alert(view: PageRequest, form: Form) -> Alert:
+async def _alert(view: PageRequest, form: Form) -> Alert:
     """Return the alert of a form. Raises FormError."""
     measure = cast(Measure, form.one_of("measure", MEASURES))
     unit, most = _UNITS[measure]
@@ -137,7 +145,9 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     threshold = 0 if amount is None else int(amount * unit)
     if threshold < 0 or (threshold == 0 and measure != "incidents"):
         raise FormError("threshold", "A number above 0: dollars, percent, seconds or a count.")
-    address = _address(view, form)
+    if measure == "budgets" and threshold % PERCENT:
+        raise FormError("threshold", "A whole number of percent, such as 80.")
+    address = await _address(view, form)
     return Alert(
         alert_id=f"alert_{secrets.token_hex(8)}",
         organisation_id=view.principal.organisation_id,
@@ -152,13 +162,15 @@ def _alert(view: PageRequest, form: Form) -> Alert:
     )
 
 
-def _address(view: PageRequest, form: Form) -> str:
-    """Return the team's own address of a form; empty where it chose a configured destination. Raises FormError."""
-    rules, typed = _addresses(view), form.text("address", most=1_900)
-    if rules is None or not typed:
+async def _address(view: PageRequest, form: Form) -> str:
+    """Return the team's own address of a form, sealed; empty where it chose a configured destination. Raises FormError."""
+    rules, sealed, typed = _addresses(view), _sealed(view), form.text("address", most=MOST_CHARS)
+    if rules is None or sealed is None or not typed:
         return ""
     try:
-        return rules.made(cast(Shape, form.one_of("shape", rules.shapes)), typed)
+        plain = rules.made(cast(Shape, form.one_of("shape", rules.shapes)), typed)
+        await sealed.ready()
+        return sealed.sealed(_team_id(view), plain)
     except BadCallbackUrl as error:
         raise FormError("address", f"The address {error}.") from error
 
@@ -171,10 +183,15 @@ def _addresses(view: PageRequest) -> TeamAddresses | None:
     return team_addresses(view.gateway.config().webhooks, desk.addresses)
 
 
+def _sealed(view: PageRequest) -> SealedAddresses | None:
+    desk = view.gateway.jobs.callbacks
+    return None if desk is None else desk.sealed
+
+
 def _refused(view: PageRequest, alert: Alert) -> bool:
     """Return True where nothing may be sent to where an alert goes."""
     if alert.address:
-        return bool(address_refused(_addresses(view), alert.address))
+        return bool(address_refused(_addresses(view), _sealed(view), alert))
     return alert.destination not in view.gateway.webhooks
 
 
@@ -235,6 +252,8 @@ def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
         state = (words, "warn")
     elif value is None and alert.measure == "incidents":
         state = ("None open", "good")
+    elif value is None and alert.measure == "budgets":
+        state = ("No budget", "quiet")
     elif value is None:
         state = ("Too few attempts", "quiet")
     else:
@@ -243,9 +262,9 @@ def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
         "id": alert.alert_id,
         "name": alert.name,
         "measure": MEASURE_WORDS[alert.measure],
-        "window": None if alert.measure == "incidents" else WINDOWS_S[alert.window_s],
+        "window": None if alert.measure in {"incidents", "budgets"} else WINDOWS_S[alert.window_s],
         "threshold": shown(alert.measure, alert.threshold),
         "now": None if value is None else shown(alert.measure, value),
         "state": state,
-        "destination": host_of(alert.address) if alert.address else alert.destination,
+        "destination": host_in(_sealed(view), alert) if alert.address else alert.destination,
     }

@@ -24,4 +24,4 @@ class AlertRule(SQLModel, table=True):
     destination: str = Field(sa_column=Column(String(64), nullable=False))
     created_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     address: str = Field(sa_column=Column(String(2_000), nullable=False, server_default=text("''")))
-    """A team's own address, which may hold a secret: pages show its host alone."""
+    """A team's own address, sealed, for it may hold a secret: pages show its host alone."""

@@ -10,10 +10,12 @@ from starlette.responses import Response
 from accounts.store import TeamRecord
 from api.budgets.change import put_budget, raise_budget, remove_budget, top_up
 from cost.budgets.budget import Budget, BudgetStatus, OnExhausted
+from cost.budgets.outlook import AHEAD_DAYS
 from cost.budgets.periods import PERIODS
 from cost.budgets.topups import Topup, new_topup_id
 from cost.times import moment
 from dashboards.limits.limit_fields import ENDS, KINDS, dollars_in
+from dashboards.ui.formats import day
 from dashboards.ui.tables import Row
 from dashboards.web.forms import FormError
 from dashboards.web.view import PageRequest
@@ -71,6 +73,7 @@ def show(
         crumb=subject.crumb,
         budget=budget,
         row=subject.row,
+        lasts_note=LASTS_NOTE,
         topups=subject.topups,
         new_topup=new_topup_id(),
         tomorrow=(moment(view.now_us) + timedelta(days=1)).date().isoformat(),
@@ -194,7 +197,26 @@ def budget_row(view: PageRequest, standing: BudgetStatus, *, told: bool) -> Row:
         "held": standing.held_nanousd if told else None,
         "state": state_of(view, standing) if told else None,
         "resets": standing.renews_us,
+        "expected": standing.expected_nanousd if told else None,
+        "lasts": lasts_of(standing) if told else None,
     }
+
+
+LASTS_NOTE: Final = (
+    "By the days of the last four weeks, each weekday by itself. Not known with fewer than three whole days, and of hourly "
+    "budgets."
+)
+
+
+def lasts_of(standing: BudgetStatus) -> tuple[str, str]:
+    """Return when a budget runs out, or that it lasts, in words with their tone."""
+    if standing.state == "spent":
+        return "has run out", "bad" if standing.budget.hard else "warn"
+    if standing.lasts is None:
+        return "not known", "quiet"
+    if standing.runs_out_us is not None:
+        return f"on {day(standing.runs_out_us)}", "bad" if standing.budget.hard else "warn"
+    return "lasts" if standing.renews_us is not None else f"not within {AHEAD_DAYS} days", "good"
 
 
 def state_of(view: PageRequest, standing: BudgetStatus) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from cost.budgets.budget import BudgetStatus, Kind
 from cost.budgets.store import BudgetStore
 from cost.scopes import ANY, ROWS
 from dashboards.budgets import one_budget
-from dashboards.budgets.one_budget import IDLE, Subject, budget_row
+from dashboards.budgets.one_budget import IDLE, LASTS_NOTE, Subject, budget_row
 from dashboards.limits.limit_fields import KIND_NOTE
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -30,6 +30,8 @@ _COLUMNS: Final = (
     Column("share", "Share spent", "share"),
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("limit", "Limit", "money"),
+    Column("lasts", "Runs out", "badge", LASTS_NOTE),
+    Column("expected", "Forecast", "money", "Expected to be counted by the reset."),
     Column("resets", "Resets", "time"),
     Column("kind", "Kind", note=KIND_NOTE, usual=False),
     Column("held", "Reserved", "money", "For requests that run now, or on its way into the books.", usual=False),
@@ -45,6 +47,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         calendar = await view.calendar()
     teams, keys = await _owners(view, standings)
     rows = [_row(view, each, teams, keys) for each in standings]
+    ends = [each.runs_out_us for each in standings if each.renews_us is not None and each.runs_out_us is not None]
     table = Table.of(
         _COLUMNS,
         rows,
@@ -52,7 +55,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         name="budgets",
         caption="Budgets",
         sort="-share",
-        search=("of", "scope", "state"),
+        search=("of", "scope", "state", "lasts"),
         empty="Nobody has a budget yet. A team's are set on its page “Budgets and limits”.",
     )
     return view.csv_asked("budgets", table) or view.page(
@@ -64,6 +67,8 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         total=len(standings),
         spent=_spent(standings, "hard"),
         over=_spent(standings, "soft"),
+        runs_out=len(ends),
+        first_end_us=min(ends, default=None),
         warned=sum(each.state == "warning" for each in standings),
     )
 

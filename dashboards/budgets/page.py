@@ -18,7 +18,16 @@ from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore, new_budget_id
 from cost.scopes import ANY, LONGEST_ID, ROWS, SCOPES, Scope
 from dashboards.budgets import one_budget
-from dashboards.budgets.one_budget import MENDABLE, Subject, budget_row, put, required, status_of, webhook_choices
+from dashboards.budgets.one_budget import (
+    LASTS_NOTE,
+    MENDABLE,
+    Subject,
+    budget_row,
+    put,
+    required,
+    status_of,
+    webhook_choices,
+)
 from dashboards.limits.limit_fields import (
     ENDS,
     FIELDS,
@@ -58,6 +67,8 @@ _BUDGETS: Final = (
     Column("share", "Share spent", "share"),
     Column("held", "Reserved", "money", "Kept for requests that run now, or on its way into the books."),
     Column("state", "State", "badge"),
+    Column("lasts", "Runs out", "badge", LASTS_NOTE),
+    Column("expected", "Forecast", "money", "Expected to be counted by the reset.", usual=False),
     Column("resets", "Resets", "time"),
 )
 _LIMITS: Final = (

@@ -42,7 +42,7 @@ _PARTS: Final[Mapping[Part, str]] = {
     "corrections": "Corrections of prices",
     "reconciliations": "Reconciled with providers",
     "true-up": "Adjustment of our own GPUs",
-    "idle": "Idle GPU hours (no team)",
+    "idle": "Idle GPUs",
 }
 _PROVIDERS: Final = (
     Column("provider", "Provider"),

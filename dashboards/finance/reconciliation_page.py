@@ -11,6 +11,7 @@ from starlette.responses import Response
 from api.web.reading import reading
 from cost.close.checklist import ProviderMonth, providers_of
 from cost.dimensions import UsageFilters
+from cost.prices import usd
 from cost.reconcile.coverage import keep_compared, outcomes
 from cost.reconcile.ledger_side import TooManyRows
 from cost.reconcile.matching import ALL, Line, Reconciliation
@@ -18,6 +19,7 @@ from cost.reconcile.reconciliation_report import Tolerance, differing, tolerance
 from cost.reconcile.statement import TOKEN_METERS, BadExport
 from cost.reports.period import PeriodReader
 from cost.reports.usage import UsageQuery, UsageReader, UsageRow
+from cost.shown import rounded_money
 from cost.times import day_of
 from dashboards.finance.comparison import EXPORTERS, Exporter, compared, upstream_models
 from dashboards.finance.upload import Files, read_upload
@@ -194,7 +196,7 @@ def _line_rows(line: Line, tolerance: Tolerance) -> list[dict[str, Any]]:
 
 def _sides(theirs: int, ours: int, *, money: bool) -> dict[str, Any]:
     def told(amount: int) -> str:
-        return f"${amount / 10**9:,.6f}" if money else f"{amount:,}"
+        return rounded_money(usd(amount), 6) if money else f"{amount:,}"
 
     return {
         "theirs": told(theirs),

@@ -34,7 +34,7 @@ _PARTS: Final[Mapping[Part, tuple[str, str]]] = {
     "shadow": ("Shadow calls", "comparisons made behind requests, their judge, and measuring of models"),
     "corrections": ("Corrections", "of prices, and to the provider's own figures"),
     "true-up": ("Adjustment of our GPUs", "from the planned rate to the bill"),
-    "idle": ("Idle GPU hours", "used by no team"),
+    "idle": ("Idle GPUs", "hours that no team used"),
     "gateway": ("The gateway's machines", "beside the ledger"),
 }
 _COMPARISONS: Final = (

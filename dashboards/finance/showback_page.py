@@ -20,7 +20,7 @@ from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
 
-IDLE: Final = "Idle GPUs (no team)"
+IDLE: Final = "Idle GPUs"
 _SERIES: Final = 5
 """Most teams with their own series in the chart."""
 _SHARE: Final = Decimal("0.0001")

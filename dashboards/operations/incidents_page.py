@@ -1,4 +1,6 @@
-"""/dashboard/operations/incidents: the incidents of 90 days and whom each hurt; and those that hurt one team, on its own page."""
+"""/dashboard/operations/incidents: the incidents of 90 days and whom each hurt; those that hurt one organisation or one of its
+teams, on their own pages.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -46,6 +48,7 @@ OF_TEAM: Final = (
     Column("subject", "Model"),
     *(each for each in INCIDENTS if each.key not in {"subject", "teams", "text"}),
 )
+OF_ORGANISATION: Final = (*OF_TEAM, Column("whom", "Teams"))
 HURT: Final = (
     Column("organisation", "Organisation", "code"),
     Column("team", "Team", "link"),
@@ -110,25 +113,47 @@ async def show_incident(
 @router.get("/dashboard/teams/{team_id}/incidents")
 async def show_of_team(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Show the incidents that hurt the team, with its own requests alone."""
-    assert view.team is not None  # noqa: S101  The right has loaded it.
+    return await _show_own(view, OF_TEAM, view.the_team.team_id, {})
+
+
+@router.get("/dashboard/incidents")
+async def show_of_organisation(
+    view: Annotated[PageRequest, Depends(allowed("organisation.read"))],
+) -> Response:
+    """Show the incidents that hurt the organisation's teams, with its own requests alone."""
+    async with reading(view.gateway, on=True):
+        teams = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
+    return await _show_own(view, OF_ORGANISATION, None, {team.team_id: team.name for team in teams})
+
+
+async def _show_own(
+    view: PageRequest, columns: Sequence[Column], team_id: str | None, names: Mapping[str, str]
+) -> Response:
+    """Show the incidents that hurt the viewer's organisation or one of its teams: no place and no cause, which are the operators'."""
     async with reading(view.gateway, on=True):
         found = await read_incidents(
             view.gateway.views.operations.history.store,
             view.now_us - KEPT_US,
             organisation_id=view.principal.organisation_id,
-            team_id=view.team.team_id,
+            team_id=team_id,
         )
     table = Table.of(
-        OF_TEAM,
-        [{**_row(each, view.now_us), "subject": models_hurt(each.hurt)} for each in found],
+        columns,
+        [_own_row(each, view.now_us, names) for each in found],
         view.query,
         name="incidents",
         caption="Incidents",
-        empty="No incident hurt this team in the last 90 days.",
+        search=("subject", "whom") if team_id is None else (),
+        empty=f"No incident hurt {'your teams' if team_id is None else 'this team'} in the last {_DAYS} days.",
     )
     return view.csv_asked("incidents", table) or view.page(
         "operations/team_incidents.html", title="Incidents", table=table, chart=_chart(found, view.now_us), days=_DAYS
     )
+
+
+def _own_row(found: ScopedIncident, now_us: int, names: Mapping[str, str]) -> dict[str, Any]:
+    teams = dict.fromkeys(names.get(each.team_id, each.team_id) for each in found.hurt if each.team_id)
+    return {**_row(found, now_us), "subject": models_hurt(found.hurt), "whom": ", ".join(teams)}
 
 
 def _row(found: ScopedIncident, now_us: int) -> dict[str, Any]:

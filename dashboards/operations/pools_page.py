@@ -15,6 +15,8 @@ from api.web.reading import reading
 from cost.fleet.earnings import EarningsReader, PoolEarnings
 from cost.times import DAY_US, HOUR_US, wall_us
 from dashboards.operations.overview_page import HOME, STATES, address_of, problem_lines
+from dashboards.operations.scaling_charts import scaling_charts
+from dashboards.ui.charts import Chart
 from dashboards.ui.incident_words import sentence
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -22,6 +24,8 @@ from dashboards.web.view import PageRequest
 from proxy.errors import FleetUnavailable, PoolCrowded, PoolNotFound, ReplicaNotFound, UsageUnavailable
 from selfhosted.health.fleet_view import FleetView, WatchedPool
 from selfhosted.registry.store import PoolFull
+from selfhosted.scale.policy import steps_of
+from selfhosted.scale.target import Targets
 
 router: Final = APIRouter(include_in_schema=False)
 _PATIENCE_S: Final = 3.0
@@ -142,8 +146,14 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
     }
     if view.is_part:
         return view.part("operations/_pool.html", **context)
-    earned = await _earned(view, pool)
-    return view.page("operations/pool.html", title=f"Pool {pool}", earned=earned, earned_days=_EARNED_DAYS, **context)
+    return view.page(
+        "operations/pool.html",
+        title=f"Pool {pool}",
+        earned=await _earned(view, pool),
+        earned_days=_EARNED_DAYS,
+        scaled=[(part.name, await _scaled(view, part.name)) for part in watched.config.parts if part.scale is not None],
+        **context,
+    )
 
 
 @router.post(f"{HOME}/pools/{{pool}}/replicas/{{name}}/drain")
@@ -192,6 +202,15 @@ async def _earned(view: PageRequest, pool: str) -> PoolEarnings | None:
         async with reading(view.gateway, on=True):
             return (await EarningsReader(view.gateway.database).read(sections, start_us, now, now))[0]
     except UsageUnavailable:
+        return None
+
+
+async def _scaled(view: PageRequest, part: str) -> list[Chart] | None:
+    """Return how a part of the pool was scaled in the last day; None where the database cannot be read now."""
+    try:
+        async with patience(_PATIENCE_S):
+            return scaling_charts(steps_of(await Targets(view.gateway.database).state(part)))
+    except (SQLAlchemyError, OSError, TimeoutError):
         return None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cost.reports.recent import RecentRequest
-from cost.reports.shown import nano_money
+from cost.shown import nano_money, percent
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, reason_label
 from proxy.plan.decision_record import Considered, ConsideredTarget, read
@@ -113,7 +113,7 @@ def _good_enough(considered: Considered, chosen: ConsideredTarget, complexity: f
         if considered.stand_in
         else "the baseline model"
     )
-    told = f"{chosen.target_id} has a chance of {chosen.adequate:.1%} of a good answer, {beside} {considered.reference_adequate:.1%}"
+    told = f"{chosen.target_id} has a chance of {percent(chosen.adequate)} of a good answer, {beside} {percent(considered.reference_adequate)}"
     if all(each.adequate is None or each.adequate <= chosen.adequate for each in considered.targets):
         return f"{told}; none is more likely to be good."
     return f"{told}: a better chance would cost more than it is worth."

@@ -210,7 +210,7 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
         previous_href=previous,
         next_href=following,
         csv_href=f"?{urlencode({**kept, **_before(query.before), 'format': 'csv'})}",
-        empty="No request was refused in this time." if asked.outcome == REFUSED else _empty(query, page),
+        empty="No request was refused in this time." if asked.outcome == REFUSED else _told_empty(query, page),
         query=kept,
     )
     catalog = view.gateway.rules().catalog
@@ -460,6 +460,17 @@ def _pages(kept: Mapping[str, str], query: RecentQuery, page: RecentPage) -> tup
         return before, f"?{urlencode({**kept, 'page': query.page + 1})}" if page.has_more else None
     newest = f"?{urlencode(kept)}" if query.before is not None else None
     return newest, None if page.next_place is None else f"?{urlencode({**kept, **_before(page.next_place)})}"
+
+
+_SEARCHED: Final = (
+    "Every word has to be in its id, end user, key or model; status, time, cost and latency have fields (“How to search”). What "
+    "requests said is not searched."
+)
+
+
+def _told_empty(query: RecentQuery, page: RecentPage) -> str:
+    """Return why there is no row; where words were looked for, also in what."""
+    return f"{_empty(query, page)} {_SEARCHED}" if query.words else _empty(query, page)
 
 
 def _empty(query: RecentQuery, page: RecentPage) -> str:

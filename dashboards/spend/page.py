@@ -16,7 +16,7 @@ from cost.reports.movers import Movers, signed, told_window
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery
-from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of
+from cost.times import DAY_US, HOUR_US, MINUTE_US, day_of, iso
 from dashboards.spend.asked import (
     CAUSES,
     DIVIDED,
@@ -88,10 +88,13 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         keys = await accounts.named_keys(scope.organisation_id, ids) if ids else {}
     name = named({"team": teams, "key": {each: told for each, (told, _) in keys.items()}})
     table = _table(asked, found.parts, name, view.query)
-    file = view.csv_asked(f"spend-by-{asked.by}-{asked.period.first}-{asked.period.last}", table)
+    window = asked.window(now_us, causes)
+    # A time that is not over is compared to its last full hour or day, which rows stand for; bars go on to now.
+    counted_us = window.end_us if window.end_us < min(asked.end_us, now_us) else None
+    until = "" if counted_us is None else f"-until-{iso(counted_us)[:16].replace(':', '')}Z"
+    file = view.csv_asked(f"spend-by-{asked.by}-{asked.period.first}-{asked.period.last}{until}", table)
     if file is not None:
         return file
-    window = asked.window(now_us, causes)
     query = ComparedQuery(scope=scope, window=window, group_by=causes) if found.changes else None
     return view.page(
         "spend/spend.html",
@@ -110,6 +113,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         change=None if found.changes is None else found.changes.compared.whole,
         signed=signed,
         compared=told_window(window),
+        counted_us=counted_us,
         chart=_chart(asked, found.bars, now_us, scope.team_id, view.gateway.rules().catalog.targets),
         lines=[] if query is None else change_lines(found.changes, query, name, now_us, asked.part_href),
         causes=[(words, asked.href(of=key), key == asked.of) for key, (words, _) in CAUSES.items()],

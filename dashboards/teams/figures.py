@@ -17,9 +17,9 @@ from cost.budgets.periods import PERIODS
 from cost.budgets.periods import end_us as period_end_us
 from cost.budgets.store import BudgetStore, EndUserStanding
 from cost.calendar import Calendar, Days
+from cost.forecast import Forecast, forecast
 from cost.ledger.rollups import SPENT_ORIGINS
 from cost.reports.daily import saving, share
-from cost.reports.forecast import Forecast, forecast
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageReader, UsageRow, UsageSums, added
 from cost.savings.comparisons import floor
@@ -32,8 +32,6 @@ from dashboards.ui.tables import Column, Table
 DAYS: Final = 30
 HABITS: Final = ("caller", "shadow", "true-up")
 """Origins that forecasts extrapolate. Corrections and differences to a provider's books happen once."""
-_PLANNED_HABITS: Final = ("caller", "shadow")
-"""Origins that budgets' forecasts extrapolate: GPUs at the planned rate, without the true-up."""
 _BEFORE: Final = 28
 _WEEK: Final = 7
 _MODELS_DRAWN: Final = 5
@@ -153,13 +151,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sorted(summed, key=lambda each: (-each[1].cost_nanousd, -each[1].served, each[0]))
 
 
-class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget's standing and its forecast for the end of the period."""
+class BudgetLine(msgspec.Struct, frozen=True):
+    """A budget's standing, with what is expected of it."""
 
     standing: BudgetStatus
-    expected_nanousd: int | None
-    runs_out_us: int | None
-    """Day on which the budget is expected to be exhausted; None where it is not."""
 
     @property
     def renews_day_us(self) -> int | None:
@@ -181,7 +176,7 @@ class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
     def tone(self) -> str:
         """`bad` for an exhausted budget, `warn` for one that is nearly or soon exhausted, `accent` otherwise."""
         if self.standing.state == "open":
-            return "warn" if self.runs_out_us is not None else "accent"
+            return "warn" if self.standing.runs_out_us is not None else "accent"
         return "bad" if self.standing.state == "spent" else "warn"
 
 
@@ -216,32 +211,15 @@ async def _mix(usage: UsageReader, scope: ReadScope, span: Days) -> dict[tuple[i
         query = msgspec.structs.replace(query, cursor=page.next_cursor)
 
 
-async def read_budgets(gateway: Gateway, scope: ReadScope, usage: Usage) -> list[BudgetLine]:
+async def read_budgets(gateway: Gateway, scope: ReadScope) -> list[BudgetLine]:
     """Return the team's own budgets, the most used first."""
     standings = await BudgetStore(gateway.database).of_scope(scope.organisation_id, "team", scope.team_id or "")
-    return sorted(
-        (budget_line(each, usage) for each in standings),
-        key=lambda line: (-(line.share or 0), line.standing.budget.budget_id),
-    )
+    return sorted(map(BudgetLine, standings), key=lambda line: (-(line.share or 0), line.standing.budget.budget_id))
 
 
 async def read_end_users(gateway: Gateway, scope: ReadScope) -> list[EndUserStanding]:
     """Return the team's end users that spent most this month, with their budgets."""
     return await BudgetStore(gateway.database).largest_end_users(scope.organisation_id, scope.team_id or "")
-
-
-def budget_line(standing: BudgetStatus, usage: Usage) -> BudgetLine:
-    """Return the budget with its expected spend: spend so far plus the forecast of the remaining days."""
-    ends_us = standing.renews_us
-    coming = None if ends_us is None else usage.forecast(ends_us, _PLANNED_HABITS)
-    if coming is None:
-        return BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None)
-    room = standing.limit_nanousd - standing.spent_nanousd
-    return BudgetLine(
-        standing=standing,
-        expected_nanousd=standing.spent_nanousd + coming.rest_nanousd,
-        runs_out_us=coming.reaches_us(room) if room > 0 else None,
-    )
 
 
 class SpendLinks(msgspec.Struct, frozen=True):

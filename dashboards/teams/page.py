@@ -113,7 +113,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         )
         asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
         changes = await read_changes(ComparedReader(gateway.database), asked)
-        budgets = await read_budgets(gateway, scope, usage)
+        budgets = await read_budgets(gateway, scope)
         end_users = await read_end_users(gateway, scope)
         refusals = await gateway.views.refusals.read(
             view.now_us - DAY_US, organisation_id=scope.organisation_id, team_id=team.team_id

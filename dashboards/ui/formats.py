@@ -8,6 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from cost.calendar import Calendar
+from cost.shown import percent
 
 UNKNOWN: Final = "—"
 _CODE: Final = re.compile("`([^`]+)`")
@@ -16,8 +17,6 @@ _NANO: Final = 1_000_000_000
 _SCALES: Final[tuple[tuple[int, str], ...]] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _BYTES: Final[tuple[tuple[int, str], ...]] = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _EXACT_BELOW: Final = 10_000
-_NEARLY_ALL: Final = Decimal("99.9")
-_ALL: Final = 100
 _WHOLE_FROM: Final = 1_000
 _WHOLE_MS_FROM_S: Final = 0.01
 _TENTHS_FROM_S: Final = 10
@@ -68,19 +67,17 @@ def short(value: float | None) -> str:
 
 def share(value: float | Decimal | None) -> str:
     """Return a share of 1 as a percentage with one decimal. Only exactly 0 and 1 read as 0 % and 100 %."""
-    if value is None:
-        return UNKNOWN
-    percent = Decimal(str(value)) * 100
-    if percent and abs(percent) < Decimal("0.1"):
-        return "<0.1 %" if percent > 0 else ">-0.1 %"
-    if _NEARLY_ALL < percent < _ALL:
-        return ">99.9 %"
-    return f"{percent:,.1f} %"
+    return percent(value, unknown=UNKNOWN)
+
+
+def change_share(value: float | Decimal | None) -> str:
+    """Return a change as a percentage with its sign."""
+    return percent(value, signed=True, unknown=UNKNOWN)
 
 
 def exact_share(value: Decimal | None) -> str:
     """Return a share of 1 as a percentage with both decimals that the books have: a promise of 40 % is not kept by 39.99 %."""
-    return UNKNOWN if value is None else f"{value * 100:,.2f} %"
+    return percent(value, 2, unknown=UNKNOWN)
 
 
 def seconds(value: float | None) -> str:
@@ -170,6 +167,7 @@ FILTERS: Final[dict[str, Any]] = {
     "number": number,
     "short": short,
     "share": share,
+    "change_share": change_share,
     "exact_share": exact_share,
     "seconds": seconds,
     "size": size,

@@ -17,6 +17,7 @@ KINDS: Final[Mapping[str, str]] = {
     "books": "Books",
     "drift": "Drift",
     "configuration": "To configure",
+    "late": "Late",
 }
 
 

@@ -75,7 +75,12 @@ _GROUPS: Final[Sequence[tuple[str, Right, Sequence[tuple[str, str]]]]] = (
     (
         "Organisation",
         "organisation.read",
-        (("Budgets", "/dashboard/budgets"), ("Alerts", "/dashboard/alerts"), ("People", "/dashboard/people")),
+        (
+            ("Budgets", "/dashboard/budgets"),
+            ("Incidents", "/dashboard/incidents"),
+            ("Alerts", "/dashboard/alerts"),
+            ("People", "/dashboard/people"),
+        ),
     ),
     ("Organisation", "audit.read", (("Audit log", "/dashboard/audit"),)),
     ("Organisation", "organisation.change", (("API", "/dashboard/api"),)),

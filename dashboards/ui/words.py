@@ -8,7 +8,7 @@ from typing import Final
 
 from cost.ledger.entries import Entry
 from cost.reports.recent import RecentRequest, Way
-from cost.reports.shown import nano_money, percent
+from cost.shown import nano_money, percent
 from cost.usage import CONTINUED, UPSTREAM_STATUS
 from dashboards.ui.formats import seconds
 from proxy.plan.evidence import EVIDENCE_WORDS, Evidence

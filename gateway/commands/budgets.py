@@ -10,6 +10,7 @@ import typer
 from cost.budgets.budget import OnExhausted
 from cost.budgets.periods import Period
 from cost.scopes import Scope
+from cost.shown import fine_money, percent
 from gateway.commands.shared import fail, open_engine, print_json, read_config
 from gateway.table import print_table
 
@@ -95,7 +96,7 @@ async def show_end_user(
         limits = [{"of": rule.place.scope_id, **asdict(rule.limits)} for rule in rules]
         print_json({"team_id": team_id, **told, "spent_usd": f"{told['spent_usd']:f}", "limits": limits})
         return
-    typer.echo(f"{team_id}/{found.end_user}: {_dollars(found.spent_nanousd)} in this UTC month")
+    typer.echo(f"{team_id}/{found.end_user}: {fine_money(found.spent_nanousd)} in this UTC month")
     _print(found.budgets) if found.budgets else typer.echo("no budget holds", err=True)
     for rule in rules:
         typer.echo(f"limits of {rule.place.scope_id}: {', '.join(f'{k} {v}' for k, v in audit_record(rule).items())}")
@@ -206,7 +207,9 @@ async def raise_budget(
         owner = before.organisation_id
         change.tell("budget", budget_id, state(before), state(after), team_id=team_id, organisation_id=owner)
     told = (
-        "the raise has ended" if until is None else f"{_dollars(after.raised_nanousd)} until {until:%Y-%m-%dT%H:%M:%SZ}"
+        "the raise has ended"
+        if until is None
+        else f"{fine_money(after.raised_nanousd)} until {until:%Y-%m-%dT%H:%M:%SZ}"
     )
     typer.echo(f"{budget_id}: {told}; {_described(after)}")
 
@@ -238,7 +241,7 @@ async def top_up(
                 "budget", budget_id, state(before), now, team_id=team_id, organisation_id=before.organisation_id
             )
         found = await BudgetStore(engine).get(budget_id)
-    left = _dollars(found.limit_nanousd - found.spent_nanousd)
+    left = fine_money(found.limit_nanousd - found.spent_nanousd)
     typer.echo(f"{budget_id}: {'paid in' if new else 'was paid in before'} as {topup.topup_id}; {left} left")
 
 
@@ -256,7 +259,7 @@ async def list_topups(budget_id: IdArgument, as_json: JsonOption = False) -> Non
     if as_json:
         print_json([{name: str(value) for name, value in topup_as_json(each).items()} for each in found])
         return
-    rows = [[each.topup_id, iso(each.at_us), _dollars(each.amount_nanousd), each.note or "-"] for each in found]
+    rows = [[each.topup_id, iso(each.at_us), fine_money(each.amount_nanousd), each.note or "-"] for each in found]
     print_table(["top-up", "at", "amount", "note"], rows, right=(2,))
 
 
@@ -341,7 +344,7 @@ def _described(budget: "Budget") -> str:
 
     ends = ", then the cheapest capable model" if budget.on_exhausted == "downgrade" else ""
     kind = "soft (refuses nothing)" if budget.kind == "soft" and not ends else budget.kind
-    return f"{kind}, {_dollars(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} for {budget.in_words}{ends}"
+    return f"{kind}, {fine_money(budget.limit_nanousd)} {PERIODS[budget.period].amount_per} for {budget.in_words}{ends}"
 
 
 def _print(found: "Sequence[BudgetStatus]") -> None:
@@ -354,23 +357,26 @@ def _print(found: "Sequence[BudgetStatus]") -> None:
             each.budget.shown_id,
             each.budget.period,
             each.budget.kind,
-            _dollars(each.limit_nanousd),
-            "-" if each.budget.for_each else _dollars(each.spent_nanousd),
-            "-" if each.share is None or each.budget.for_each else f"{each.share:.1%}",
-            _dollars(each.held_nanousd),
+            fine_money(each.limit_nanousd),
+            "-" if each.budget.for_each else fine_money(each.spent_nanousd),
+            "-" if each.share is None or each.budget.for_each else percent(each.share),
+            fine_money(each.held_nanousd),
             "never" if each.renews_us is None else iso(each.renews_us),
             each.state,
+            "-" if each.expected_nanousd is None else fine_money(each.expected_nanousd),
+            _runs_out(each),
             "warn" if each.budget.kind == "soft" and each.budget.on_exhausted == "refuse" else each.budget.on_exhausted,
         ]
         for each in found
     ]
     headings = ["budget", "scope", "of", "period", "kind", "limit", "spent", "share", "reserved", "resets at", "state"]
-    print_table([*headings, "then"], rows, right=(5, 6, 7, 8))
+    print_table([*headings, "forecast", "runs out", "then"], rows, right=(5, 6, 7, 8, 11))
 
 
-def _dollars(amount_nanousd: int) -> str:
-    """Format dollars to the cent, or as finely as the amount needs."""
-    from cost.prices import usd
+def _runs_out(standing: "BudgetStatus") -> str:
+    """Return when a budget is expected to be used up."""
+    from cost.times import day_of
 
-    exact = usd(amount_nanousd)
-    return f"${exact:,.2f}" if exact == round(exact, 2) else f"${exact:,f}"
+    if standing.runs_out_us is not None:
+        return day_of(standing.runs_out_us).isoformat()
+    return {None: "not known", True: "lasts", False: "has run out"}[standing.lasts]

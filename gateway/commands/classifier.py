@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.shown import percent
 from gateway.commands import learning, measure
 from gateway.commands.score import score
 from gateway.commands.shared import USAGE, JsonOption, fail, print_json
@@ -286,7 +287,7 @@ def _print_cascades(found: list[dict[str, Any]]) -> None:
         rows.append(["the two cheapest, then the reference", " | ".join(map(_spot, each["always"])), "", ""])
         for row in each["rows"]:
             asked = (" | ".join(map(_spot, row[name]["spots"])) for name in ("unasked", "asked"))
-            rows.append([f"auto, minimum {row['floor']:.0%}", _spot(row["auto"]), *asked])
+            rows.append([f"auto, minimum {percent(row['floor'], 0)}", _spot(row["auto"]), *asked])
         print_table(
             ["who answers", "quality at cost", "two first unasked, in batches", "two first where wanted"],
             rows,

@@ -77,7 +77,7 @@ async def postings(
 ) -> None:
     """List the corrections and reconciliations that were posted for these days."""
     from cost.ledger.postings import postings as listed
-    from cost.reports.shown import nano_money
+    from cost.shown import nano_money
 
     days = _range(from_day, to_day)
     async with open_engine() as engine:
@@ -112,7 +112,7 @@ async def reverse(
 ) -> None:
     """Take a correction or a reconciliation back: post the same with every amount negative. Nothing is deleted."""
     from cost.ledger.postings import reverse as taken_back
-    from cost.reports.shown import nano_money
+    from cost.shown import nano_money
     from gateway.commands.audit import note, operators
 
     posting_id = posting.rstrip("/")
@@ -242,9 +242,9 @@ def _plain(found: "Verification") -> dict[str, Any]:
 
 
 def _print(found: "Verification") -> None:
-    from cost.prices import usd
+    from cost.shown import fine_money
 
-    checked = f"{counted(found.rows, 'entry', 'entries')}, ${usd(found.cost_nanousd):,f}"
+    checked = f"{counted(found.rows, 'entry', 'entries')}, {fine_money(found.cost_nanousd)}"
     if found.told:
         headings = ["table", "when", "where", "figure", "ledger", "found", "difference"]
         print_table(headings, [_row(each) for each in found.told], right=(4, 5, 6))

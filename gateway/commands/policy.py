@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json
 from gateway.table import print_table
 
@@ -94,7 +95,7 @@ def _print(found: dict[str, Any]) -> None:
     if found["offers"]:
         reference = " or ".join(found["reference"])
         whole = found["reference_usd_per_1000_requests"]
-        costs = "" if whole is None else f", ${float(whole):.4f} for 1,000 requests"
+        costs = "" if whole is None else f", {rounded_money(float(whole), 4)} for 1,000 requests"
         typer.echo(f"compared with {reference}{costs}\n")
         names = list(dict.fromkeys(name for each in found["offers"] for name, share in each["shares"].items() if share))
         billed = ["a month", "95 %", "against now"] if found["anchored"] else []
@@ -132,22 +133,26 @@ def _merged(offers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 def _row(same: list[dict[str, Any]], names: list[str]) -> list[str]:
     offer = same[-1]
     saving, month = offer["saving_share"], offer["month"]
-    first, last = (f"{each['quality_floor']:.1%}" for each in (same[0], offer))
+    first, last = (percent(each["quality_floor"]) for each in (same[0], offer))
     return [
         "now" if any(each["current"] for each in same) else "",
         (last if len(same) == 1 else f"{first} to {last}") + ("" if offer["reached"] else " not reached"),
-        f"${float(offer['willing_usd']):.4f}",
-        f"{offer['quality_kept']:.1%} ±{offer['quality_kept_error']:.1%}",
+        rounded_money(float(offer["willing_usd"]), 4),
+        f"{percent(offer['quality_kept'])} ±{percent(offer['quality_kept_error'])}",
         *(() if month is None else _month(month)),
-        f"${float(offer['usd_per_1000_requests']):.4f}",
-        f"${float(offer['margin_usd_per_1000_requests']):.4f}",
-        f"${float(offer['without_room']['usd_per_1000_requests']):.4f}",
-        "unknown" if saving is None else f"{saving:.1%}",
-        f"{offer['own_share']:.0%}",
-        *(f"{offer['shares'].get(name, 0):.0%}" for name in names),
+        rounded_money(float(offer["usd_per_1000_requests"]), 4),
+        rounded_money(float(offer["margin_usd_per_1000_requests"]), 4),
+        rounded_money(float(offer["without_room"]["usd_per_1000_requests"]), 4),
+        "unknown" if saving is None else percent(saving),
+        percent(offer["own_share"], 0),
+        *(percent(offer["shares"].get(name, 0), 0) for name in names),
     ]
 
 
 def _month(month: dict[str, Any]) -> list[str]:
     cost, low, high, change = (float(month[f"{name}usd"]) for name in ("", "low_", "high_", "change_"))
-    return [f"${cost:,.2f}", f"${low:,.2f} to ${high:,.2f}", f"{'-' if change < 0 else '+'}${abs(change):,.2f}"]
+    return [
+        rounded_money(cost),
+        f"{rounded_money(low)} to {rounded_money(high)}",
+        f"{'+' if change >= 0 else ''}{rounded_money(change)}",
+    ]

@@ -107,7 +107,7 @@ async def _day(
 
 
 def _print_pools(found: list[dict[str, Any]]) -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
 
     for pool in found:
         typer.echo(
@@ -226,7 +226,7 @@ def _as_json(posting: "Posting") -> dict[str, Any]:
 
 
 def _print_postings(postings: "list[Posting]") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
 
     rows = []
     for each in map(_as_json, postings):

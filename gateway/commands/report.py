@@ -179,7 +179,7 @@ def _formats(text: str) -> "list[Format] | None":
 
 def _print(report: "DailyReport") -> None:
     from cost.reports.daily import WEEK, change
-    from cost.reports.shown import nano_money, percent
+    from cost.shown import nano_money, percent
 
     typer.echo(f"{report.title}, {report.day} ({report.time_zone})")
     rows = [["total", *_figures(report.total)], ["month to date", *_figures(report.month)]]
@@ -221,7 +221,7 @@ def _parts(section: "Section") -> "list[tuple[str, UsageSums]]":
 def _figures(sums: "UsageSums") -> list[str]:
     from cost.reports.daily import saving
     from cost.reports.daily_html import spent
-    from cost.reports.shown import nano_money
+    from cost.shown import nano_money
 
     saved = saving(sums)
     return [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import ConfigOption, JsonOption, fail, print_json, read_config
 from gateway.table import print_table
 from providers.target import Tier
@@ -126,7 +127,7 @@ def _print_outlooks(told: "Explanation") -> None:
             )
         else:
             typer.echo(
-                f"\nat a minimum quality of {told.quality_floor:.0%} one more good answer may cost up to "
+                f"\nat a minimum quality of {percent(told.quality_floor, 0)} one more good answer may cost up to "
                 f"{_money(told.willing_usd)}, so {asked}"
             )
     rows = [
@@ -143,4 +144,4 @@ def _print_outlooks(told: "Explanation") -> None:
 
 
 def _money(dollars: str | None, digits: int = 6) -> str:
-    return "unknown" if dollars is None else f"${float(dollars):.{digits}f}"
+    return "unknown" if dollars is None else rounded_money(float(dollars), digits)

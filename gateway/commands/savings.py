@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cost.reports.shown import money, percent
+from cost.shown import money, percent
 from cost.times import wall_us
 from gateway.commands.savings_simulate import simulate
 from gateway.commands.shared import ConfigOption, JsonOption, fail, open_engine, print_json

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import ConfigOption, fail, print_json
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from cost.fleet.pool_config import PoolSection
     from gateway.configuration.gateway_config import GatewayConfig
     from planner.savings.bills import FleetBill
@@ -193,7 +196,7 @@ def _lateness_model(
 
 def _progress(name: str, part: float) -> None:
     if sys.stderr.isatty():
-        typer.echo(f"\r{name}: {part:4.0%}{'':16}", nl=False, err=True)
+        typer.echo(f"\r{name}: {percent(part, 0):>5}{'':16}", nl=False, err=True)
 
 
 def _progress_done() -> None:
@@ -214,20 +217,21 @@ def _print(told: dict[str, Any]) -> None:
     rows = [
         [
             each["fleet"] + ("" if each["allowed"] else " *"),
-            f"${each['gpu_usd']:,.2f}",
-            f"${each['elsewhere_usd']:,.2f}",
-            f"${each['usd']:,.2f}",
-            "-" if each["savings_share"] is None else f"{each['savings_share']:.1%}",
+            rounded_money(each["gpu_usd"]),
+            rounded_money(each["elsewhere_usd"]),
+            rounded_money(each["usd"]),
+            _shown_share(each["savings_share"]),
             each["verdict"],
+            _shown_share(each["routed"]["savings_share"]),
             f"{each['replica_hours']:,}",
-            "-" if each["utilisation"] is None else f"{each['utilisation']:.1%}",
+            "-" if each["utilisation"] is None else percent(each["utilisation"]),
             _shown_interval(each["late"]),
             _shown_interval(each["overflow"]),
         ]
         for each in _shown(told)
     ]
-    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "replica-hours", "busy", "late", "overflowed"]
-    print_table(headings, rows, right=(1, 2, 3, 4, 6, 7, 8, 9))
+    headings = ["fleet", "GPUs", "elsewhere", "bill", "saved", "target", "to routing", "replica-hours", "busy", "late"]
+    print_table([*headings, "overflowed"], rows, right=(1, 2, 3, 4, 6, 7, 8, 9, 10))
     _print_findings(told)
 
 
@@ -249,19 +253,9 @@ def _print_findings(told: dict[str, Any]) -> None:
     if told["best_fixed"] is not None:
         typer.echo(
             f"\nbest fixed fleet in hindsight: {told['best_fixed']}; the economic scaler's bill is "
-            f"{told['economic_to_best_fixed']:.1%} of its"
+            f"{percent(told['economic_to_best_fixed'])} of its"
         )
-    share = f"{told['savings_target']:.0%}"
-    verdict = told["bills"][-1]["verdict"]
-    if told["needed_utilisation"] is None:
-        typer.echo(f"{share} saved: nothing to compare with")
-    else:
-        busy = "no replica was up" if told["utilisation"] is None else f"busy {told['utilisation']:.1%} of its hours"
-        impossible = ", which is impossible" if told["needed_utilisation"] > 1 else ""
-        typer.echo(
-            f"{share} less than {told['reference_target']} with the economic scaler: {verdict.upper()}; on the pool's own "
-            f"requests it needs replicas that are busy {told['needed_utilisation']:.1%} of their hours{impossible} ({busy})"
-        )
+    _print_verdicts(told)
     if told["refused"]:
         typer.echo(f"! {told['refused']:,} requests fit no model and are in no bill but the baseline's")
     if told["lateness"] is not None:
@@ -271,6 +265,48 @@ def _print_findings(told: dict[str, Any]) -> None:
         "classifier's sample that a model is good enough for); every fleet, fixed ones "
         "too, is ordered when the trace begins"
     )
+
+
+def _print_verdicts(told: dict[str, Any]) -> None:
+    """Print what both comparisons say of the economic scaler, and on the pool's own requests at each utilisation."""
+    from gateway.table import print_table
+
+    share, chosen = percent(told["savings_target"], 0), told["bills"][-1]
+    names = {"reference": told["reference_target"] or "a baseline model", "routed": "routing without GPUs"}
+    for against, found in (("reference", chosen), ("routed", chosen["routed"])):
+        saved = found["savings_share"]
+        difference = "" if saved is None else f", {percent(abs(saved))} {'less' if saved >= 0 else 'MORE'}"
+        typer.echo(
+            f"{share} less than {names[against]} with the economic scaler: {found['verdict'].upper()}{difference}"
+        )
+    busy = "no replica was up" if told["utilisation"] is None else f"busy {percent(told['utilisation'])} of its hours"
+    typer.echo(f"\nthe pool's own requests, by how busy its replicas are (with the economic scaler: {busy}):")
+    rows = [
+        [
+            percent(each["busy"], 0),
+            rounded_money(each["reference"]["usd"]),
+            *(cell for name in names for cell in (_shown_share(each[name]["savings_share"]), each[name]["verdict"])),
+        ]
+        for each in told["by_utilisation"]
+    ]
+    headings = ["busy", "here", f"saved of {names['reference']}", "target", "saved of routing", "target"]
+    print_table(headings, rows, right=(0, 1, 2, 4))
+    for against, found in told["crossings"].items():
+        if found["break_even"] is None:
+            typer.echo(f"against {names[against]}: nothing to compare with")
+            continue
+        typer.echo(
+            f"against {names[against]} ({rounded_money(found['elsewhere_usd'])}): cheaper from {_from(found['break_even'])}, "
+            f"{share} less from {_from(found['target'])}"
+        )
+
+
+def _from(busy: float) -> str:
+    return f"{percent(busy)} busy on" + (", which is impossible" if busy > 1 else "")
+
+
+def _shown_share(share: "Decimal | None") -> str:
+    return "-" if share is None else percent(share)
 
 
 def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:
@@ -291,15 +327,15 @@ def _print_lateness(told: dict[str, Any], late: dict[str, Any]) -> None:
     )
     billed = told["bills"][-1]
     typer.echo(
-        f"bills come from rates of work, by which {billed['overflow_billed']:.2%} overflow under the economic scaler, where "
-        f"{billed['overflow']['share']:.2%} did on engines"
+        f"bills come from rates of work, by which {percent(billed['overflow_billed'], 2)} overflow under the economic scaler, where "
+        f"{percent(billed['overflow']['share'], 2)} did on engines"
     )
     less = late["economic_less_best_fixed"]
     if less is not None:
         verdict = "misses no more" if late["misses_no_more"] else "MISSES MORE"
         typer.echo(
-            f"the economic scaler {verdict} than the best fixed fleet: {less['share']:+.2%} of first tokens "
-            f"({less['low']:+.2%} to {less['high']:+.2%})"
+            f"the economic scaler {verdict} than the best fixed fleet: {percent(less['share'], 2, signed=True)} of first tokens "
+            f"({percent(less['low'], 2, signed=True)} to {percent(less['high'], 2, signed=True)})"
         )
 
 
@@ -307,4 +343,4 @@ def _shown_interval(found: dict[str, float] | None) -> str:
     if found is None:
         return "-"
     half = (found["high"] - found["low"]) / 2
-    return f"{found['share']:.2%}" + (f" ±{half:.2%}" if half else "")
+    return percent(found["share"], 2) + (f" ±{percent(half, 2)}" if half else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from cost.shown import percent
 from gateway.commands.shared import USAGE, ConfigOption, fail, print_json, read_config
 from gateway.table import print_table
 
@@ -95,5 +96,5 @@ def _print_for_people(found: "list[Score]") -> None:
         columns.append(("would go to", Counter(each.choice or "nowhere" for each in good)))
     for title, tally in columns:
         typer.echo("")
-        rows = [[name, str(count), f"{count / len(good):.0%}"] for name, count in tally.most_common()]
+        rows = [[name, str(count), percent(count / len(good), 0)] for name, count in tally.most_common()]
         print_table([title, "prompts", "share"], rows, right=(1, 2))

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
+from cost.shown import percent
 from gateway.demo.stage import Stage
 from gateway.table import print_table
 
@@ -149,7 +150,7 @@ def verified(closing: Closing) -> str:
 def verdict(closing: Closing) -> str:
     """Return the sentence with the verdict on the savings target and its reasons."""
     why = f" ({'; '.join(closing.reasons)})" if closing.reasons else ""
-    return f"weighbridge savings: the target of {closing.target_share:.0%} is `{closing.verdict}`{why}."
+    return f"weighbridge savings: the target of {percent(closing.target_share, 0)} is `{closing.verdict}`{why}."
 
 
 def cut(prompt: str) -> str:

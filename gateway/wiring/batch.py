@@ -14,6 +14,7 @@ from accounts.store import AccountStore
 from api.webhooks.addresses import CallbackAddresses
 from api.webhooks.callbacks import DESTINATION, CallbackDesk, CallbackSecrets
 from api.webhooks.outbox import Outbox
+from api.webhooks.sealed_addresses import SealedAddresses
 from cost.budgets.grants import GrantStore
 from cost.times import wall_us
 from gateway.configuration.environment import resolve_secret
@@ -41,6 +42,7 @@ from proxy.batch.store import BatchStore
 from proxy.pipeline import RequestPipeline
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.provider_batch_lines import PipelineOffers
+from proxy.responses.stored.sealing import Sealing
 from proxy.routes import WIRE_AT
 from proxy.shared.background_tasks import background, every
 from proxy.shared.database_clock import DatabaseTime
@@ -171,7 +173,10 @@ def open_callbacks(engine: AsyncEngine, config: GatewayConfig, peppers: Sequence
     if not config.batch.enabled:
         return None
     return CallbackDesk(
-        CallbackAddresses(config.batch.callback_networks), CallbackSecrets(engine, peppers), Outbox(engine)
+        CallbackAddresses(config.batch.callback_networks),
+        CallbackSecrets(engine, peppers),
+        Outbox(engine),
+        SealedAddresses(Sealing(tuple(peppers))),
     )
 
 

@@ -131,11 +131,14 @@ async def keep_rounds(
     destinations = destinations_of(config.webhooks.destinations, resolve_secret, config.webhooks.mail)
     addresses = None if desk is None else team_addresses(config.webhooks, desk.addresses)
     if destinations or addresses is not None:
-        alerts = AlertRound(engine, outbox.put, destinations.keys(), now_us, config.accounts.operator, addresses)
+        sealed = None if desk is None else desk.sealed
+        alerts = AlertRound(
+            engine, outbox.put, destinations.keys(), now_us, config.accounts.operator, addresses, sealed
+        )
         background(stack, every(_ALERTS_S, alerts.look))
     if destinations or desk is not None:
         mailer = mailer_of(config.webhooks.mail, resolve_secret)
-        callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys, mailer)
+        callbacks = None if desk is None else Callbacks(desk.addresses, desk.secrets.keys, mailer, desk.sealed.opened)
         sender = Sender(outbox, destinations, count=metrics.webhooks.count, callbacks=callbacks)
         stack.push_async_callback(sender.aclose)
         background(stack, sender.run())

@@ -24,7 +24,7 @@ from selfhosted.replica import PoolSnapshot
 from selfhosted.scale.loop import ScaleLoop
 from selfhosted.scale.model_swap_loop import SharedPool, TurnLoop, TurnObserver, Wanted
 from selfhosted.scale.policy import ScalePolicy
-from selfhosted.scale.process_reports import ProcessReports, ttft_target_s
+from selfhosted.scale.process_reports import ProcessReports, aims_of
 from selfhosted.scale.scale_metrics import ScaleMetrics
 from selfhosted.scale.signals import SignalReader, Signals
 from selfhosted.scale.target import Targets
@@ -234,7 +234,7 @@ class PoolSignals:
         self._sharers = sharers
         self._clock = clock
         scale = self._part.scale
-        self._reader = SignalReader(ttft_target_s(config) if scale is None else scale.ttft_target_s, self._part.does)
+        self._reader = SignalReader(aims_of(config).ttft_s if scale is None else scale.ttft_target_s, self._part.does)
         self._turned_away = (clock(), self._lost_tokens())
 
     def __call__(self) -> Signals:
@@ -252,6 +252,7 @@ class PoolSignals:
             else round(others * self._reports.waiting_at_gate(self._name)),
             spilled_tokens_per_s=others * (tokens - counted) / max(now - before, 0.001),
             first_tokens=self._reports.first_tokens(self._name),
+            further_tokens=self._reports.further_tokens(self._name),
         )
         elsewhere = None if self.prices is None else self.prices.usd_per_work
         return msgspec.structs.replace(read, elsewhere_usd=elsewhere, batch_work_per_s=self._batch())

@@ -76,6 +76,7 @@ def launch_of(
     served_name: str,
     tp: int,
     pp: int = 1,
+    dp: int = 1,
     nodes: int = 1,
     precision: Precision,
     kv_precision: KvPrecision,
@@ -103,6 +104,8 @@ def launch_of(
     words += ["--tensor-parallel-size", str(tp)]
     if pp > 1:
         words += ["--pipeline-parallel-size", str(pp)]
+    if dp > 1:
+        words += ["--data-parallel-size", str(dp), "--enable-expert-parallel"]
     words += ["--max-model-len", str(max_context)]
     words += ["--max-num-seqs", str(limits.sequences)]
     words += ["--max-num-batched-tokens", str(limits.batched_tokens)]
@@ -136,7 +139,7 @@ def launch_of(
         version=VLLM_VERSION,
         repository=repository,
         served_name=served_name,
-        gpus=tp * pp,
+        gpus=tp * pp * dp,
         arguments=tuple(words),
         environment=environment,
         nodes=nodes,

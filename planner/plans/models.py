@@ -15,6 +15,7 @@ from planner.plans.plan_errors import PlanRefused
 
 Precision = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 KvPrecision = Literal["bf16", "fp8"]
+Architecture = Literal["dense", "expert", "mla", "hybrid"]
 
 KV_BYTES: Final[dict[KvPrecision, int]] = {"bf16": 2, "fp8": 1}
 
@@ -55,13 +56,32 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     experts: int = 1
     active_experts: int = 1
     shared_experts: int = 0
+    expert_layers: int | None = None
+    """Layers with experts; None: all. The others are dense."""
+    dense_intermediate: int = 0
+    """Inner width of the feed-forward block of a dense layer, where others have experts."""
     latent_values: int | None = None
     """Values cached per token and layer by multi-head latent attention (DeepSeek), instead of keys and values; None
     without it."""
+    full_layers: int | None = None
+    """Layers whose keys and values grow with the text; None: all. The others are linear, or look back over a window."""
+    state_values: int = 0
+    """Values that each running sequence keeps in those other layers, whatever its length."""
+    wide_rest: bool = False
+    """True where a checkpoint narrows its experts only: the rest stays in bf16, as gpt-oss has it."""
     stated_parameters: int | None = None
     """Parameters stated by the card, where the shape does not account for everything."""
     source: str
     as_of: str
+
+    @property
+    def architecture(self) -> Architecture:
+        """The kind of model, by which fits and their errors are told apart."""
+        if self.full_layers is not None and self.state_values and not self.wide_rest:
+            return "hybrid"
+        if self.latent_values is not None:
+            return "mla"
+        return "expert" if self.experts > 1 else "dense"
 
     @property
     def gqa(self) -> bool:
@@ -85,14 +105,20 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def routed_parameters(self) -> int:
         """Parameters of all experts that a router chooses among; 0 in a dense model."""
-        return self.layers * self.experts * self.expert_parameters if self.experts > 1 else 0
+        return self._expert_layers * self.experts * self.expert_parameters if self.experts > 1 else 0
+
+    @property
+    def _expert_layers(self) -> int:
+        return self.layers if self.expert_layers is None else self.expert_layers
 
     @property
     def parameters(self) -> int:
         blocks = (self.experts + self.shared_experts) * self.expert_parameters
         router = self.hidden * self.experts if self.experts > 1 else 0
-        layer = self.attention_parameters + blocks + router + 2 * self.hidden
-        counted = self.embedding_parameters + self.layers * layer + self.hidden
+        dense = (self.layers - self._expert_layers) * 3 * self.hidden * self.dense_intermediate
+        each = self.attention_parameters + 2 * self.hidden
+        counted = self.layers * each + self._expert_layers * (blocks + router) + dense
+        counted += self.embedding_parameters + self.hidden
         return counted if self.stated_parameters is None else self.stated_parameters
 
     @property
@@ -103,14 +129,24 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.parameters - idle - lookup
 
     def weight_bytes(self, precision: Precision) -> int:
-        inner = self.parameters - self.embedding_parameters
-        return math.ceil((inner * WEIGHT_BITS[precision] + self.embedding_parameters * _BF16_BITS) / 8)
+        narrow = self.routed_parameters if self.wide_rest else self.parameters - self.embedding_parameters
+        wide = self.parameters - narrow
+        return math.ceil((narrow * WEIGHT_BITS[precision] + wide * _BF16_BITS) / 8)
+
+    def routed_bytes(self, precision: Precision) -> int:
+        """Return the bytes of all experts that a router chooses among."""
+        return math.ceil(self.routed_parameters * WEIGHT_BITS[precision] / 8)
+
+    @property
+    def cached_layers(self) -> int:
+        """Layers whose keys and values grow with the text."""
+        return self.layers if self.full_layers is None else self.full_layers
 
     def kv_bytes_per_token(self, precision: KvPrecision) -> int:
         """Return the KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
         if self.latent_values is not None:
-            return self.layers * self.latent_values * KV_BYTES[precision]
-        return 2 * self.layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
+            return self.cached_layers * self.latent_values * KV_BYTES[precision]
+        return 2 * self.cached_layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
 
     def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
         """Return the KV cache bytes of one token on each GPU. KV heads are divided, rounded up; a latent vector is kept
@@ -145,6 +181,8 @@ def _known(
     )
 
 
+_K2: Final = 1_026_400_000_000
+"""Parameters of Kimi K2's language model, counted from its shape; its vision tower is not read for text."""
 _8B: Final = (32, 4_096, 32, 8, 128, 14_336)
 _70B: Final = (80, 8_192, 64, 8, 128, 28_672)
 _405B: Final = (126, 16_384, 128, 8, 128, 53_248)
@@ -170,6 +208,26 @@ MODELS: Final[Mapping[str, ModelShape]] = {
             active_experts=8),
         _known("Qwen/Qwen3-235B-A22B", (94, 4_096, 64, 4, 128, 1_536), 151_936, 40_960, name="qwen3-235b-a22b",
             experts=128, active_experts=8),
+        _known("openai/gpt-oss-20b", (24, 2_880, 64, 8, 64, 2_880), 201_088, 131_072, name="gpt-oss-20b", experts=32,
+            active_experts=4, full_layers=12, state_values=12 * 128 * 2 * 8 * 64, wide_rest=True),
+        _known("openai/gpt-oss-120b", (36, 2_880, 64, 8, 64, 2_880), 201_088, 131_072, name="gpt-oss-120b", experts=128,
+            active_experts=4, full_layers=18, state_values=18 * 128 * 2 * 8 * 64, wide_rest=True),
+        _known("MiniMaxAI/MiniMax-M2.5", (62, 3_072, 48, 8, 128, 1_536), 200_064, 196_608, name="minimax-m2.5", experts=256,
+            active_experts=8),
+        _known("deepseek-ai/DeepSeek-R1-0528", (61, 7_168, 128, 128, 160, 2_048), 129_280, 163_840, name="deepseek-r1",
+            experts=256, active_experts=8, shared_experts=1, expert_layers=58, dense_intermediate=18_432,
+            latent_values=576, stated_parameters=671_026_419_200),
+        _known("moonshotai/Kimi-K2.5", (61, 7_168, 64, 64, 160, 2_048), 163_840, 262_144, name="kimi-k2.5", experts=384,
+            active_experts=8, shared_experts=1, expert_layers=60, dense_intermediate=18_432, latent_values=576,
+            stated_parameters=_K2, wide_rest=True),
+        _known("Qwen/Qwen3-8B", (36, 4_096, 32, 8, 128, 12_288), 151_936, 40_960, name="qwen3-8b"),
+        _known("Qwen/Qwen3-14B", (40, 5_120, 40, 8, 128, 17_408), 151_936, 40_960, name="qwen3-14b"),
+        _known("Qwen/Qwen3-32B", (64, 5_120, 64, 8, 128, 25_600), 151_936, 40_960, name="qwen3-32b"),
+        _known("Qwen/Qwen3.5-9B", (32, 4_096, 16, 4, 256, 12_288), 248_320, 262_144, name="qwen3.5-9b", full_layers=8,
+            state_values=24 * 32 * 128 * 128, stated_parameters=9_000_000_000),
+        _known("Qwen/Qwen3.5-35B-A3B", (40, 2_048, 16, 2, 256, 512), 248_320, 262_144, name="qwen3.5-35b-a3b",
+            experts=256, active_experts=8, shared_experts=1, full_layers=10, state_values=30 * 32 * 128 * 128,
+            stated_parameters=35_000_000_000),
         _known("Qwen/Qwen2.5-7B-Instruct", (28, 3_584, 28, 4, 128, 18_944), 152_064, 32_768, name="qwen2.5-7b"),
         _known("Qwen/Qwen2.5-72B-Instruct", (80, 8_192, 64, 8, 128, 29_568), 152_064, 32_768, name="qwen2.5-72b"),
     )
@@ -218,15 +276,26 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
     latent = None
     if text.get("kv_lora_rank") is not None:
         latent = _count(text, source, "kv_lora_rank") + _count(text, source, "qk_rope_head_dim", otherwise=0)
+    layers = _count(text, source, "num_hidden_layers", most=_MOST_LAYERS)
+    kv_heads = _count(text, source, "num_key_value_heads", otherwise=heads)
+    head_dim = _count(text, source, "head_dim", otherwise=max(1, hidden // heads))
+    plain = min(layers, _count(text, source, "first_k_dense_replace", otherwise=0)) if experts > 1 else 0
+    full = _full_layers(text, layers, source)
+    state = 0
+    if full is not None:
+        linear = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+        each = math.prod(_count(text, source, name, otherwise=0) for name in linear)
+        window = _count(text, source, "sliding_window", otherwise=0)
+        state = (layers - full) * (each or 2 * window * kv_heads * head_dim)
     stated = text.get("num_parameters")
     return ModelShape(
         name=name,
         repository=str(config.get("_name_or_path") or name),
-        layers=_count(text, source, "num_hidden_layers", most=_MOST_LAYERS),
+        layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_count(text, source, "num_key_value_heads", otherwise=heads),
-        head_dim=_count(text, source, "head_dim", otherwise=max(1, hidden // heads)),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         intermediate=intermediate,
         vocabulary=_count(text, source, "vocab_size"),
         max_context=_count(text, source, "max_position_embeddings", otherwise=4_096, most=1_000_000_000),
@@ -234,11 +303,27 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         experts=experts,
         active_experts=active,
         shared_experts=_count(text, source, "n_shared_experts", otherwise=0),
+        expert_layers=layers - plain if plain else None,
+        dense_intermediate=_count(text, source, "intermediate_size") if plain else 0,
         latent_values=latent,
+        full_layers=full,
+        state_values=state,
         stated_parameters=None if stated is None else _count(text, source, "num_parameters", most=100_000_000_000_000),
         source=source,
         as_of="as given",
     )
+
+
+def _full_layers(text: Mapping[str, Any], layers: int, source: str) -> int | None:
+    """Return how many layers keep keys and values of the whole text; None: all. Raises PlanRefused."""
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list):
+        full = kinds.count("full_attention")
+    elif text.get("full_attention_interval") is not None:
+        full = layers // _count(text, source, "full_attention_interval")
+    else:
+        return None
+    return full if 0 < full < layers else None
 
 
 def _count(config: Mapping[str, Any], source: str, *names: str, otherwise: int | None = None, most: int = _MOST) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan, Question, plan, times_of
 from planner.plans.sizing import Work
@@ -53,13 +54,13 @@ def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_
     work = question.work
     if not 0 < hits <= 1 - work.prefix_hit_rate:
         raise PlanRefused(
-            f"main memory has at most the part of prompts that the GPUs' caches have not, here {1 - work.prefix_hit_rate:.0%}"
+            f"main memory has at most the part of prompts that the GPUs' caches have not, here {percent(1 - work.prefix_hit_rate, 0)}"
         )
     if question.tokens_per_gpu is not None:
         raise PlanRefused("measured tokens contain what offload does already; leave --offload-hits out")
     per_gpu = question.model.kv_bytes_per_token_per_gpu(answer.kv_precision, answer.tp)
     copy_s = per_gpu / copy_bytes_per_s
-    times = times_of(question, answer.tp, answer.pp, answer.precision, answer.kv_precision)
+    times = times_of(question, answer.tp, answer.pp, answer.precision, answer.kv_precision, answer.dp)
     compute_s = times.prefill_s(work.uncached, work.cached) / work.uncached
     saved = hits * max(0.0, 1 - copy_s / compute_s)
     better = plan(msgspec.structs.replace(question, work=_hitting(work, work.prefix_hit_rate + saved), comparators=()))

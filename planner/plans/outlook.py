@@ -4,7 +4,9 @@ from typing import Any
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.efficiency import EFFICIENCIES, Reach
+from planner.plans.models import KvPrecision
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Candidate, Plan, Question, plan
 
@@ -12,6 +14,7 @@ _FACTORS = {
     "prefill": "a prompt's operations",
     "decode": "an answer's operations",
     "kv_read": "reading the cache",
+    "fp8_kv_read": "reading the FP8 cache",
 }
 
 
@@ -48,36 +51,43 @@ def outlook_of(question: Question, cautious: Plan) -> Outlook | None:
     """Return the hopeful plan beside a cautious one; None where the question was hopeful itself, measured, or hope does not help."""
     if question.efficiency.hopeful or question.tokens_per_gpu is not None:
         return None
-    better = EFFICIENCIES["ceiling"]
+    better, gpu = EFFICIENCIES["ceiling"], question.gpu.name
+    if gpu not in better.reaches and gpu not in better.like:
+        return None
     try:
         hopeful = plan(msgspec.structs.replace(question, efficiency=better, margin=0.0))
     except PlanRefused:
         return None
-    chosen = _of(hopeful, hopeful.tp, hopeful.pp)
-    same = _of(cautious, hopeful.tp, hopeful.pp)
+    chosen = _of(hopeful, hopeful)
+    same = _of(cautious, hopeful)
     return Outlook(
         hopeful=hopeful,
         layout=chosen.layout,
         hopeful_rate=chosen.rate,
         cautious_rate=None if same.obstacle is not None else same.rate,
         differences=(
-            f"every step {cautious.margin:.0%} longer, for what the fit is off, or as the roofline says",
-            *_differences(question.efficiency.reach(question.gpu.name), better.reach(question.gpu.name)),
+            f"every step {percent(cautious.margin, 0)} longer, for what the fit is off, or as the roofline says",
+            *_differences(question.efficiency.reach(gpu), better.reach(gpu), cautious.kv_precision),
         ),
     )
 
 
-def _of(found: Plan, tp: int, pp: int) -> Candidate:
-    """Return the candidate of that division; the plan's own where another one was not tried."""
-    own = (found.tp, found.pp)
-    ranked = sorted(found.candidates, key=lambda each: ((each.tp, each.pp) != (tp, pp), (each.tp, each.pp) != own))
-    return ranked[0]
+def _of(found: Plan, wanted: Plan) -> Candidate:
+    """Return the candidate of that plan's division; the found one's own where another one was not tried."""
+    first, second = ((each.tp, each.pp, each.dp) for each in (wanted, found))
+
+    def rank(each: Candidate) -> tuple[bool, bool]:
+        division = (each.tp, each.pp, each.dp)
+        return division != first, division != second
+
+    return min(found.candidates, key=rank)
 
 
-def _differences(cautious: Reach, hopeful: Reach) -> tuple[str, ...]:
-    pairs = {name: (getattr(cautious, name), getattr(hopeful, name)) for name in _FACTORS}
+def _differences(cautious: Reach, hopeful: Reach, kv_precision: KvPrecision) -> tuple[str, ...]:
+    other = "kv_read" if kv_precision == "fp8" else "fp8_kv_read"
+    pairs = {name: (getattr(cautious, name), getattr(hopeful, name)) for name in _FACTORS if name != other}
     return tuple(
-        f"{_FACTORS[name]}: {low:.0%} or {high:.0%} of the data sheet"
+        f"{_FACTORS[name]}: {percent(low, 0)} or {percent(high, 0)} of the data sheet"
         for name, (low, high) in pairs.items()
         if low != high
     )

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.caveats import doubts_about
 from planner.plans.comparators import Comparator
 from planner.plans.economics import SAVINGS_TARGET, Cost, cost_of
@@ -41,6 +42,12 @@ _CHECKPOINTS: Final = {
     "int8": "INT8 needs a checkpoint that was quantised (W8A8): name it with --weights",
     "fp4": "FP4 needs a checkpoint that was quantised (NVFP4): name it with --weights",
 }
+_KINDS: Final = {
+    "dense": "a dense model",
+    "expert": "experts",
+    "mla": "latent attention",
+    "hybrid": "layers without keys and values",
+}
 _MARGIN: Final = 0.15
 """Least margin of a cautious plan: the error of the fits where there are many figures."""
 _MARGIN_UNKNOWN: Final = 0.3
@@ -66,6 +73,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Tensor parallelism; None: the smallest that fits and meets the targets."""
     pp: int | None = None
     """Pipeline stages; None: one, or several where no node holds the model or its GPUs have no fast link."""
+    dp: int | None = None
+    """Data-parallel ranks that share the experts between them; None: tried where the model keeps latent vectors, which every GPU of a
+    tensor-parallel replica would keep whole.
+    """
     usd_per_gpu_hour: Decimal | None = None
     """Dollars per GPU-hour; None: the GPU table's price, where it has one."""
     overhead: Decimal = Decimal(1)
@@ -103,9 +114,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     tp: int
     pp: int = 1
+    dp: int = 1
     memory: Memory
     limits: Limits | None
-    """Limits of one stage's batch; a replica has one batch for each stage under way."""
+    """Limits of one stage's or one rank's batch; a replica has one batch for each stage under way, and for each rank."""
     rate: float
     """Requests per second that one replica carries within the targets."""
     full_rate: float
@@ -117,7 +129,17 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> str:
-        return f"TP={self.tp}" if self.pp == 1 else f"TP={self.tp} PP={self.pp}"
+        degrees = (("TP", self.tp), ("PP", self.pp), ("DP", self.dp))
+        return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1 or name == "TP")
+
+    @property
+    def batches(self) -> int:
+        """Batches that are under way at once."""
+        return self.pp * self.dp
+
+    @property
+    def replica_gpus(self) -> int:
+        return self.tp * self.pp * self.dp
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +164,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     tp: int
     pp: int
+    dp: int = 1
     nodes: int
     """Nodes that one replica takes."""
     memory: Memory
@@ -183,36 +206,34 @@ def plan(question: Question) -> Plan:
     Raises PlanRefused.
     """
     precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
-    if precision == "fp4" and question.gpu.fp4_flops is None:
-        raise PlanRefused(f"{question.gpu.title} has no FP4 units; --precision int4 is as small")
     kv_precision = question.kv_precision or ("fp8" if precision in ("fp8", "fp4") else "bf16")
     max_context = _context(question)
-    tried = [_candidate(question, *each, precision, kv_precision, max_context) for each in _divisions(question)]
+    tried = [_candidate(question, *each, precision, kv_precision, max_context) for each in _layouts(question)]
     chosen = _smallest(tried)
-    if chosen is None and question.tp is None and question.pp is None:
-        tried += [_candidate(question, *each, precision, kv_precision, max_context) for each in _nodes(question)]
+    if chosen is None and question.tp is None and question.pp is None and question.dp is None:
+        tried += [_candidate(question, *each, 1, precision, kv_precision, max_context) for each in _nodes(question)]
         chosen = _smallest(tried)
     if chosen is None or chosen.limits is None or chosen.replicas is None:
         told = "; ".join(f"{each.layout}: {each.obstacle}" for each in tried)
         raise PlanRefused(f"{question.model.name} on {question.gpu.name} cannot do this: {told}")
-    tp, pp = chosen.tp, chosen.pp
-    times = times_of(question, tp, pp, precision, kv_precision)
+    tp, pp, parts = chosen.tp, chosen.pp, chosen.batches
+    times = times_of(question, tp, pp, precision, kv_precision, dp=chosen.dp)
     replicas = chosen.replicas + question.spare
     operation = operate(
         times,
         question.work,
         chosen.limits,
-        chosen.memory.kv_tokens // pp,
-        question.requests_per_s / chosen.replicas / pp,
+        chosen.memory.kv_tokens // parts,
+        question.requests_per_s / chosen.replicas / parts,
     )
-    if operation is not None and pp > 1:
-        operation = msgspec.structs.replace(operation, rate=operation.rate * pp, running=operation.running * pp)
+    if operation is not None and parts > 1:
+        operation = msgspec.structs.replace(operation, rate=operation.rate * parts, running=operation.running * parts)
     limits = msgspec.structs.replace(chosen.limits, sequences=chosen.limits.sequences * pp)
     guessing = speculation_for(
         times,
         question.work,
-        running=0.0 if operation is None else operation.running / pp,
-        rate=0.0 if operation is None else operation.rate / pp,
+        running=0.0 if operation is None else operation.running / parts,
+        rate=0.0 if operation is None else operation.rate / parts,
         step_s=0.0 if operation is None else operation.tpot_s,
         profile=question.profile,
         draft=question.draft,
@@ -230,15 +251,18 @@ def plan(question: Question) -> Plan:
         max_context=max_context,
         tp=tp,
         pp=pp,
+        dp=chosen.dp,
         nodes=_nodes_of(question, chosen),
         memory=chosen.memory,
         limits=limits,
-        concurrency=limits.sequences,
+        concurrency=limits.sequences * chosen.dp,
         replicas=replicas,
         spare=question.spare,
-        gpus=replicas * tp * pp,
+        gpus=replicas * chosen.replica_gpus,
         throughput_source=_source(question),
-        fit=None if question.tokens_per_gpu is not None else fit_of(question.efficiency, question.gpu.name),
+        fit=None
+        if question.tokens_per_gpu is not None
+        else fit_of(question.efficiency, question.gpu.name, question.model.architecture),
         margin=_margin(question),
         full_rate=chosen.full_rate,
         seconds_per_million=_weights(question, times, chosen),
@@ -251,6 +275,7 @@ def plan(question: Question) -> Plan:
             served_name=question.model.name,
             tp=tp,
             pp=pp,
+            dp=chosen.dp,
             nodes=_nodes_of(question, chosen),
             precision=precision,
             kv_precision=kv_precision,
@@ -271,6 +296,12 @@ def plan(question: Question) -> Plan:
             *_warnings(question, chosen, precision, kv_precision, tried, replicas),
         ),
     )
+
+
+def carried(found: Plan, requests_per_s: float) -> int:
+    """Return the replicas of a plan, without the spare ones, that carry another rate within its targets."""
+    chosen = next(each for each in found.candidates if (each.tp, each.pp, each.obstacle) == (found.tp, found.pp, None))
+    return max(1, math.ceil(requests_per_s / chosen.rate - 1e-9))
 
 
 def _smallest(tried: list[Candidate]) -> Candidate | None:
@@ -308,6 +339,23 @@ def _divisions(question: Question) -> list[tuple[int, int]]:
     return sorted(found, key=lambda each: (each[0] * each[1], each[1]))
 
 
+def _layouts(question: Question) -> list[tuple[int, int, int]]:
+    """Return what is tried: tensor parallelism, stages, and data-parallel ranks. Raises PlanRefused."""
+    model, per_node = question.model, question.gpu.per_node
+    if question.dp is not None and question.dp > 1 and (model.experts == 1 or (question.pp or 1) > 1):
+        raise PlanRefused("--dp is for models with experts, without stages: whole replicas are as good for others")
+    ranks = [question.dp] if question.dp is not None else [1]
+    if question.dp is None and question.pp is None and model.experts > 1 and model.latent_values is not None:
+        ranks += [dp for dp in (2, 4, 8) if dp <= per_node]
+    found = [
+        (tp, pp, dp)
+        for dp in ranks
+        for tp, pp in _divisions(question)
+        if dp == 1 or (pp == 1 and (tp * dp <= per_node or question.dp is not None))
+    ]
+    return sorted(found, key=lambda each: (math.prod(each), each[1], each[2]))
+
+
 def _nodes(question: Question) -> list[tuple[int, int]]:
     """Return whole nodes as stages, for what no node holds."""
     tp = max(tp for tp, _ in _divisions(question))
@@ -315,7 +363,7 @@ def _nodes(question: Question) -> list[tuple[int, int]]:
 
 
 def _nodes_of(question: Question, chosen: Candidate) -> int:
-    return math.ceil(chosen.tp * chosen.pp / question.gpu.per_node)
+    return math.ceil(chosen.replica_gpus / question.gpu.per_node)
 
 
 def _indivisible(model: ModelShape, tp: int) -> str | None:
@@ -326,13 +374,16 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def times_of(question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision) -> StepTimes:
-    """Return the step times of a replica that is divided so, the margin included."""
+def times_of(
+    question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision, dp: int = 1
+) -> StepTimes:
+    """Return the step times of a replica that is divided so, or of one of its ranks, the margin included."""
     times = step_times(
         question.model,
         question.gpu,
         tp=tp,
         pp=pp,
+        dp=dp,
         precision=precision,
         kv_precision=kv_precision,
         efficiency=question.efficiency,
@@ -346,19 +397,22 @@ def _margin(question: Question) -> float:
         return question.margin
     if question.efficiency.hopeful or question.tokens_per_gpu is not None:
         return 0.0
-    fit = fit_of(question.efficiency, question.gpu.name)
+    fit = fit_of(question.efficiency, question.gpu.name, question.model.architecture)
     return _MARGIN_UNKNOWN if fit is None else max(_MARGIN, fit.rms)
 
 
 def _candidate(
-    question: Question, tp: int, pp: int, precision: Precision, kv_precision: KvPrecision, max_context: int
+    question: Question, tp: int, pp: int, dp: int, precision: Precision, kv_precision: KvPrecision, max_context: int
 ) -> Candidate:
+    parts = pp * dp
+
     def memory(limits: Limits) -> Memory:
         return memory_of(
             question.model,
             question.gpu,
             tp=tp,
             pp=pp,
+            dp=dp,
             precision=precision,
             kv_precision=kv_precision,
             utilisation=question.memory_utilisation,
@@ -368,36 +422,40 @@ def _candidate(
             adapter_rank=question.adapter_rank,
         )
 
-    times = times_of(question, tp, pp, precision, kv_precision)
+    times = times_of(question, tp, pp, precision, kv_precision, dp)
     # What a step may hold depends on the room, and the room a little on the step: two rounds are enough.
     guess = memory(Limits(sequences=256, batched_tokens=2_048))
-    limits = limits_for(times, question.work, guess.kv_tokens // pp, question.targets)
+    limits = limits_for(times, question.work, guess.kv_tokens // parts, question.targets)
     exact = guess if limits is None else memory(limits)
-    obstacle = _obstacle(question, tp, pp, exact, max_context)
+    obstacle = _obstacle(question, tp, pp, dp, exact, max_context)
     if obstacle is None and limits is None:
         obstacle = f"even one stream takes longer than {question.targets.tpot_p99_s} s a token"
     rate = full = 0.0
     if obstacle is None and limits is not None:
-        rate, full, obstacle = _rates(question, times, limits, exact, tp, pp)
+        rate, full, obstacle = _rates(question, times, limits, exact, tp, parts)
     replicas = None if obstacle is not None else max(1, math.ceil(question.requests_per_s / rate - 1e-9))
     if replicas is not None and replicas > _MOST_REPLICAS:
         raise PlanRefused(f"that would be {replicas:,} replicas; is --qps right?")
     return Candidate(
         tp=tp,
         pp=pp,
+        dp=dp,
         memory=exact,
         limits=limits,
         rate=rate,
         full_rate=full,
         replicas=replicas,
-        gpus=None if replicas is None else (replicas + question.spare) * tp * pp,
+        gpus=None if replicas is None else (replicas + question.spare) * tp * parts,
         obstacle=obstacle,
     )
 
 
-def _obstacle(question: Question, tp: int, pp: int, memory: Memory, max_context: int) -> str | None:
-    if tp > question.gpu.per_node:
-        return f"a node has {question.gpu.per_node} GPUs, and tensor parallelism over a network is slow"
+def _obstacle(question: Question, tp: int, pp: int, dp: int, memory: Memory, max_context: int) -> str | None:
+    if tp * dp > question.gpu.per_node:
+        what = (
+            "data-parallel ranks on several are not planned" if dp > 1 else "tensor parallelism over a network is slow"
+        )
+        return f"a node has {question.gpu.per_node} GPUs, and {what}"
     odd = _indivisible(question.model, tp)
     if odd is not None:
         return odd
@@ -406,22 +464,23 @@ def _obstacle(question: Question, tp: int, pp: int, memory: Memory, max_context:
     if memory.kv_bytes <= 0:
         needed = memory.weight_bytes + memory.activation_bytes + memory.reserve_bytes + memory.adapter_bytes
         return f"{_gb(needed)} for weights and work do not fit into the usable {_gb(memory.usable_bytes)}"
-    if memory.kv_tokens < max_context:
-        return f"the {memory.kv_tokens:,} tokens of cache that are left do not hold one request of {max_context:,}"
+    room = memory.kv_tokens // dp
+    if room < max_context:
+        return f"the {room:,} tokens of cache that are left do not hold one request of {max_context:,}"
     return None
 
 
 def _rates(
-    question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int, pp: int
+    question: Question, times: StepTimes, limits: Limits, memory: Memory, tp: int, parts: int
 ) -> tuple[float, float, str | None]:
-    """Return the requests per second within the targets, and in all; and the obstacle, if any. Each stage's batch has its part of
-    the cache.
+    """Return the requests per second within the targets, and in all; and the obstacle, if any. Each stage's batch, and each rank,
+    has its part of the cache.
     """
-    kv_tokens = memory.kv_tokens // pp
-    full = pp * most_rate(times, question.work, limits, kv_tokens, Targets())
-    rate = pp * most_rate(times, question.work, limits, kv_tokens, question.targets)
+    kv_tokens = memory.kv_tokens // parts
+    full = parts * most_rate(times, question.work, limits, kv_tokens, Targets())
+    rate = parts * most_rate(times, question.work, limits, kv_tokens, question.targets)
     if question.tokens_per_gpu is not None:
-        full = rate = question.tokens_per_gpu * tp * pp / question.work.whole
+        full = rate = question.tokens_per_gpu * tp * parts / question.work.whole
         return rate, full, None
     if rate > 0:
         return min(rate, _HEADROOM * full), full, None
@@ -440,7 +499,7 @@ def _weights(question: Question, times: StepTimes, chosen: Candidate) -> Weights
     """
     work, full_rate = question.work, chosen.full_rate
     each_s = times.prompt_s + times.reduce_s + times.pair_s * work.pairs / work.uncached
-    share = min(0.8, full_rate / chosen.pp * work.uncached * each_s)
+    share = min(0.8, full_rate / chosen.batches * work.uncached * each_s)
     return Weights(
         input=share / (full_rate * work.uncached) * 1e6,
         cached_input=0.0,
@@ -459,7 +518,7 @@ def _cost(question: Question, chosen: Candidate, replicas: int) -> Cost | None:
     if rate is None:
         return None
     return cost_of(
-        gpus=replicas * chosen.tp * chosen.pp,
+        gpus=replicas * chosen.replica_gpus,
         usd_per_gpu_hour=rate,
         price_source=question.gpu.price_source if question.usd_per_gpu_hour is None else "as given",
         overhead=question.overhead,
@@ -506,7 +565,7 @@ def _reasons(
         "max_num_batched_tokens": "the largest step that holds no stream up for longer than "
         + ("0.25 s" if question.targets.tpot_p99_s is None else f"five times {question.targets.tpot_p99_s * 1e3:g} ms")
         + (" (at least two tokens a sequence)" if limits is not None else ""),
-        "replicas": f"{question.requests_per_s:g} requests/s, {chosen.rate:.3g} a replica within the targets and {_HEADROOM:.0%} of full use"
+        "replicas": f"{question.requests_per_s:g} requests/s, {chosen.rate:.3g} a replica within the targets and {percent(_HEADROOM, 0)} of full use"
         + (f", and {question.spare} spare" if question.spare else ""),
     }
 
@@ -532,25 +591,30 @@ def _warnings(
         "one replica is down while it restarts, for minutes; --spare 1 keeps the pool up": replicas == 1,
         f"{gpu.name} has no FP8 units: FP8 weights save memory there, no operations": precision == "fp8"
         and gpu.fp8_flops is None,
+        f"{gpu.name} has no FP4 units: FP4 weights save memory there, no operations": precision == "fp4"
+        and gpu.fp4_flops is None,
         _CHECKPOINTS.get(precision, ""): precision in _CHECKPOINTS and question.weights is None,
         "an FP8 cache costs a little accuracy, more without calibrated scales: compare answers before it serves": kv_precision
         == "fp8",
         f"the GPUs of {gpu.title} talk over PCIe: tensor parallelism is slow there": chosen.tp > 1
         and gpu.link < _SLOW_LINK,
-        f"that {question.work.prefix_hit_rate:.0%} of prompts are cached is taken as given; without it this is too small": (
+        f"that {percent(question.work.prefix_hit_rate, 0)} of prompts are cached is taken as given; without it this is too small": (
             question.work.prefix_hit_rate > 0
         ),
         f"no price is known for {gpu.name}: give --gpu-usd-hour to see dollars": question.usd_per_gpu_hour is None
         and gpu.usd_per_hour is None,
         "experts' weights are read as chosen at random; real routers are less even": question.model.experts > 1,
-        "latent attention keeps its whole cache on every GPU of a replica": question.model.latent_values is not None
+        "latent attention keeps its whole cache on every GPU of a tensor-parallel replica": question.model.latent_values
+        is not None
         and chosen.tp > 1,
     }
     told |= {
         "a replica of several nodes lives and dies as one, and needs RDMA between them": _nodes_of(question, chosen)
         > 1,
-        f"nobody published what this engine does on {gpu.name}: its factors are a relative's, so measure before you buy": (
-            question.tokens_per_gpu is None and fit_of(question.efficiency, gpu.name) is None
+        f"nobody published what this engine does with {_KINDS[question.model.architecture]} on {gpu.name}: its factors are a relative's, so "
+        "measure before you buy": (
+            question.tokens_per_gpu is None
+            and fit_of(question.efficiency, gpu.name, question.model.architecture) is None
         ),
     }
     warnings = [text for text, true in told.items() if true]
@@ -559,6 +623,7 @@ def _warnings(
         best = min(cheaper, key=lambda each: each.gpus or 0)
         warnings.append(
             f"{best.layout} would need {best.gpus} GPUs instead of {chosen.gpus}: --tp {best.tp} --pp {best.pp}"
+            + (f" --dp {best.dp}" if best.dp > 1 else "")
         )
     warnings += [
         f"{each.title} {each.state}: a saving against it is one against a price that nobody pays for long, or at all"

@@ -30,7 +30,7 @@ def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) 
         "read_ahead_tokens": READ_AHEAD_TOKENS if set(serving.command) >= _KEEPS else 0,
         "hardware": {
             "flops_per_token": 2.0 * plan.model.active_parameters,
-            "peak_flops": plan.gpu.flops(plan.precision) * plan.tp * plan.pp,
+            "peak_flops": plan.gpu.flops(plan.precision) * plan.launch.gpus,
         },
     }
     if serving.key_secret is not None:
@@ -72,6 +72,7 @@ def _scaled(plan: Plan, serving: Serving) -> dict[str, Any]:
             "max_replicas": serving.max_replicas,
             "cold_start_s": serving.cold_start_s,
             **({} if plan.targets.ttft_p99_s is None else {"ttft_target_s": plan.targets.ttft_p99_s}),
+            **({} if plan.targets.tpot_p99_s is None else {"tpot_target_s": plan.targets.tpot_p99_s}),
         },
     }
 

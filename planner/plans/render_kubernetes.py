@@ -5,20 +5,41 @@ because that figure is already stabilised, KEDA adds no stabilisation of its own
 `restricted`, only the gateway and Prometheus reach them, and they stand on nodes with the planned GPU.
 """
 
+import functools
+import tomllib
+from pathlib import Path
 from typing import Any, Final
 
 from planner.plans.render_pod import (
     PART,
+    drain_s,
     pod,
     pod_labels,
     priority_class_name,
     selector,
     startup_s,
 )
-from planner.plans.serving import EXCHANGE, Serving, checked
+from planner.plans.serving import EXCHANGE, Inference, Serving, checked
 
 _GATEWAY: Final = {f"{PART}/name": "weighbridge"}
 _NAMESPACE: Final = "kubernetes.io/metadata.name"
+_NAMES: Final[tuple[dict[str, Any], ...]] = (
+    {"namespaceSelector": {}},
+    # Those that a node has: NodeLocal DNSCache's, and GKE's Cloud DNS.
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+    {"ipBlock": {"cidr": "169.254.169.254/32"}},
+)
+"""Who may answer for names: the cluster's pods, wherever they stand, and its nodes."""
+_NAME_PORTS: Final = (53, 5_353)
+"""Ports of theirs; OpenShift's pods have the second one."""
+_PUBLIC: Final = {
+    "0.0.0.0/0": (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/3",
+    ),
+    "::/0": ("fc00::/7", "fe80::/10", "ff00::/8"),
+}  # fmt: skip
+"""All addresses, and those of them that are not public (IANA's special-purpose registries)."""
+_INFERENCE: Final = "inference.networking.k8s.io"
 _INTERACTIVE: Final = 1_000_000
 _BATCH: Final = 1_000
 TOLERANCE: Final = (
@@ -33,12 +54,18 @@ def manifests(serving: Serving) -> list[dict[str, Any]]:
     return [
         _priority_class(serving),
         _network_policy(serving),
+        *([_policy_by_name(serving)] if serving.hub_by_name else []),
         _service(serving),
         *([] if serving.exchange is None else [_service_of_both(serving, serving.exchange)]),
         _deployment(serving) if serving.nodes == 1 else _leader_worker_set(serving),
         _disruption_budget(serving),
         _scaled_object(serving),
         _service_monitor(serving),
+        *(
+            []
+            if serving.inference is None
+            else [_inference_pool(serving, serving.inference), _route(serving, serving.inference)]
+        ),
     ]
 
 
@@ -70,8 +97,8 @@ def gateway_peers(serving: Serving) -> list[dict[str, Any]]:
 
 
 def _network_policy(serving: Serving) -> dict[str, Any]:
-    """Allow requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to names, to
-    where weights are, and to the other pods of the pool.
+    """Allow requests and KV events from the gateway's pods, metrics from Prometheus, and nothing else; out only to the cluster's own
+    names, to where weights are, and to the other pods of the pool.
     """
     ports: list[dict[str, Any]] = [{"port": "http", "protocol": "TCP"}]
     if serving.kv_events_port is not None:
@@ -87,10 +114,16 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
             "ports": [{"port": "http", "protocol": "TCP"}],
         },
     ]
-    outgoing: list[dict[str, Any]] = [{"ports": [{"port": 53, "protocol": name} for name in ("UDP", "TCP")]}]
-    if serving.weights_claim is None:
-        # Weights come from a hub, whose addresses nobody can list.
-        outgoing.append({"ports": [{"port": 443, "protocol": "TCP"}]})
+    outgoing: list[dict[str, Any]] = [
+        {
+            "to": list(_NAMES),
+            "ports": [{"port": port, "protocol": name} for port in _NAME_PORTS for name in ("UDP", "TCP")],
+        }
+    ]
+    if serving.reaches_hub and not serving.hub_by_name:
+        outgoing.append({"to": _hub_peers(serving), "ports": [{"port": 443, "protocol": "TCP"}]})
+    if serving.inference is not None:
+        incoming.append({"from": _inference_peers(serving.inference), "ports": [{"port": "http", "protocol": "TCP"}]})
     if serving.nodes > 1:
         incoming.append({"from": [own]})
         outgoing.append({"to": [own]})
@@ -111,6 +144,83 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
     }
 
 
+def _hub_peers(serving: Serving) -> list[dict[str, Any]]:
+    """Return where weights come from: as given, or every public address, but none of the cluster's, the cloud's or the node's."""
+    if serving.hub_cidrs:
+        return [{"ipBlock": {"cidr": each}} for each in serving.hub_cidrs]
+    return [{"ipBlock": {"cidr": whole, "except": list(private)}} for whole, private in _PUBLIC.items()]
+
+
+def _policy_by_name(serving: Serving) -> dict[str, Any]:
+    """Return Cilium's policy for the hub's names, which a NetworkPolicy cannot have. The two add up."""
+    names = [{"matchPattern": each} for each in hub_names()]
+    asked = {
+        "toEndpoints": [{"matchLabels": {"k8s:io.kubernetes.pod.namespace": "kube-system", "k8s:k8s-app": "kube-dns"}}],
+        "toPorts": [{"ports": [{"port": "53", "protocol": "ANY"}], "rules": {"dns": [{"matchPattern": "*"}]}}],
+    }
+    return {
+        "apiVersion": "cilium.io/v2",
+        "kind": "CiliumNetworkPolicy",
+        "metadata": _metadata(serving),
+        "spec": {
+            "endpointSelector": {"matchLabels": selector(serving)},
+            "egress": [asked, {"toFQDNs": names, "toPorts": [{"ports": [{"port": "443", "protocol": "TCP"}]}]}],
+        },
+    }
+
+
+@functools.cache
+def hub_names() -> tuple[str, ...]:
+    """Return the patterns of `data/hub_names.toml`."""
+    return tuple(tomllib.loads((Path(__file__).with_name("data") / "hub_names.toml").read_text())["patterns"])
+
+
+def _inference_peers(inference: Inference) -> list[dict[str, Any]]:
+    """Return the Gateway's proxies and the endpoint picker, which reads the engines' metrics."""
+    return [
+        {"namespaceSelector": {"matchLabels": {_NAMESPACE: inference.gateway_namespace}}},
+        {"podSelector": {"matchLabels": {"inferencepool": inference.picker}}},
+    ]
+
+
+def _inference_pool(serving: Serving, inference: Inference) -> dict[str, Any]:
+    """Return the pool of the Gateway API's inference extension: the same pods, chosen between by its endpoint picker."""
+    return {
+        "apiVersion": f"{_INFERENCE}/v1",
+        "kind": "InferencePool",
+        "metadata": _metadata(serving),
+        "spec": {
+            "selector": {"matchLabels": answering(serving)},
+            "targetPorts": [{"number": serving.port}],
+            "endpointPickerRef": {
+                "name": inference.picker,
+                "port": {"number": inference.picker_port},
+                # Without a picker any engine is better than none.
+                "failureMode": "FailOpen",
+            },
+        },
+    }
+
+
+def _route(serving: Serving, inference: Inference) -> dict[str, Any]:
+    return {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": _metadata(serving),
+        "spec": {
+            "parentRefs": [{"name": inference.gateway, "namespace": inference.gateway_namespace}],
+            "rules": [
+                {
+                    "matches": [{"path": {"type": "PathPrefix", "value": "/v1"}}],
+                    "backendRefs": [{"group": _INFERENCE, "kind": "InferencePool", "name": serving.name}],
+                    # As long as a pod that ends lets its streams go on.
+                    "timeouts": {"request": f"{drain_s(serving)}s"},
+                }
+            ],
+        },
+    }
+
+
 def _deployment(serving: Serving) -> dict[str, Any]:
     notes = {"pool": serving.pool}
     if serving.weights_claim is None and serving.weights_class is None:
@@ -122,7 +232,7 @@ def _deployment(serving: Serving) -> dict[str, Any]:
         "spec": {
             **_count(serving),
             "selector": {"matchLabels": selector(serving)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _one_by_one(serving)},
             "progressDeadlineSeconds": startup_s(serving) + 600,
             "template": {"metadata": {"labels": pod_labels(serving)}, "spec": pod(serving)},
         },
@@ -140,7 +250,7 @@ def _leader_worker_set(serving: Serving) -> dict[str, Any]:
             **_count(serving),
             "rolloutStrategy": {
                 "type": "RollingUpdate",
-                "rollingUpdateConfiguration": {"maxUnavailable": 0, "maxSurge": 1},
+                "rollingUpdateConfiguration": _one_by_one(serving),
             },
             "leaderWorkerTemplate": {
                 "size": serving.nodes,
@@ -152,21 +262,31 @@ def _leader_worker_set(serving: Serving) -> dict[str, Any]:
     }
 
 
+def _one_by_one(serving: Serving) -> dict[str, int]:
+    """Return the steps of a rollout: a new one first where there is a GPU for it, as nothing is lost so."""
+    return {"maxUnavailable": 0, "maxSurge": 1} if serving.surge else {"maxUnavailable": 1, "maxSurge": 0}
+
+
 def _count(serving: Serving) -> dict[str, Any]:
     """Return the planned number to begin with. Applied again it would undo what was scaled, unless it is left out."""
     return {} if serving.keep_replicas else {"replicas": serving.replicas}
 
 
+def answering(serving: Serving) -> dict[str, str]:
+    """Return the labels of pods that answer: of a replica of several nodes only the leader does."""
+    leader = {} if serving.nodes == 1 else {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+    return {**selector(serving), **leader}
+
+
 def _service(serving: Serving) -> dict[str, Any]:
     """Return the headless Service: the gateway balances, so it must see every pod that answers."""
-    answering = {} if serving.nodes == 1 else {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(serving),
         "spec": {
             "clusterIP": "None",
-            "selector": {**selector(serving), **answering},
+            "selector": answering(serving),
             "ports": [{"name": "http", "port": serving.port, "targetPort": "http", "protocol": "TCP"}],
         },
     }

@@ -1,10 +1,15 @@
-"""The pod of one engine, under the Pod Security Standard `restricted`: no root, no privileges, nothing of the node's."""
+"""The pod of one engine, under the Pod Security Standard `restricted`: no root, no privileges, nothing of the node's.
+
+RDMA is the exception. It locks memory, for which a process needs IPC_LOCK, and Kubernetes gives an added capability to root alone: so
+such a pod runs as root with that capability and no other. Devices come from the device plugin, and pods keep the network of their own:
+the host's is for clusters whose RDMA needs no plugin, and would open every port of the node to the engine.
+"""
 
 import math
 from typing import Any, Final, Literal
 
 from planner.plans.launch import SIDE_CHANNEL_HOST, SIDE_CHANNEL_PORT
-from planner.plans.serving import EXCHANGE, Serving
+from planner.plans.serving import EXCHANGE, UNKNOWN_GIB, Serving
 
 GPU: Final = "nvidia.com/gpu"
 PART: Final = "app.kubernetes.io"
@@ -21,6 +26,11 @@ _GIB_A_GPU: Final = 32
 _WEIGHTS: Final = "/models"
 _HOME: Final = "/home/engine"
 _USER: Final = 10_001
+_HOME_GIB: Final = 20
+_LOGS_GIB: Final = 10
+"""Logs and what is written beside volumes."""
+_POD_INTERFACE: Final = "eth0"
+"""Interface of a pod's own network, which container runtimes call so."""
 _SPARE: Final = 1.3
 """A volume for weights is larger than they are: they are written beside their parts."""
 
@@ -54,9 +64,14 @@ def drain_s(serving: Serving) -> int:
 
 def pod(serving: Serving, *, part: Part = "alone") -> dict[str, Any]:
     """Return the pod's spec, of a replica that stands alone or of one of a group's pods."""
-    tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    tolerations: list[dict[str, Any]] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
     if serving.place.spot:
         tolerations.append({"key": SPOT, "operator": "Exists", "effect": "NoSchedule"})
+    for key, value in serving.place.taints:
+        tolerations.append(
+            {"key": key, "operator": "Exists"} if value is None else {"key": key, "operator": "Equal", "value": value}
+        )
+    user = _USER if serving.rdma is None else 0
     found: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -72,9 +87,9 @@ def pod(serving: Serving, *, part: Part = "alone") -> dict[str, Any]:
             }
         ],
         "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
+            "runAsNonRoot": user != 0,
+            "runAsUser": user,
+            "runAsGroup": user,
             "fsGroup": _USER,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -85,11 +100,17 @@ def pod(serving: Serving, *, part: Part = "alone") -> dict[str, Any]:
             # Tensor parallelism exchanges through shared memory; a container's own 64 MiB are too little.
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
             # Compiled kernels, and whatever else an engine writes into its home.
-            {"name": "home", "emptyDir": {"sizeLimit": "20Gi"}},
+            {"name": "home", "emptyDir": {"sizeLimit": f"{_HOME_GIB}Gi"}},
         ],
     }
-    if _downloads(serving):
-        found["initContainers"] = [_fetching(serving)]
+    if serving.hub_by_name:
+        # Asked for as it is first, and not below the cluster's own domains: Cilium knows names as they were asked for.
+        found["dnsConfig"] = {"options": [{"name": "ndots", "value": "1"}]}
+    if serving.pull_secret is not None:
+        found["imagePullSecrets"] = [{"name": serving.pull_secret}]
+    if serving.downloads:
+        repositories = {"weights": serving.repository, "draft": serving.draft}
+        found["initContainers"] = [_fetching(serving, *each) for each in repositories.items() if each[1] is not None]
     if serving.place.labels:
         found["nodeSelector"] = dict(serving.place.labels)
     return found
@@ -102,9 +123,9 @@ def _pause_s(serving: Serving) -> int:
 def _weights(serving: Serving) -> dict[str, Any]:
     if serving.weights_claim is not None:
         return {"persistentVolumeClaim": {"claimName": serving.weights_claim}}
+    size = _weights_gib(serving)
     if serving.weights_class is None:
-        return {"emptyDir": {}}
-    size = 100 if serving.weights_bytes is None else math.ceil(serving.weights_bytes * _SPARE / 2**30)
+        return {"emptyDir": {"sizeLimit": f"{size}Gi"}}
     return {
         "ephemeral": {
             "volumeClaimTemplate": {
@@ -118,16 +139,25 @@ def _weights(serving: Serving) -> dict[str, Any]:
     }
 
 
-def _downloads(serving: Serving) -> bool:
-    """Return whether weights come from a hub: a repository, and no folder of a volume."""
-    return serving.repository is not None and not serving.repository.startswith(("/", "."))
+def _weights_gib(serving: Serving) -> int:
+    """Return the room for what is downloaded."""
+    return UNKNOWN_GIB if serving.weights_bytes is None else math.ceil(serving.weights_bytes * _SPARE / 2**30)
 
 
-def _restricted() -> dict[str, Any]:
+def _disk(serving: Serving) -> dict[str, str]:
+    """Return what a pod takes of its node's disk. Asked for, so that no node is chosen that lacks it; limited, so that no neighbour is
+    evicted for it.
+    """
+    on_node = serving.weights_claim is None and serving.weights_class is None
+    return {"ephemeral-storage": f"{_HOME_GIB + _LOGS_GIB + (_weights_gib(serving) if on_node else 0)}Gi"}
+
+
+def _restricted(serving: Serving) -> dict[str, Any]:
+    added = {} if serving.rdma is None else {"add": ["IPC_LOCK"]}
     return {
         "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"], **added},
+        "runAsNonRoot": serving.rdma is None,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -140,17 +170,20 @@ def _mounts() -> list[dict[str, Any]]:
     ]
 
 
-def _fetching(serving: Serving) -> dict[str, Any]:
+def _fetching(serving: Serving, name: str, repository: str | None) -> dict[str, Any]:
     """Download the weights before the engine starts, or find them there. A token that the hub refuses is told here, in the
-    hub's words, rather than by an engine that crashes again and again.
+    hub's words, rather than by an engine that crashes again and again; so are weights that a claim does not have.
     """
     return {
-        "name": "weights",
+        "name": name,
         "image": serving.image,
-        "command": ["hf", "download", serving.repository, "--exclude", "original/*"],
+        "command": ["hf", "download", repository, "--exclude", "original/*"],
         "env": _environment(serving, engine=False),
-        "resources": {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "16Gi"}},
-        "securityContext": _restricted(),
+        "resources": {
+            "requests": {"cpu": "1", "memory": "4Gi", **_disk(serving)},
+            "limits": {"memory": "16Gi", **_disk(serving)},
+        },
+        "securityContext": _restricted(serving),
         "volumeMounts": _mounts(),
     }
 
@@ -172,11 +205,20 @@ def _container(serving: Serving, part: Part) -> dict[str, Any]:
         "env": _environment(serving, engine=True),
         "ports": ports,
         "resources": {
-            "requests": {"cpu": str(_CPUS_A_GPU * gpus), "memory": f"{_GIB_A_GPU * gpus + offload}Gi"},
-            "limits": {GPU: gpus, "memory": f"{2 * _GIB_A_GPU * gpus + offload}Gi"},
+            "requests": {
+                "cpu": str(_CPUS_A_GPU * gpus),
+                "memory": f"{_GIB_A_GPU * gpus + offload}Gi",
+                **_disk(serving),
+            },
+            "limits": {
+                GPU: gpus,
+                **({} if serving.rdma is None else {serving.rdma.resource: serving.rdma.count}),
+                "memory": f"{2 * _GIB_A_GPU * gpus + offload}Gi",
+                **_disk(serving),
+            },
         },
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_pause_s(serving))]}}},
-        "securityContext": _restricted(),
+        "securityContext": _restricted(serving),
         "volumeMounts": _mounts(),
     }
     if part != "worker":
@@ -221,6 +263,9 @@ def _environment(serving: Serving, *, engine: bool) -> list[dict[str, Any]]:
         {"name": "USER", "value": "engine"},
         {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
     ]
+    if serving.downloads and (engine or not serving.reaches_hub):
+        # All that it needs is there: nothing waits for a hub that cannot be reached.
+        own.append({"name": "HF_HUB_OFFLINE", "value": "1"})
     if serving.token_secret is not None:
         own.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": serving.token_secret, "key": "token"}}})
     if not engine:
@@ -228,6 +273,11 @@ def _environment(serving: Serving, *, engine: bool) -> list[dict[str, Any]]:
     if serving.key_secret is not None:
         reference = {"name": serving.key_secret, "key": "api-key"}
         own.append({"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}})
+    if serving.nodes > 1:
+        # Otherwise a name that leads to no address of the pod's makes them talk to the loopback.
+        own.append({"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            own += [{"name": name, "value": _POD_INTERFACE}] if name not in serving.environment else []
     if serving.exchange is not None:
         own.append({"name": SIDE_CHANNEL_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     taken = {each["name"] for each in own}

@@ -88,6 +88,10 @@ def _pod(shared: SharedServing, first: Serving) -> dict[str, Any]:
         *({**each, "restartPolicy": "Always"} for each in engines[:-1]),
     ]
     found["containers"] = engines[-1:]
+    for volume in found["volumes"]:
+        if volume["name"] == "weights" and "emptyDir" in volume:
+            # The weights of all lie there.
+            volume["emptyDir"] = {"sizeLimit": f"{len(engines) * int(volume['emptyDir']['sizeLimit'][:-2])}Gi"}
     found["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": shared.label}]
     return found
 

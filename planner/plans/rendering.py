@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cost.config import CostSection
-from planner.plans.gpus import gpu_named
+from planner.plans.gpus import NVIDIA, gpu_named
 from planner.plans.launch import PORT, on_loopback
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan
@@ -16,11 +16,13 @@ from planner.plans.render_gateway import gateway_snippet
 from planner.plans.render_kubernetes import manifests
 from planner.plans.render_ray import ray_serve
 from planner.plans.render_shared import SharedServing, shared_compose, shared_manifests, sleeping
-from planner.plans.serving import Place, Serving, from_config, from_launch, of_side
+from planner.plans.serving import Inference, Place, Rdma, Serving, from_config, from_launch, of_side
 from planner.plans.split import Split
 from selfhosted.config import SelfhostedSection
 
 _MOST_PLAN_BYTES: Final = 4_000_000
+_MOST_DEVICES: Final = 64
+_MOST_PORT: Final = 65_535
 _PRODUCT: Final = "nvidia.com/gpu.product"
 What = Literal["k8s", "ray", "compose", "command", "gateway"]
 
@@ -40,12 +42,18 @@ def read_plan(path: Path) -> Plan:
 
 
 def serving_of_plan(answer: Plan, pool: str) -> Serving:
-    """Return a plan as what serves the pool."""
+    """Return a plan as what serves the pool. Raises PlanRefused where its weights would not be of the planned precision."""
+    if answer.precision not in ("bf16", "fp8") and answer.launch.repository == answer.model.repository:
+        raise PlanRefused(
+            f"the plan is for {answer.precision.upper()}, and {answer.launch.repository} is not: its weights would not fit. Plan with "
+            "--weights, a checkpoint of that precision"
+        )
     found = from_launch(answer.launch, pool, replicas=answer.replicas, spare=answer.spare)
     return msgspec.structs.replace(
         found,
         gpu_title=answer.gpu.title,
-        weights_bytes=answer.memory.weight_bytes,
+        # What is made FP8 while it is loaded is downloaded as it was published.
+        weights_bytes=answer.model.weight_bytes("bf16") if found.quantises else answer.memory.weight_bytes,
         running=None if answer.operation is None else answer.operation.running,
         place=Place(labels={_PRODUCT: answer.gpu.product}),
     )
@@ -90,19 +98,47 @@ def side_of(what: What, path: Path | None, whole: Serving, part: str) -> Serving
     )
 
 
-def place_of(found: Serving, gpu: str | None, labels: list[str], *, spot: bool) -> Place:
+def place_of(found: Serving, gpu: str | None, labels: list[str], taints: list[str], *, spot: bool) -> Place:
     """Return where pods may stand: on nodes with these labels, otherwise on those with that GPU, otherwise with the plan's."""
     given = dict(found.place.labels) if gpu is None else {_PRODUCT: gpu_named(gpu).product}
     if labels:
-        pairs = [each.partition("=") for each in labels]
+        pairs = _pairs(labels)
         if not all(equals for _, equals, _ in pairs):
             raise PlanRefused("--node-label is KEY=VALUE, such as nvidia.com/gpu.product=NVIDIA-L4")
         given = {key: value for key, _, value in pairs}
-    return Place(labels=given, spot=spot)
+    return Place(labels=given, spot=spot, taints=tuple((key, value or None) for key, _, value in _pairs(taints)))
+
+
+def _pairs(texts: list[str]) -> list[tuple[str, str, str]]:
+    return [each.partition("=") for each in texts]
+
+
+def rdma_of(text: str) -> Rdma:
+    """Parse NAME or NAME=COUNT. Raises PlanRefused."""
+    name, equals, count = text.partition("=")
+    if equals and not (count.isascii() and count.isdigit() and 1 <= int(count[:3]) <= _MOST_DEVICES):
+        raise PlanRefused(
+            f"--rdma is NAME or NAME=COUNT, 1 to {_MOST_DEVICES} devices a pod, such as rdma/hca_shared_devices_a=1"
+        )
+    return Rdma(resource=name, count=int(count[:3]) if equals else 1)
+
+
+def inference_of(picker: str, route: str | None) -> Inference:
+    """Parse the picker's Service, perhaps with a port, and the Gateway as NAMESPACE/NAME. Raises PlanRefused."""
+    namespace, slash, gateway = (route or "").partition("/")
+    if not slash or not gateway:
+        raise PlanRefused("--inference-pool needs --http-route NAMESPACE/NAME, the Gateway that requests come in by")
+    name, colon, port = picker.partition(":")
+    if colon and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= _MOST_PORT):
+        raise PlanRefused("--inference-pool is the endpoint picker's Service, SERVICE or SERVICE:PORT")
+    found = Inference(picker=name, gateway=gateway, gateway_namespace=namespace)
+    return msgspec.structs.replace(found, picker_port=int(port)) if colon else found
 
 
 def documents_of(what: What, serving: Serving, answer: Plan | None, *, one_machine: bool) -> list[dict[str, Any]]:
     """Return the documents for one platform; `gateway` needs the plan. Raises PlanRefused."""
+    if answer is not None and answer.gpu.device != NVIDIA and what != "gateway":
+        raise PlanRefused(f"manifests are written for NVIDIA's GPUs only; {answer.gpu.title}: take --what command")
     if what == "k8s":
         return manifests(serving)
     if what == "ray":

@@ -5,6 +5,7 @@ somebody typed becomes syntax.
 """
 
 import re
+from ipaddress import ip_network
 from itertools import pairwise
 from typing import Any, Final
 from zlib import crc32
@@ -26,8 +27,19 @@ _IMAGE: Final = re.compile(r"[a-z0-9][a-zA-Z0-9._/:@-]{0,254}")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_LABEL: Final = 63
+UNKNOWN_GIB: Final = 100
+"""Room for weights whose size nobody knows."""
+_RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 EXCHANGE: Final = "weighbridge/exchange"
 IMAGE: Final = f"vllm/vllm-openai:v{VLLM_VERSION}"
+
+
+class _Guessing(msgspec.Struct):
+    model: str | None = None
+
+
+def _is_repository(name: str) -> bool:
+    return not name.startswith(("/", "."))
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +49,28 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Labels that a node must have."""
     spot: bool = False
     """Nodes that the cloud takes back: batch work only, and a short drain."""
+    taints: tuple[tuple[str, str | None], ...] = ()
+    """Taints of theirs, beside the GPU's own, that pods tolerate: key and value, None for any."""
+
+
+class Rdma(msgspec.Struct, frozen=True, kw_only=True):
+    """The network devices over which pods of several nodes, or of prefill and decode, exchange without the CPU."""
+
+    resource: str
+    """Name at the cluster's device plugin, such as `rdma/hca_shared_devices_a`."""
+    count: int = 1
+    """Of one pod."""
+
+
+class Inference(msgspec.Struct, frozen=True, kw_only=True):
+    """The Gateway API's way to the engines, beside the gateway's."""
+
+    picker: str
+    """The endpoint picker's Service, in the engines' namespace."""
+    gateway: str
+    """The Gateway that the route belongs to."""
+    gateway_namespace: str
+    picker_port: int = 9_002
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +103,19 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     weights_class: str | None = None
     """StorageClass of a volume for each pod, such as a node's own disk; an emptyDir when neither it nor a claim is set."""
     weights_bytes: int | None = None
+    """Bytes that are downloaded; None where nobody knows."""
+    quantises: bool = False
+    """True where an engine makes weights narrower while it loads them, so that wider ones are downloaded."""
+    pull_secret: str | None = None
+    """Secret with which the image is pulled."""
+    hub_cidrs: tuple[str, ...] = ()
+    """Addresses that weights may be downloaded from; all public ones when neither these nor names are given."""
+    hub_by_name: bool = False
+    """True lets weights be downloaded from the hub's names alone, by Cilium's policy."""
+    rdma: Rdma | None = None
+    surge: bool = True
+    """False where there are no spare GPUs for a new pod beside an old one."""
+    inference: Inference | None = None
     token_secret: str | None = None
     """Secret whose key `token` lets the weights be downloaded."""
     key_secret: str | None = None
@@ -91,6 +138,25 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     running: float | None = None
     """Requests that the plan has running in one replica; None where there is no plan."""
 
+    @property
+    def downloads(self) -> bool:
+        """Whether weights come from a hub: a repository, and no folder of a volume."""
+        return self.repository is not None and _is_repository(self.repository)
+
+    @property
+    def draft(self) -> str | None:
+        """Repository of the model that guesses tokens, where there is one."""
+        for flag, value in pairwise(self.command):
+            if flag == "--speculative-config":
+                found = msgspec.json.decode(value, type=_Guessing, strict=False).model
+                return found if found is not None and _is_repository(found) else None
+        return None
+
+    @property
+    def reaches_hub(self) -> bool:
+        """Whether a pod may ask the hub. One with a claim finds its weights there, unless it is said from where they come."""
+        return self.weights_claim is None or bool(self.hub_cidrs) or self.hub_by_name
+
 
 def checked(serving: Serving) -> Serving:
     """Return the same value after checking it. Raises PlanRefused when it cannot be rendered."""
@@ -105,11 +171,26 @@ def checked(serving: Serving) -> Serving:
         ("the gateway's namespace", serving.gateway_namespace),
         ("Prometheus's namespace", serving.monitoring_namespace),
         ("the exchange", serving.exchange),
+        ("the pull Secret", serving.pull_secret),
+        *(
+            ()
+            if serving.inference is None
+            else (
+                ("the endpoint picker's Service", serving.inference.picker),
+                ("the Gateway", serving.inference.gateway),
+                ("the Gateway's namespace", serving.inference.gateway_namespace),
+            )
+        ),
     ):
         if value is not None:
             _must(_LABEL, value, f"the name of {what} is lower-case letters, digits and dashes, at most 63 of them")
     _must(_IMAGE, serving.image, "an image is a repository with a tag or a digest")
     _must(_ORIGIN, serving.prometheus, "Prometheus is found at http(s)://host[:port]")
+    _checked_network(serving)
+    for key, taint in serving.place.taints:
+        _must(_LABEL_KEY, key, "a taint's key is a name, perhaps with a domain and / before it")
+        if taint is not None:
+            _must(_LABEL_VALUE, taint, "a taint's value is letters, digits and . _ -, at most 63 of them")
     for key, value in serving.place.labels.items():
         _must(_LABEL_KEY, key, "a node label's key is a name, perhaps with a domain and / before it")
         _must(_LABEL_VALUE, value, "a node label's value is letters, digits and . _ -, at most 63 of them")
@@ -122,6 +203,23 @@ def checked(serving: Serving) -> Serving:
     if serving.gpus < serving.nodes or not serving.command:
         raise PlanRefused("an engine needs a GPU and a command")
     return serving
+
+
+def _checked_network(serving: Serving) -> None:
+    if serving.hub_cidrs and serving.hub_by_name:
+        raise PlanRefused("weights come from addresses or from names: --hub-cidr or --hub-by-name")
+    for each in serving.hub_cidrs:
+        try:
+            ip_network(each)
+        except ValueError:
+            raise PlanRefused(f"`{each[:80]}` is no network; write --hub-cidr 203.0.113.0/24") from None
+    if serving.rdma is None:
+        return
+    _must(_RESOURCE, serving.rdma.resource, "an RDMA resource is DOMAIN/NAME, as the cluster's device plugin has it")
+    if serving.nodes == 1 and serving.exchange is None:
+        raise PlanRefused(
+            "RDMA is for replicas of several nodes, and for prefill and decode apart: this pool has neither"
+        )
 
 
 def _must(pattern: re.Pattern[str], value: str, rule: str) -> None:
@@ -163,12 +261,54 @@ def warnings_of(serving: Serving) -> list[str]:
             f"the gateway's pool has both sides, as `kubernetes: {{service: {serving.exchange}}}` and `prefill: {{replicas: "
             f'"{serving.exchange}-prefill-*", scale: {{…}}}}`, beside a `scale` of those that answer'
         )
+        told.append("the image has to have NIXL")
+    told += _warnings_of_rdma(serving)
+    if "@sha256:" not in serving.image:
         told.append(
-            "the image has to have NIXL, and without RDMA devices, which this asks for none of, KV caches go by TCP: slower "
-            "than planned"
+            f"{serving.image} is a tag, which its registry may point elsewhere tomorrow: --image {serving.image.rpartition(':')[0]}@sha256:…"
+        )
+    told += _warnings_of_weights(serving)
+    if serving.inference is not None:
+        told.append(
+            "who comes by the HTTPRoute passes by the gateway: no keys of teams, limits, budgets or ledger, only the engines' own key"
         )
     if serving.place.spot and serving.min_replicas > 0:
         told.append("spot nodes can all be taken back at once: batch work only, and --min-replicas 0 is cheaper")
+    return told
+
+
+def _warnings_of_rdma(serving: Serving) -> list[str]:
+    told = []
+    if serving.rdma is None and (serving.nodes > 1 or serving.exchange is not None):
+        told.append(
+            "what pods exchange goes by TCP, slower than planned: --rdma names the resource of the cluster's RDMA device plugin, such as "
+            "rdma/hca_shared_devices_a"
+        )
+    if serving.rdma is not None:
+        told.append(
+            "RDMA locks memory (IPC_LOCK), which only root may have here: the namespace has to allow it, "
+            "pod-security.kubernetes.io/enforce=privileged. Pods have no other capability, and no network of the host's"
+        )
+    return told
+
+
+def _warnings_of_weights(serving: Serving) -> list[str]:
+    told = []
+    if serving.weights_bytes is None and serving.weights_claim is None:
+        told.append(
+            f"how large the weights are is not known: room for {UNKNOWN_GIB} GiB is asked for; --weights-gib says more"
+        )
+    if not serving.downloads:
+        return told
+    if serving.weights_claim is None and not serving.hub_cidrs and not serving.hub_by_name:
+        told.append(
+            "weights come from any public address: --hub-by-name (Cilium), --hub-cidr, or a --weights-claim that is filled already"
+        )
+    if serving.quantises and serving.weights_bytes is not None:
+        told.append(
+            f"{serving.repository} is not in FP8: {serving.weights_bytes / 1e9:,.0f} GB are downloaded and made FP8 at each start; a "
+            "checkpoint in FP8 is half of it (`plan --weights`)"
+        )
     return told
 
 
@@ -192,6 +332,7 @@ def from_launch(
         max_replicas=max_replicas or 2 * replicas,
         port=launch.port,
         kv_events_port=_events_port(launch.arguments),
+        quantises=("--quantization", "fp8") in pairwise(launch.arguments),
         kv_offload_gib=_offload_gib(launch.arguments),
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.shown import percent
 from planner.plans.launch import SIDE_CHANNEL_PORT, Launch
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import Plan, Question, plan
@@ -74,7 +75,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     def warnings(self) -> tuple[str, ...]:
         if self.link_use <= _BUSY_LINK:
             return ()
-        return (f"a prefill replica sends {self.link_use:.0%} of what its network carries, so hand-overs wait",)
+        return (f"a prefill replica sends {percent(self.link_use, 0)} of what its network carries, so hand-overs wait",)
 
 
 def split_of(question: Question, together: Plan) -> Split:
@@ -91,7 +92,7 @@ def split_of(question: Question, together: Plan) -> Split:
         raise PlanRefused("a replica of several stages is not divided by what is done")
     told: dict[int, str] = {}
     found: list[Split] = []
-    for tp in sorted({each.tp for each in together.candidates if each.obstacle is None and each.pp == 1}):
+    for tp in sorted({each.tp for each in together.candidates if each.obstacle is None and each.pp == each.dp == 1}):
         try:
             found.append(_divided(question, together, tp))
         except PlanRefused as refused:
@@ -116,6 +117,7 @@ def _divided(question: Question, together: Plan, tp: int) -> Split:
         question,
         tp=tp,
         pp=1,
+        dp=1,
         precision=together.precision,
         kv_precision=together.kv_precision,
         max_context=together.max_context,
@@ -158,7 +160,7 @@ def _divided(question: Question, together: Plan, tp: int) -> Split:
 
 
 def _side(found: Plan, tp: int, role: str) -> Side:
-    chosen = next(each for each in found.candidates if each.tp == tp and each.pp == 1)
+    chosen = next(each for each in found.candidates if each.tp == tp and each.pp == each.dp == 1)
     if found.operation is None:
         raise PlanRefused("a replica cannot keep up with its share")
     connector = json.dumps({"kv_connector": CONNECTOR, "kv_role": role}, separators=(",", ":"))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from typing import Final
 
@@ -99,14 +98,6 @@ def best_fixed(bills: Sequence[FleetBill]) -> FleetBill | None:
     """Return the cheapest of the fixed fleets that the configuration allows, with all that came in hindsight."""
     allowed = [bill for bill in bills if bill.fixed is not None and bill.allowed]
     return min(allowed, key=lambda bill: bill.nanousd, default=None)
-
-
-def needed_utilisation(pool: PoolSection, work_s: float, baseline_nanousd: int, target: Decimal) -> Fraction | None:
-    """Return the part of its hours that a replica must be busy for the pool's requests to cost so much less than the
-    baseline; above 1 no load does. None without a baseline.
-    """
-    allowed = Fraction(baseline_nanousd) * (1 - Fraction(target))
-    return rate_of(pool) * Fraction(work_s).limit_denominator(10**6) * 1_000_000 / allowed if allowed > 0 else None
 
 
 def _useful(steps: Steps, scale: ScaleConfig) -> int:

@@ -25,7 +25,6 @@ Ready = tuple[tuple[float, int], ...]
 """Replicas that take requests, from each of these times on."""
 # Who has no first token so long after the aim is late whatever comes.
 _AFTER_AIM_S: Final = 1.0
-_TIMES: Final = ("fixed_s", "weights_s", "experts_s", "prompt_s", "answer_s", "reduce_s", "pair_s", "kv_s")
 
 
 class WindowCount(msgspec.Struct, frozen=True):
@@ -124,7 +123,7 @@ class LatenessModel:
         spec = msgspec.structs.replace(self._spec, replicas=rule.at(0.0))
         FleetSimulation(spec, self._steps, trace, rule=rule, planner=self._planner, arrived=jobs.append).run()
         return tuple(
-            _counted(jobs[window.first - run.lead : window.last - run.lead], spec.ttft_target_s)
+            _counted(jobs[window.first - run.lead : window.last - run.lead], spec.ttft_target_s - self._steps.request_s)
             for window in run.windows
         )
 
@@ -156,4 +155,4 @@ def at_the_books_speed(
     fresh = full.prompt_tokens - full.cached_tokens
     wanted_s = fresh * input_s + full.cached_tokens * cached_s + full.output_tokens * output_s
     factor = wanted_s / full.seconds
-    return msgspec.structs.replace(steps, **{name: getattr(steps, name) * factor for name in _TIMES}), factor
+    return steps.slower(factor), factor

@@ -138,7 +138,9 @@ def lateness_model(
         requests.between,
         spec=spec,
         steps=steps,
-        planner=RoomPlanner(workload, planned, routes_of(catalog, policy, pool), pool, first_token_s),
+        planner=RoomPlanner(
+            workload, planned, routes_of(catalog, policy, frozenset(pool.targets)), pool, first_token_s
+        ),
         block_tokens=trace.block_tokens,
     )
     return model, Engines(machine=machine, factor=factor)

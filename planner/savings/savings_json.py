@@ -10,9 +10,10 @@ from cost.fleet.bill import rate_of
 from cost.fleet.pool_config import PoolSection
 from cost.prices import usd
 from cost.times import HOUR_US
-from planner.savings.bills import FleetBill, best_fixed, economic, needed_utilisation
+from planner.savings.bills import FleetBill, best_fixed, economic
 from planner.savings.lateness import LatenessModel
 from planner.savings.lateness_simulation import Engines
+from planner.savings.verdicts import by_utilisation, crossings, verdict_of
 from planner.savings.windows import LEAD_S, Share
 from planner.savings.workload import PlannedWorkload, Workload
 from selfhosted.config import ScaleConfig
@@ -55,10 +56,8 @@ def demand_as_json(
 def bills_as_json(
     cost: CostSection, pool: PoolSection, planned: PlannedWorkload, bills: Sequence[FleetBill]
 ) -> dict[str, Any]:
-    """Return the bills, the commercial ones first, and their verdict on the economic scaler."""
+    """Return the bills, the commercial ones first, with both verdicts on each, and those on the pool's own requests by utilisation."""
     target = cost.savings_target
-    work_s = float(planned.demand.work_s.sum())
-    needed = needed_utilisation(pool, work_s, planned.pool_baseline_nanousd, target)
     best, chosen = best_fixed(bills), economic(bills)
     return {
         "bills": [
@@ -69,7 +68,8 @@ def bills_as_json(
         "best_fixed": None if best is None else best.fixed,
         "economic_to_best_fixed": None if best is None else _share(chosen.nanousd, best.nanousd),
         "utilisation": _rounded(chosen.utilisation),
-        "needed_utilisation": None if needed is None else _rounded(float(needed)),
+        "by_utilisation": by_utilisation(pool, planned.elsewhere, target),
+        "crossings": crossings(pool, planned.elsewhere, target),
     }
 
 
@@ -102,7 +102,7 @@ def _elsewhere(name: str, nanousd: int, planned: PlannedWorkload, target: Decima
         "gpu_usd": usd(0),
         "elsewhere_usd": usd(nanousd),
         "usd": usd(nanousd),
-        **_verdict(nanousd, planned, target, cost),
+        **_verdicts(nanousd, planned, target, cost),
         "replica_hours": Decimal("0.00"),
         "utilisation": None,
         "late": None,
@@ -119,7 +119,7 @@ def _row(bill: FleetBill, planned: PlannedWorkload, target: Decimal, cost: CostS
         "gpu_usd": usd(bill.gpu_nanousd),
         "elsewhere_usd": usd(bill.elsewhere_nanousd),
         "usd": usd(bill.nanousd),
-        **_verdict(bill.nanousd, planned, target, cost),
+        **_verdicts(bill.nanousd, planned, target, cost),
         "replica_hours": bill.replica_hours,
         "utilisation": _rounded(bill.utilisation),
         "late": None if found is None else _interval(found.late),
@@ -135,12 +135,12 @@ def _overflow_billed(bill: FleetBill) -> Decimal | None:
     return None if found is None else _share(found.requests_elsewhere, found.requests_here + found.requests_elsewhere)
 
 
-def _verdict(nanousd: int, planned: PlannedWorkload, target: Decimal, cost: CostSection) -> dict[str, Any]:
+def _verdicts(nanousd: int, planned: PlannedWorkload, target: Decimal, cost: CostSection) -> dict[str, Any]:
+    """Return the verdict on a bill for all requests against the baseline model's and against that of routing alone."""
+    told = verdict_of(planned.baseline_nanousd, nanousd, target)
     if cost.reference_target is None or planned.baseline_nanousd <= 0:
-        return {"savings_share": None, "verdict": "no baseline model"}
-    saved = _share(planned.baseline_nanousd - nanousd, planned.baseline_nanousd)
-    met = planned.baseline_nanousd - nanousd >= target * planned.baseline_nanousd
-    return {"savings_share": saved, "verdict": "met" if met else "not met"}
+        told = {"savings_share": None, "verdict": "no baseline model"}
+    return {**told, "routed": verdict_of(planned.routed_nanousd, nanousd, target)}
 
 
 def _interval(found: Share | None) -> dict[str, float] | None:

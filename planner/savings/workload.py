@@ -18,6 +18,7 @@ from cost.fleet.pool_config import PoolSection
 from cost.meters import METER_NAMES
 from cost.prices import Price
 from planner.savings.demand import Demand, Whole
+from planner.savings.verdicts import Against, Elsewhere
 from planner.simulate.simulation_errors import SimulationRefused
 from planner.simulate.traces import DAY_PROFILE, Trace
 from providers.catalog import Catalog
@@ -63,8 +64,8 @@ class PlannedWorkload(msgspec.Struct, frozen=True, kw_only=True):
     baseline_nanousd: int
     routed_nanousd: int
     """Cost of all requests with routing between commercial models alone."""
-    pool_baseline_nanousd: int
-    """Baseline cost of the requests that the pool is capable of."""
+    elsewhere: Mapping[Against, Elsewhere]
+    """Cost of the requests that the pool is capable of: at the baseline model, and with routing between commercial models alone."""
     refused: int
     """Requests that no model can serve."""
     here: Whole
@@ -111,10 +112,10 @@ def planned(
     """
     work_s = work_of(workload, pool)
     alone_s = work_s - workload.output_tokens * float(pool.seconds_per_million.output) / _MILLION
-    routes = routes_of(catalog, policy, pool)
-    here, elsewhere, anywhere = _decided(workload, routes)
+    routes = routes_of(catalog, policy, frozenset(pool.targets))
+    here, elsewhere, anywhere = decided(workload, routes)
     here &= alone_s <= first_token_s
-    costs = _costs(workload, catalog, routes.names)
+    costs = costs_of(workload, catalog, routes.names)
     index = np.arange(len(workload.at_s))
     other = costs[anywhere, index]
     capable = np.where(elsewhere >= 0, costs[elsewhere, index], -1)
@@ -136,7 +137,10 @@ def planned(
         demand=demand,
         baseline_nanousd=int(baseline.sum()),
         routed_nanousd=int(other[served].sum()),
-        pool_baseline_nanousd=int(baseline[here].sum()),
+        elsewhere={
+            "reference": Elsewhere(nanousd=int(baseline[here].sum()), work_s=float(work_s[here].sum())),
+            "routed": Elsewhere(nanousd=int(other[here & served].sum()), work_s=float(work_s[here & served].sum())),
+        },
         refused=int((~here & ~served).sum()),
         here=index[here],
     )
@@ -173,7 +177,7 @@ def costs_nanousd(price: Price, workload: Workload) -> Whole:
     return costs
 
 
-def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
+def costs_of(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
     """Return the costs by target and request, and a last row of nothing for no target."""
     rows = []
     for name in names:
@@ -182,7 +186,7 @@ def _costs(workload: Workload, catalog: Catalog, names: list[str]) -> Whole:
     return np.array([*rows, np.zeros(len(workload.at_s), dtype=np.int64)], dtype=np.int64)
 
 
-def _decided(workload: Workload, routes: "Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
+def decided(workload: Workload, routes: "Routes") -> tuple[NDArray[np.bool_], Whole, Whole]:
     """Return, for each request, whether the pool may serve it, the capable model elsewhere, and any model elsewhere
     (-1: none).
     """
@@ -231,9 +235,9 @@ def with_capabilities(catalog: Catalog, classifier: object, policy: Policy) -> C
     )
 
 
-def routes_of(catalog: Catalog, policy: Policy, pool: PoolSection) -> "Routes":
-    """Return the planner's decisions with and without that pool."""
-    return Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), frozenset(pool.targets))
+def routes_of(catalog: Catalog, policy: Policy, pool: frozenset[str]) -> "Routes":
+    """Return the planner's decisions with and without the pool of these targets."""
+    return Routes(catalog, msgspec.structs.replace(policy, max_candidates=len(catalog)), pool)
 
 
 class Routes:

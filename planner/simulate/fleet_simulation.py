@@ -24,7 +24,7 @@ from planner.simulate.traces import Trace, TraceRequest, root, shared_beginnings
 from selfhosted.config import BalanceConfig, RoomConfig, ScaleConfig
 from selfhosted.replica import Address, PoolRoom, PoolSnapshot, Replica, ReplicaRequest
 from selfhosted.scale.policy import ScaleRule
-from selfhosted.scale.signals import FirstTokens, SignalReader, Signals
+from selfhosted.scale.signals import RecentTimes, SignalReader, Signals
 
 _POOL: Final = "simulated"
 _BYTES_A_TOKEN: Final = 4
@@ -221,7 +221,9 @@ class FleetSimulation:
             raise SimulationRefused("what overflows does not wait: simulate a queue, or a price for what has no room")
         if spec.replicas == 0 and spec.scaler == "fixed" and rule is None:
             raise SimulationRefused("there is no replica, and nothing would ever start one")
-        self._spec = spec
+        # The engines tell prefixes apart as finely as the trace does.
+        engine = msgspec.structs.replace(spec.engine, shared_tokens=trace.block_tokens)
+        spec = self._spec = msgspec.structs.replace(spec, engine=engine)
         self._steps = steps
         self._trace = trace
         self._shared = shared_beginnings(trace)
@@ -247,7 +249,8 @@ class FleetSimulation:
             spec.scaler, spec.scale, trace, spec.engine, steps, spec.usd_per_replica_hour
         )
         self._reader = SignalReader(spec.ttft_target_s)
-        self._first_tokens = FirstTokens(spec.ttft_target_s)
+        self._first_tokens = RecentTimes(spec.ttft_target_s)
+        self._further_tokens = RecentTimes(spec.tpot_target_s)
         self._spilled_tokens = 0
         self._desired = spec.replicas
 
@@ -440,7 +443,7 @@ class FleetSimulation:
             self._at(at + after_s, partial(sibling.chooser.sibling_told, job, what))
         if what == "first_token":
             chooser.first_token(job, at)
-            self._first_tokens.saw(at - job.arrived_at, at)
+            self._first_tokens.saw(at - job.arrived_at + self._steps.request_s, at)
             return
         chooser.done(job, at)
         if self._gate is not None:
@@ -458,7 +461,8 @@ class FleetSimulation:
         measured, spec = self.measured, self._spec
         if job.first_token_at is None:
             return
-        ttft_s = job.first_token_at - job.arrived_at
+        outside_s = self._steps.request_s
+        ttft_s = job.first_token_at - job.arrived_at + outside_s
         tpot_s = (at - job.first_token_at) / (job.output_tokens - 1) if job.output_tokens > 1 else 0.0
         measured.served += 1
         measured.prompt_tokens += job.prompt_tokens
@@ -472,7 +476,9 @@ class FleetSimulation:
         measured.ttft_s.append(ttft_s)
         if job.output_tokens > 1:
             measured.tpot_s.append(tpot_s)
-        measured.duration_each_s.append(at - job.arrived_at)
+            self._further_tokens.saw(tpot_s, at)
+        measured.duration_each_s.append(at - job.arrived_at + outside_s)
+
         measured.duration_s = max(measured.duration_s, at)
 
     # The gateways' view
@@ -575,6 +581,7 @@ class FleetSimulation:
             waiting_at_gate=self._at_gates(),
             spilled_tokens_per_s=spilled / self._spec.decide_s,
             first_tokens=self._first_tokens,
+            further_tokens=self._further_tokens,
         )
 
     def _dispensable(self, supply: list[Node]) -> list[Node]:

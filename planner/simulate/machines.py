@@ -7,7 +7,7 @@ import msgspec
 from planner.plans.gpus import gpu_named
 from planner.plans.models import KvPrecision, Precision, model_named
 from planner.plans.roofline import StepTimes, step_times
-from planner.plans.sizing import memory_of
+from planner.plans.sizing import MEMORY_UTILISATION, memory_of
 from planner.simulate.engine import EngineSpec
 from planner.simulate.simulation_errors import SimulationRefused
 
@@ -41,6 +41,7 @@ def machine_of(
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 8_192,
     kv_tokens: int | None = None,
+    utilisation: float = MEMORY_UTILISATION,
     usd_per_gpu_hour: Decimal | None = None,
 ) -> Machine:
     """Build a machine. `kv_tokens` overrides what fits beside the weights. Raises SimulationRefused."""
@@ -55,7 +56,7 @@ def machine_of(
     if kv_tokens is None:
         kv_tokens = memory_of(
             shape, card, tp=tp, precision=precision, kv_precision=kv_precision,
-            batched_tokens=max_num_batched_tokens, sequences=max_num_seqs,
+            utilisation=utilisation, batched_tokens=max_num_batched_tokens, sequences=max_num_seqs,
         ).kv_tokens  # fmt: skip
     if kv_tokens <= 0:
         raise SimulationRefused(f"{model} in {precision} does not fit {tp} x {card.title}; raise --tp")

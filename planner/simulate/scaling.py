@@ -1,4 +1,4 @@
-"""Scaling rules of a simulation: the real policy, KEDA's rule, or a perfect forecast."""
+"""Scaling rules of a simulation: the real policy, KEDA's rule, Knative's, or a perfect forecast."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,9 +11,9 @@ from planner.simulate.simulation_errors import SimulationRefused
 from planner.simulate.traces import Trace
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.policy import ScalePolicy, ScaleRule
-from selfhosted.scale.rules import PerfectForecast, QueueRule
+from selfhosted.scale.rules import ConcurrencyRule, PerfectForecast, QueueRule
 
-SCALERS: Final = ("fixed", "weighbridge", "keda", "perfect")
+SCALERS: Final = ("fixed", "weighbridge", "keda", "knative", "perfect")
 OUTPUT_WEIGHT: Final = 4.0
 """Work of a generated token, in prompt tokens."""
 _SATURATING: Final = 600
@@ -42,6 +42,8 @@ def rule_of(
         return ScalePolicy(config, usd_per_replica_hour=usd_per_replica_hour, output_weight=OUTPUT_WEIGHT)
     if scaler == "keda":
         return QueueRule(config)
+    if scaler == "knative":
+        return ConcurrencyRule(config)
     check_scaler(scaler)
     carries = most_work_per_s(trace, spec, steps) * _PERFECT_UTILISATION
     return PerfectForecast(config, demand=demand_of(trace), carries=carries)

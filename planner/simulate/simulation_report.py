@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cost.shown import percent, rounded_money
 from planner.plans.comparators import Comparator
 from planner.simulate.fleet_simulation import Measured
 from planner.simulate.machines import Machine
@@ -203,12 +204,12 @@ def row_of(report: Report) -> list[str]:
         report.policy,
         report.scaler,
         replicas,
-        f"{report.prefix_hit_rate:.1%}",
+        percent(report.prefix_hit_rate),
         *("-" if value is None else f"{value:.2f} s" for value in times),
         *("-" if value is None else f"{value * 1_000:.0f} ms" for value in steps),
-        f"{report.slo_misses:.1%}",
+        percent(report.slo_misses),
         f"{report.gpu_hours:,.1f}",
-        f"${report.usd:,.2f}",
-        f"{report.overflow:,}" + (f" (${report.overflow_usd:,.2f})" if report.overflow else ""),
+        rounded_money(report.usd),
+        f"{report.overflow:,}" + (f" ({rounded_money(report.overflow_usd)})" if report.overflow else ""),
         f"{report.peak_queue:,}",
     ]

@@ -182,6 +182,8 @@ class BatchRunner:
         try:
             while True:
                 began = self._clock()
+                # Before the round: what comes while it looks was perhaps not seen by it.
+                self._wake.clear()
                 try:
                     await self.step()
                 except _DATABASE_FAILS as error:
@@ -228,7 +230,6 @@ class BatchRunner:
 
     async def _pause(self, took_s: float) -> None:
         """Wait for a reason to look again. A slow database is asked less often."""
-        self._wake.clear()
         await asyncio.sleep(max(_LEAST_PAUSE_S, took_s))
         try:
             async with asyncio.timeout(min(self.rest_s, self._turns.look_in_s)):

@@ -55,6 +55,9 @@ _MAX_LIVE: Final = 1_000
 _COLUMNS: Final = tuple(col(getattr(BatchRow, name)) for name in Batch.__struct_fields__)
 _CLAIMED: Final = tuple(col(getattr(BatchLine, name)) for name in ClaimedLine.__struct_fields__)
 _OK: Final = 200
+_SERVER_FAILS: Final = 500
+_NOT_ITS_OWN: Final = (402, 408, 429)
+"""Statuses below 500 that say nothing against what a line asks."""
 _WORKED: Final = ("in_progress", "completed")
 """The states of batches whose tokens tell a speed: a cancelled or expired batch has dropped some without answering
 them.
@@ -214,6 +217,31 @@ class BatchStore:
         return await self._select(
             col(BatchRow.status) == "in_progress", _MAX_LIVE, ends.asc(), col(BatchRow.expires_us).asc()
         )
+
+    async def ended_since(self, since_us: int) -> list[Batch]:
+        """Return the batches that ended since then with lines that expired or failed, the newest first."""
+        ended = func.coalesce(col(BatchRow.expired_us), col(BatchRow.completed_us))
+        return await self._select(
+            and_(
+                col(BatchRow.status).in_(("expired", "completed")),
+                ended >= since_us,
+                or_(col(BatchRow.status) == "expired", col(BatchRow.failed) > 0),
+            ),
+            _MAX_LIVE,
+            ended.desc(),
+        )
+
+    async def failed_by_others(self, batch_ids: Sequence[str]) -> dict[str, int]:
+        """Return how many lines of each failed for another reason than what they ask: upstreams, limits, budgets and this gateway."""
+        line = col(BatchLine.status)
+        query = (
+            select(col(BatchLine.batch_id), func.count())
+            .where(col(BatchLine.batch_id).in_(batch_ids), col(BatchLine.state) == LineState.ANSWERED)
+            .where(or_(line >= _SERVER_FAILS, line.in_(_NOT_ITS_OWN)))
+            .group_by(col(BatchLine.batch_id))
+        )
+        async with self.engine.connect() as connection:
+            return {str(name): int(count) for name, count in await connection.execute(query)}
 
     async def waiting_tokens(self, owner: Owner) -> int:
         """Return the estimated tokens of a team's lines without an answer."""

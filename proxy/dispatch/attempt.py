@@ -405,6 +405,7 @@ class Attempt:
                 silent=isinstance(error, _SILENT),
                 cached_tokens=usage.cached_input_tokens if counted else None,
                 output_tokens=usage.output_tokens if counted else None,
+                tpot_s=self._tpot_s(usage.output_tokens),
             )
         outcome = AttemptOutcome(
             target_id=self.deployment.target_id,

@@ -64,6 +64,7 @@ class LoadTracker(Protocol):
         silent: bool = False,
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
+        tpot_s: float | None = None,
     ) -> None:
         """End the load; called once. `failed` is True when the replica failed, None when that is unknown; `silent`
         marks a failure that was only a missing answer. The token counts are the engine's own, None when it reported

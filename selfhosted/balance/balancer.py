@@ -162,10 +162,12 @@ class Balancer:
         """Count the request as load of the chosen replica, and its prompt as cached there, until the lease ends."""
         load = self.load(choice.replica)
         lease = Lease(load, ask, choice.matched_tokens, now, self._on_lease_end)
-        load.take(lease, now)
+        self._update_averages(lease)
         # The next request with this prefix finds it cached, or being prefilled ahead of itself.
         lease.pinned = self.index.pin(choice.replica, ask.blocks)
-        self._update_averages(lease)
+        lease.held = max(1, ask.tokens - int(lease.pinned * ask.block_tokens)) + ask.output_tokens
+        self._count_pinned(load)
+        load.take(lease, now)
         return lease
 
     def take_told(self, replica: str, ask: ReplicaRequest, now: float) -> Lease | None:
@@ -201,6 +203,10 @@ class Balancer:
             # What had been there before is still there, even if the request failed.
             read = lease.pinned if lease.started else int(lease.matched / lease.ask.block_tokens)
             self.index.unpin(lease.replica, lease.ask.blocks[: lease.pinned], read)
+            self._count_pinned(lease.load)
+
+    def _count_pinned(self, load: Load) -> None:
+        load.pinned_tokens = int(self.index.pinned(load.name) * self._block_tokens)
 
     def _update_averages(self, lease: Lease) -> None:
         """Update the mean tokens per block and the prompts' share of what engines cache, as they cache completions as
@@ -377,7 +383,7 @@ def _scores(
         if wait_s < least_s:  # noqa: PLR1730 - half as long as min()
             least_s = wait_s
         works.append(own * (whole - own * half) * load.token_s)
-        waits.append(wait_s + load.batch_s)
+        waits.append(wait_s + load.batch_s + own * load.hold_s)
         all_known = all_known and load.known
     queued_s = max(least_s, 0.0) + tuning.gateway_wait_weight * ask.waited_s
     if queued_s > 0:

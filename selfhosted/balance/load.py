@@ -92,11 +92,13 @@ class Lease:
         "ask",
         "cached_tokens",
         "ended",
+        "held",
         "load",
         "matched",
         "output_tokens",
         "pinned",
         "replica",
+        "seated",
         "started",
         "taken",
         "uncached",
@@ -116,8 +118,12 @@ class Lease:
         self.taken = now
         self.matched = matched
         self.pinned = 0
+        self.held = tokens + ask.output_tokens
+        """Tokens of KV cache that it takes besides the blocks that the index has pinned for it."""
         self.started = False
         self.ended = False
+        self.seated = load.has_seat
+        """Whether the engine had a seat for it at once."""
         self.ahead_s = load.wait_s(now)
         self.ahead = load.ahead(now)
         self.load = load
@@ -140,12 +146,12 @@ class Lease:
             self.cached_tokens = cached_tokens
             if output_tokens is not None:
                 self.output_tokens = output_tokens
-            self.load.ended(self, now)
             self._on_end(self)
+            self.load.ended(self, now)
 
 
 class Load:
-    """The load of one replica. Decisions read `clear_at`, `rest_s`, `extra_s`, `batch_s`, `token_s` and `room_tokens`."""
+    """The load of one replica. Decisions read `clear_at`, `rest_s`, `extra_s`, `batch_s`, `token_s`, `hold_s` and `room_tokens`."""
 
     __slots__ = (
         "_duration_s",
@@ -166,16 +172,19 @@ class Load:
         "_tuning",
         "_used_base",
         "_work_mean",
+        "asked",
         "batch_s",
         "bit",
         "busy_tokens",
         "clear_at",
         "extra_s",
         "free_s_per_token",
+        "held",
+        "hold_s",
         "in_flight",
         "known",
         "name",
-        "prompt",
+        "pinned_tokens",
         "rate",
         "requests",
         "rest_s",
@@ -195,7 +204,12 @@ class Load:
         self.known = False
         self.requests = 0
         self.tokens = 0
-        self.prompt = 0
+        """Tokens of KV cache that known requests take: `held` and `pinned_tokens`, as of the last of them that came or ended."""
+        self.held = 0
+        self.pinned_tokens = 0
+        """Tokens of the blocks that known requests have pinned, each block once however many share it."""
+        self.asked = 0
+        """Tokens of known requests as a queue counts them: whole prompts, and the answers that are expected."""
         self.rate = pace.rate
         self.speed = pace
         self._tuning = pace.tuning
@@ -225,6 +239,8 @@ class Load:
         self.token_s = 1 / pace.rate
         self.room_tokens = _ENDLESS
         self.free_s_per_token = 0.0
+        self.hold_s = 0.0
+        """Seconds that a token to be read counts for besides its reading, as it takes place in the KV cache."""
         self.usage = 0.0
         self.waiting = 0
 
@@ -234,10 +250,23 @@ class Load:
         return len(self._pending)
 
     @property
-    def shared_tokens(self) -> int:
-        """Tokens that the prompts of known requests, once read, have beyond what is in use: they share their beginnings."""
-        read = self.prompt - sum([lease.ask.tokens for lease in self._pending])
-        return max(0, read - int(self.busy_tokens)) if self.known else 0
+    def has_seat(self) -> bool:
+        """True where a request that comes now starts as soon as the prompts before it are read."""
+        return not self.extra_s and self.usage < self._tuning.full_kv_usage
+
+    @property
+    def shares(self) -> bool:
+        """True where the known requests have much of their prompts in common with each other."""
+        return self.tokens < (1 - self._tuning.sharing_part) * self.asked
+
+    @property
+    def asked_per_token(self) -> float:
+        """Tokens that the requests there were counted with for each token of KV cache in use, where they share beginnings; 1
+        where they do not. What they have not generated yet is counted, too.
+        """
+        if not self.known or not self.busy_tokens or not self.shares:
+            return 1.0
+        return max(1.0, self.asked * max(1.0, self.in_flight / self.requests) / self.busy_tokens)
 
     def wait_s(self, now: float) -> float:
         """Return the expected seconds until a new prefill can begin."""
@@ -269,8 +298,9 @@ class Load:
         pending[lease] = None
         self._pending_work += lease.work
         self.requests += 1
-        self.tokens += ask.tokens + ask.output_tokens
-        self.prompt += ask.tokens
+        self.held += lease.held
+        self.tokens = self.held + self.pinned_tokens
+        self.asked += ask.tokens + ask.output_tokens
         self._work_mean += (lease.work - self._work_mean) * (1 - _MEAN_DECAY)
         self._note_most()
         self._recompute()
@@ -286,8 +316,9 @@ class Load:
         ask = lease.ask
         self._remove_pending(lease)
         self.requests -= 1
-        self.tokens -= ask.tokens + ask.output_tokens
-        self.prompt -= ask.tokens
+        self.held -= lease.held
+        self.tokens = self.held + self.pinned_tokens
+        self.asked -= ask.tokens + ask.output_tokens
         if lease.started:
             self._duration_s += (now - lease.taken - self._duration_s) * (1 - _MEAN_DECAY)
         self._recompute()
@@ -331,7 +362,7 @@ class Load:
         """Recompute the inputs of decisions after a change. It runs three times per request, so it is written out."""
         pending, stats, used = self._pending, self.stats, None
         self.waiting = self._estimate_waiting(len(pending))
-        self.extra_s = self.usage = self.free_s_per_token = 0.0
+        self.extra_s = self.usage = self.free_s_per_token = self.hold_s = 0.0
         in_flight = self.requests
         if stats is not None:
             in_flight = max(in_flight, self._flight_base + in_flight)
@@ -345,6 +376,8 @@ class Load:
                     self.usage = used / stats.kv_tokens
                     self.room_tokens = stats.kv_tokens - used
                     self.free_s_per_token = self._duration_s / max(used, 1.0)
+                    # The fuller the cache, the dearer is what one more prompt holds there while it is answered.
+                    self.hold_s = self._tuning.hold_weight * min(1.0, self.usage) * self._duration_s / stats.kv_tokens
         if used is None:
             self.room_tokens, self.busy_tokens = _ENDLESS, float(self.tokens)
         else:
@@ -401,7 +434,10 @@ class Load:
 
     def _learn(self, lease: Lease, took_s: float) -> None:
         """Learn the prefill rate from a time to first token and the work that had to be done before it."""
-        if lease.uncached < self._tuning.min_learned_tokens or took_s <= 0 or self.extra_s:
+        if lease.uncached < self._tuning.min_learned_tokens or took_s <= 0:
+            return
+        if not (lease.seated and self.has_seat):
+            # It may have waited for others to end, which tells nothing of how fast prompts are read.
             return
         expected_s = self.speed.learn(lease.work + lease.ahead, took_s)
         most = self._tuning.max_learned_factor

@@ -4,14 +4,20 @@ No chat template is applied. The rendering only has to be the same for the same 
 conversation does, and differ where the engine's own rendering differs.
 """
 
+from hashlib import blake2b
 from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from providers.wire import ChatRequest, Message
 
 _ROOT_CHARS: Final = 4_096
 """Characters of each text that go into the conversation's root; texts that differ later share a root unless
 their lengths differ."""
+_ENDS_BYTES: Final = 16_384
+_MARK_TIMES: Final = 96
+"""Of 32 characters each: 3,072 characters are 768 tokens or so, which is what a picture usually takes."""
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _DEFINITIONS: Final = ("tools", "functions")
 _TEXTS: Final = ("query", "input", "file")
@@ -30,13 +36,16 @@ def rendered(request: ChatRequest, *, most_bytes: int, salt: str = "") -> bytes:
     texts: list[str] = [] if begins else [salt, "\x00"]
     # At least so many bytes: a character has one or more.
     size = sum(map(len, begins))
-    for message in request.messages:
+    raw: list[_RawMessage] | None = None
+    for place, message in enumerate(request.messages):
         text = message.content
         if text is not None and not isinstance(text, str):
             if any(part.text is None for part in text):
-                # Images and audio are part of what is cached, and only the raw messages hold them.
-                return b"".join([salt.encode(), b"\x00", *begins, bytes(fields["messages"])])[:most_bytes]
-            text = _text(message)
+                # Images and sound are part of what is cached, and only the raw messages hold them.
+                raw = raw or _decode_messages(bytes(fields["messages"]))
+                text = _with_media(message, raw[place].content)
+            else:
+                text = _text(message)
         texts.append(f"\x01{message.role}\x02{text or ''}")
         size += len(texts[-1])
         if message.tool_calls is not _NO_CALLS or message.function_call is not _NO_CALL:
@@ -76,6 +85,31 @@ def root_of(request: ChatRequest, *, salt: str = "") -> int:
         if message.role not in _INSTRUCTING:
             break
     return crc32(b"".join(parts))
+
+
+class _RawMessage(msgspec.Struct):
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_decode_messages: Final = msgspec.json.Decoder(list[_RawMessage]).decode
+_decode_parts: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _with_media(message: Message, raw: msgspec.Raw) -> str:
+    """Return the texts with a mark for each picture or sound between them, about as long as a text of as many tokens. The mark is a
+    checksum of both ends of its part, as the whole may have megabytes.
+    """
+    texts: list[str] = []
+    parts = message.content if isinstance(message.content, list) else ()
+    for part, each in zip(parts, _decode_parts(bytes(raw)), strict=True):
+        if part.text is not None:
+            texts.append(part.text)
+            continue
+        found = bytes(each)
+        digest = blake2b(found[:_ENDS_BYTES], digest_size=16, key=len(found).to_bytes(8, "big"))
+        digest.update(found[-_ENDS_BYTES:])
+        texts.append("\x03" + digest.hexdigest() * _MARK_TIMES)
+    return "".join(texts)
 
 
 def _text(message: Message) -> str:

@@ -46,19 +46,22 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
 
 def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable[[str], Load | None]) -> int:
     """Return the tokens of requests that the replicas can carry now: of each full one what it has in use, of each other
-    one its KV capacity times `kv_high` times `overcommit`. `load_of` returns a replica's load; None where only its
-    engine's word is known.
+    one its KV capacity times `kv_high` times `overcommit`. Where prompts share their beginnings, each holds as many more as
+    it shows to, and lets some wait. `load_of` returns a replica's load; None where only its engine's word is known.
     """
     whole = 0.0
     for replica in replicas:
         holds, load = kv_tokens_of(replica, room.tokens), load_of(replica.name)
+        asked = 1.0 if load is None else load.asked_per_token
         if full(replica, room, load):
             stats = replica.stats
             used = stats.kv_usage if stats is not None and stats.kv_usage is not None else 1.0
-            whole += holds * min(used, room.kv_high)
+            whole += holds * min(used, room.kv_high) * asked
         else:
-            whole += holds * room.kv_high * room.overcommit
-        whole += 0 if load is None else load.shared_tokens
+            whole += holds * room.kv_high * max(room.overcommit, asked)
+        if load is not None and load.shares:
+            # Which replica a request goes to matters, so each has its own line, and one must not stand before all of them.
+            whole += max(0, room.max_waiting - load.waiting) * load.asked / load.requests
     return int(whole)
 
 

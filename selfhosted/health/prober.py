@@ -14,7 +14,7 @@ from selfhosted.health.pool_prober import PoolProber
 from selfhosted.kv_events.subscriber import KvState, KvStates
 from selfhosted.lora.lora_poll import LoraPoll
 from selfhosted.replica import PoolSnapshot
-from selfhosted.scale.process_reports import FleetReport, ProcessReports, ttft_target_s
+from selfhosted.scale.process_reports import FleetReport, ProcessReports, aims_of
 
 
 class ProbedPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Prober:
 
     def __init__(self, pools: Mapping[str, ProbedPool], clock: Callable[[], float]) -> None:
         self.pools = pools
-        self.reports = ProcessReports({name: ttft_target_s(pool.config) for name, pool in pools.items()}, clock)
+        self.reports = ProcessReports({name: aims_of(pool.config) for name, pool in pools.items()}, clock)
         self._kv_states: dict[str, dict[str, KvStates]] = {name: {} for name in pools}
         """Subscriptions by pool and process, in the order of the processes' first messages."""
 

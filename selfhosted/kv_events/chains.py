@@ -8,7 +8,8 @@ lies wholly before its end. Where two prompts share text but not that engine blo
 both have: so proportion is only a first guess, and eviction of one prompt's rest never takes what they share.
 
 A mapped text is credited to a replica while its engine holds the block and every one before it, whichever gateway sent
-the prompt; it is taken away as soon as one of them is removed. What is not mapped stays as the balancer infers it.
+the prompt; it is taken away as soon as one of them is removed from the GPU and from the caches below it, which an engine
+loads from in far less time than it reads. What is not mapped stays as the balancer infers it.
 
 Bounds: `engine_blocks` of a pool (about 250 bytes each), divided among the replicas; the oldest go first, as if they
 had been removed, but those on the path to mapped text last. `nodes` of these paths (500 bytes each), and `texts`
@@ -26,7 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.kv_events.events import BlocksRemoved, BlocksStored, Event
+from selfhosted.kv_events.events import BlocksKept, BlocksRemoved, BlocksStored, Event, Tier
 
 ROOT: Final = 0
 _DIGEST_BYTES: Final = 8
@@ -59,11 +60,15 @@ class _Node:
 class _ReplicaBlocks:
     """The blocks of one replica."""
 
-    __slots__ = ("block_tokens", "names", "reached", "there")
+    __slots__ = ("below", "block_tokens", "left", "names", "reached", "there")
 
     def __init__(self) -> None:
         self.names: dict[int, int] = {}
         """Engine block hash → name here."""
+        self.below: set[int] = set()
+        """Hashes of those that a cache below the GPU's has, too;"""
+        self.left: set[int] = set()
+        """and of these, the ones that are no longer in the GPU's."""
         self.there: set[int] = set()
         self.reached: set[int] = set()
         """Nodes that the engine holds together with all before them."""
@@ -129,9 +134,12 @@ class Chains:
             return
         if isinstance(event, BlocksStored):
             self._store(replica, held, event)
+        elif isinstance(event, BlocksKept):
+            held.below.update(each for each in event.hashes if each in held.names)
         elif isinstance(event, BlocksRemoved):
+            gone = [each for each in event.hashes if _is_gone(held, each, event.tier)]
             self._remove_blocks(
-                replica, held, [name for each in event.hashes if (name := held.names.pop(each, None)) is not None]
+                replica, held, [name for each in gone if (name := held.names.pop(each, None)) is not None]
             )
         else:
             self.cleared(replica)
@@ -194,6 +202,12 @@ class Chains:
         reached: list[int] = []
         for block_hash, tokens, extra in zip(event.hashes, event.tokens, event.extras, strict=True):
             name = name_of(parent, tokens, event.adapter, extra)
+            if event.tier == "gpu":
+                held.left.discard(block_hash)
+            else:
+                held.below.add(block_hash)
+                if block_hash not in held.names:
+                    held.left.add(block_hash)
             # Re-inserted, so that the dict stays in order of the last event.
             held.names.pop(block_hash, None)
             held.names[block_hash] = name
@@ -368,11 +382,28 @@ class Chains:
         excess = min(len(held.names), len(held.names) + more - limit)
         oldest = list(islice(held.names, max(0, excess)))
         gone += [held.names.pop(block_hash) for block_hash in oldest]
+        held.below.intersection_update(held.names)
+        held.left.intersection_update(held.names)
         self._remove_blocks(replica, held, gone)
 
     @staticmethod
     def _empty(held: _ReplicaBlocks) -> None:
         held.names, held.there, held.reached = {}, set(), set()
+        held.below, held.left = set(), set()
+
+
+def _is_gone(held: _ReplicaBlocks, block_hash: int, tier: Tier) -> bool:
+    """Note that a cache lost a block; return True where no cache of the replica has it any more."""
+    if tier == "below":
+        held.below.discard(block_hash)
+        if block_hash not in held.left:
+            return False
+        held.left.discard(block_hash)
+        return True
+    if block_hash in held.below:
+        held.left.add(block_hash)
+        return False
+    return True
 
 
 def name_of(parent: int, tokens: Sequence[int], adapter: str | None, extra: Sequence[Any]) -> int:

@@ -6,7 +6,7 @@ fields and events are skipped, and fields that older versions lack have defaults
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -27,8 +27,12 @@ _FRAMES: Final = 3
 _ARRAYS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 
+Tier = Literal["gpu", "below"]
+"""The GPU's cache, or one that the engine loads it from again: the host's memory, a disk."""
+
+
 class BlocksStored(msgspec.Struct, frozen=True):
-    """Consecutive blocks of one prompt that were stored in the GPU's cache."""
+    """Consecutive blocks of one prompt that were stored in a cache."""
 
     hashes: tuple[int, ...]
     parent: int | None
@@ -38,19 +42,27 @@ class BlocksStored(msgspec.Struct, frozen=True):
     extras: tuple[tuple[Any, ...], ...]
     """The other inputs of each block's hash without the adapter: images and, for the first block, the cache salt."""
     adapter: str | None
+    tier: Tier = "gpu"
+
+
+class BlocksKept(msgspec.Struct, frozen=True):
+    """Blocks that were stored in a cache below the GPU's, by their hashes alone."""
+
+    hashes: tuple[int, ...]
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True):
-    """Blocks that were removed from the GPU's cache."""
+    """Blocks that were removed from a cache."""
 
     hashes: tuple[int, ...]
+    tier: Tier = "gpu"
 
 
 class CacheCleared(msgspec.Struct, frozen=True):
     """The whole cache was emptied."""
 
 
-Event = BlocksStored | BlocksRemoved | CacheCleared
+Event = BlocksStored | BlocksKept | BlocksRemoved | CacheCleared
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -61,11 +73,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The events of one message that concern the GPU's cache."""
+    """The events of one message that concern the engine's caches."""
 
     events: tuple[Event, ...]
     passed_over: int
-    """Number of skipped events: of unknown kinds, and of other places than the GPU."""
+    """Number of skipped events: of unknown kinds, of other hosts' caches, and of layers that keep a part of a prompt only."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -145,7 +157,12 @@ def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:
             end = start + most
             parent = event.parent if start == 0 else event.hashes[start - 1]
             yield BlocksStored(
-                event.hashes[start:end], parent, event.tokens[start:end], event.extras[start:end], event.adapter
+                event.hashes[start:end],
+                parent,
+                event.tokens[start:end],
+                event.extras[start:end],
+                event.adapter,
+                event.tier,
             )
 
 
@@ -159,14 +176,18 @@ def _parse_event(raw: bytes) -> Event | None:
         return None
     if isinstance(decoded, _Cleared):
         return CacheCleared()
-    if decoded.medium not in {None, "GPU"} or decoded.group_idx not in {None, 0} or decoded.locality == "REMOTE":
+    if decoded.group_idx not in {None, 0} or decoded.locality == "REMOTE":
         return None
+    tier: Tier = "gpu" if decoded.medium in {None, "GPU"} else "below"
     if isinstance(decoded, _Removed):
-        return BlocksRemoved(tuple(map(_short_hash, decoded.block_hashes)))
-    return _parse_stored(decoded)
+        return BlocksRemoved(tuple(map(_short_hash, decoded.block_hashes)), tier)
+    if tier == "below" and not decoded.token_ids:
+        # vLLM names offloaded blocks by their hashes, unless `self_describing_kv_events` is set.
+        return BlocksKept(tuple(map(_short_hash, decoded.block_hashes)))
+    return _parse_stored(decoded, tier)
 
 
-def _parse_stored(event: _Stored) -> BlocksStored:
+def _parse_stored(event: _Stored, tier: Tier) -> BlocksStored:
     size, count = event.block_size, len(event.block_hashes)
     if not 0 < size <= _MOST_BLOCK_TOKENS or len(event.token_ids) != count * size:
         raise msgspec.ValidationError("blocks and tokens do not match")
@@ -179,6 +200,7 @@ def _parse_stored(event: _Stored) -> BlocksStored:
         tokens=tokens,
         extras=_extras(event, count),
         adapter=event.lora_name or (None if event.lora_id is None else f"#{event.lora_id}"),
+        tier=tier,
     )
 
 

@@ -13,7 +13,7 @@ class KvMetrics(KvObserver):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = Counter(
             "weighbridge_kv_events",
-            "Engines' events about their KV caches: batches, blocks stored and removed, caches cleared, events "
+            "Engines' events about their KV caches: batches, blocks stored, kept below the GPU and removed, caches cleared, events "
             "passed_over, garbage, gaps, replayed, dropped (knowledge that was), restart; and prompts learned, unseen, "
             "failed, known, busy.",
             ("pool", "result"),

@@ -11,12 +11,24 @@ from typing import Final, Literal
 import msgspec
 
 from selfhosted.kv_events.chains import Chains
-from selfhosted.kv_events.events import END, BlocksStored, Message, Unreadable, pieces, read_batch, read_message
+from selfhosted.kv_events.events import (
+    END,
+    BlocksKept,
+    BlocksStored,
+    CacheCleared,
+    Event,
+    Message,
+    Unreadable,
+    pieces,
+    read_batch,
+    read_message,
+)
 from selfhosted.kv_events.sequence import Sequence as Numbers
 
 KvResult = Literal[
     "batch",
     "stored",
+    "kept",
     "removed",
     "cleared",
     "passed_over",
@@ -31,8 +43,8 @@ KvResult = Literal[
     "known",
     "busy",
 ]
-"""Label of an event count. `batch`: messages applied; `stored`, `removed`: blocks; `cleared`: whole caches;
-`passed_over`: events of other places or kinds; `garbage`: malformed messages; `gap`: missed messages; `replayed`: gaps
+"""Label of an event count. `batch`: messages applied; `stored`, `removed`: blocks; `kept`: blocks in a cache below the GPU's; `cleared`: whole caches;
+`passed_over`: events of other hosts or kinds; `garbage`: malformed messages; `gap`: missed messages; `replayed`: gaps
 filled by a replay; `dropped`: all known blocks of a replica dropped; `restart`: another engine, or a lost connection.
 The others are outcomes of samples (`sampling.SampleResult`, with `busy` for too many at once)."""
 
@@ -172,9 +184,7 @@ class Follower:
             self._count("passed_over", batch.passed_over)
         for event in pieces(batch.events, _BLOCKS_AT_ONCE):
             self._chains.apply(self._name, event)
-            hashes = getattr(event, "hashes", None)
-            kind: KvResult = "cleared" if hashes is None else "stored" if isinstance(event, BlocksStored) else "removed"
-            self._count(kind, 1 if hashes is None else len(hashes))
+            self._count(_result_of(event), len(getattr(event, "hashes", (0,))))
             # Requests come first: no more than one piece at a time.
             await asyncio.sleep(0)
         self.state.batches += 1
@@ -189,3 +199,13 @@ class Follower:
     def _drop_blocks(self) -> None:
         self._count("dropped", 1)
         self._chains.forget(self._name)
+
+
+def _result_of(event: Event) -> KvResult:
+    if isinstance(event, CacheCleared):
+        return "cleared"
+    if isinstance(event, BlocksKept):
+        return "kept"
+    if isinstance(event, BlocksStored):
+        return "stored" if event.tier == "gpu" else "kept"
+    return "removed"

@@ -21,7 +21,7 @@ from selfhosted.model_swap.swap_state import SleepTold
 from selfhosted.pools.prefill_replicas import Readers
 from selfhosted.replica import Address, PoolFullness, PoolReading, PoolSnapshot, Replica, ReplicaState
 from selfhosted.rollouts.sides import PoolVersions
-from selfhosted.scale.process_reports import AtGate, FirstTokenCounts, PoolReport, ttft_target_s
+from selfhosted.scale.process_reports import AtGate, PoolReport, TimeCounts, aims_of
 
 _OVERDUE_FACTOR: Final = 3.0
 AHEAD_AT_ONCE: Final = 3
@@ -110,7 +110,9 @@ class Pool(JudgeObserver):
         self.kv_events = kv_events
         self._changed = changed
         self.versions = PoolVersions()
-        self.first_tokens = FirstTokenCounts(ttft_target_s(config))
+        aims = aims_of(config)
+        self.first_tokens = TimeCounts(aims.ttft_s)
+        self.further_tokens = TimeCounts(aims.tpot_s)
         self.unanswered: dict[str, dict[ReplicaLease, None]] = {}
         """Leases of requests that wait for their first token, by replica name; the inner dict is an ordered set, oldest
         first."""
@@ -212,7 +214,7 @@ class Pool(JudgeObserver):
 
     def report(self, at_gate: AtGate) -> PoolReport:
         """Return the report of this process to the autoscaler."""
-        seen = self.first_tokens
+        seen, further = self.first_tokens, self.further_tokens
         return PoolReport(
             pool=self.config.name,
             turned_away_tokens=self.turned_away_tokens,
@@ -221,6 +223,9 @@ class Pool(JudgeObserver):
             first_tokens=seen.count,
             late_first_tokens=seen.late,
             first_tokens_sum_s=seen.sum_s,
+            answers=further.count,
+            slow_answers=further.late,
+            tpot_sum_s=further.sum_s,
             waiting_at_gate=at_gate.waiting,
             waiting_batch=at_gate.waiting_batch,
             running_batch=at_gate.running_batch,
@@ -454,12 +459,13 @@ class ReplicaLease:
         silent: bool = False,
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
+        tpot_s: float | None = None,
     ) -> None:
         """Release the load and report the outcome to the replica's health.
 
         `failed`: True when the replica was at fault, False when it answered, None when the outcome says nothing about
         it. `silent`: the failure was a missing answer, which does not count against a replica that has answered others
-        since, as it may only be busy.
+        since, as it may only be busy. `tpot_s`: mean time of a further token, where there were any.
         """
         if self._ended:
             return
@@ -470,6 +476,8 @@ class ReplicaLease:
         now, judge = self.clock(), self._pool.judge
         self.load.end(now, cached_tokens=cached_tokens, output_tokens=output_tokens)
         self._pool.sent.ended(self.load)
+        if self._streams and tpot_s is not None:
+            self._pool.further_tokens.saw(tpot_s)
         if failed is False:
             judge.succeeded(self._name, self.began_at, now)
         elif failed and not (silent and judge.answered_since(self._name, self.began_at)):

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from cost.shown import percent
 from selfhosted.rollouts.comparison import (
     LATENCY_QUANTILE,
     Sample,
@@ -65,7 +66,7 @@ def _reason(figure: Figure, stable: Sample, candidate: Sample, rule: Rule) -> st
     if figure in ("ttft_s", "tpot_s"):
         worse = rule.ttft_worse if figure == "ttft_s" else rule.tpot_worse
         ours, theirs = (_middle(getattr(each, figure)) for each in (candidate, stable))
-        return f"the median {_NAMES[figure]} is {ours}, the stable version's {theirs}; it is longer by more than {worse or 0:.0%}"
+        return f"the median {_NAMES[figure]} is {ours}, the stable version's {theirs}; it is longer by more than {percent(worse or 0, 0)}"
     if figure == "verdicts":
         return f"more {_NAMES[figure]} than of the stable version"
     hits, their_hits = (each.failed if figure == "failures" else each.weak for each in (candidate, stable))
@@ -74,8 +75,8 @@ def _reason(figure: Figure, stable: Sample, candidate: Sample, rule: Rule) -> st
     if ours_share - theirs_share < FAILURES_MARGIN:
         return ""
     return (
-        f"{ours_share:.1%} of {candidate.attempts} {_NAMES[figure]}, of the stable version's {stable.attempts} "
-        f"{theirs_share:.1%}"
+        f"{percent(ours_share)} of {candidate.attempts} {_NAMES[figure]}, of the stable version's {stable.attempts} "
+        f"{percent(theirs_share)}"
     )
 
 

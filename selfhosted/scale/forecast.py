@@ -1,13 +1,13 @@
 """Forecast of the work one cold start ahead, in a busy minute.
 
-The minutes of the last hour are known, and so is what each time of day and of the week usually brings. Each minute is
+The minutes of the last half-hour are known, and so is what each time of day and of the week usually brings. Each minute is
 scaled by the usual work at the forecast time over the usual work at its own. The result is the percentile of those by
 work: minutes up to it hold the wanted part of all work. So a service whose work comes in bursts gets more than a steady
 one of the same size. Memory is bounded.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,10 +21,17 @@ _NEWEST: Final = 0.3
 _MOST_SCALE: Final = 3.0
 # A gap in the observations says nothing about its time.
 _GAP_S: Final = 120.0
-# An hour. When there are few, the highest and somewhat more is expected.
+# An hour. When there are few, the highest is expected.
 _MOST_MINUTES: Final = 60
-_FEW_MINUTES: Final = 30
-_ABOVE: Final = 1.25
+_FEW_MINUTES: Final = 10
+# A peak that was over before these is not expected again, but by the time of day.
+_LOOKED_AT: Final = 30
+# A rise goes on, where these minutes show one that is no chance.
+_RISE_MINUTES: Final = 10
+_FEWEST_RISING: Final = 5
+# Of what it would add by then: most rises end.
+_GOES_ON: Final = 0.5
+_CERTAIN: Final = 3.0
 
 
 # A time of day is that much before and after: bursts are no part of a day's course.
@@ -112,10 +119,11 @@ class Forecast:
         if self._at is None or not self.seasons.minutes:
             return None
         then = self.seasons.at(self._at[1] + ahead_s)
-        minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes]
-        if len(minutes) < _FEW_MINUTES:
-            return max(minutes) * _ABOVE
-        return _busy_minute(minutes, attainment)
+        minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes[-_LOOKED_AT:]]
+        busy = max(minutes) if len(minutes) < _FEW_MINUTES else _busy_minute(minutes, attainment)
+        rise = rise_per_s(minutes[-_RISE_MINUTES:])
+        now = minutes[-1]
+        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s * _GOES_ON))
 
     @staticmethod
     def _accumulate(
@@ -139,6 +147,21 @@ class Forecast:
         del index
         if self._at is not None and seconds >= _WINDOW_S / 2:
             self.seasons.add_minute(work / seconds, self._at[1] - _WINDOW_S / 2)
+
+
+def rise_per_s(minutes: Sequence[float]) -> float:
+    """Return how much the work per second grows each second by the straight line through the minutes; 0 where they are few, or
+    scatter so much that it may be chance, or where it falls.
+    """
+    count = len(minutes)
+    if count < _FEWEST_RISING:
+        return 0.0
+    middle, mean = (count - 1) / 2, sum(minutes) / count
+    spread = sum((place - middle) ** 2 for place in range(count))
+    slope = sum((place - middle) * work for place, work in enumerate(minutes)) / spread
+    left = sum((work - mean - slope * (place - middle)) ** 2 for place, work in enumerate(minutes))
+    error = math.sqrt(left / (count - 2) / spread)
+    return slope / _WINDOW_S if slope > _CERTAIN * error else 0.0
 
 
 def _ratio(then: float | None, now: float | None) -> float:

@@ -1,10 +1,11 @@
 """The autoscaling policy: a pure decision on the desired number of replicas, from signals that carry the time.
 
 Work is prompt tokens, plus generated ones times their weight. A replica that is ordered now is there one cold start
-from now, so what counts is the work that a busy minute will bring then: the minutes of the last hour, up to which
-`ttft_attainment` of the work came, scaled to that time by what earlier days brought. The throughput of a saturated
-replica is measured when work waits; a share of that is planned with, which begins at one half and follows how many
-first tokens were late. Work divided by planned throughput is the number wanted. More are wanted when what comes now,
+from now, so what counts is the work that a busy minute will bring then: the minutes of the last half-hour, up to which
+`ttft_attainment` of the work came, scaled to that time by what earlier days brought, or more where it rises. What a replica carries
+is its work over its pressure: how near the worst of its signals (slow tokens, KV cache, queue) is to its limit. A share of that
+is planned with, which follows how many first tokens were late and answers slow. Work divided by planned throughput is the number
+wanted. More are wanted when what comes now,
 with the backlog, would still wait a cold start later, and when queue, memory or first tokens are past their thresholds
 for long; before anything is measured, only those thresholds decide. Growth is limited per decision, and by how many
 start already; shrinking must have been wanted for minutes, goes in steps with a cooldown, and stops at what running
@@ -24,8 +25,11 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from cost.shown import percent
 from selfhosted.config import ScaleConfig
 from selfhosted.scale.forecast import Forecast, Seasons
+from selfhosted.scale.history import History, Step
+from selfhosted.scale.pressure import pressure_of
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
 from selfhosted.scale.worth import Market, SavedWorth, Worth
@@ -45,12 +49,14 @@ _MINUTE_S: Final = 60.0
 _SATURATED: Final = 0.5
 # Signals are smoothed over half a cold start: a burst that is over before a replica could help needs none.
 _SHORTEST_S: Final = 15.0
+# A replica that does less than this part of what a saturated one does has little to do.
+_LIGHT: Final = 0.25
 _LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 30.0
 _HOUR_S: Final = 3_600.0
 # Target use after shrinking, as a fraction of the threshold at which the pool would grow again.
 _AFTER_SHRINKING: Final = 0.85
-_LARGEST_STATE: Final = 64 * 1024
+_LARGEST_STATE: Final = 128 * 1024
 _WINDOW_SLOTS: Final = 64
 # Replicas that start at once, for each that is ready.
 _MOST_STARTING: Final = 3
@@ -86,6 +92,7 @@ class _SavedState(msgspec.Struct):
     learnt: SavedThroughput | None = None
     idle_memory: float | None = None
     worth: SavedWorth | None = None
+    steps: list[Step] | None = None
 
 
 class _DesiredSize(msgspec.Struct, frozen=True):
@@ -116,9 +123,12 @@ class ScalePolicy:
         self._config = config
         self._usd = usd_per_replica_hour
         self._output_weight = output_weight
-        self._carried = PoolThroughput(1 - config.ttft_attainment, prior=carries, learnt=kept.learnt)
+        self._carried = PoolThroughput(
+            1 - config.ttft_attainment, config.tpot_target_s, prior=carries, learnt=kept.learnt
+        )
         self._forecast = Forecast(kept.seasons)
         self._desired = kept.desired
+        self._history = History(kept.steps)
         self._idle_memory = kept.idle_memory
         self._busy_carries = busy_carries
         self._worth = self._worth_of(kept.worth) if economic and usd_per_replica_hour is not None else None
@@ -133,6 +143,8 @@ class ScalePolicy:
         self._minute = _Window(_MINUTE_S)
         self._busiest = 0.0
         self._waited = True
+        self._started_at = -math.inf
+        self._limited_by = ""
         self._up = _Extreme(config.up_stabilisation_s, least=True)
         self._down = _Extreme(config.down_stabilisation_s, least=False)
         self._stepped_down_at: float | None = None
@@ -163,6 +175,7 @@ class ScalePolicy:
                 self._carried.learnt,
                 self._idle_memory,
                 None if self._worth is None else self._worth.saved(),
+                self._history.steps,
             )
         ).decode()
 
@@ -172,7 +185,17 @@ class ScalePolicy:
         wish = self._most_wanted(signals, current)
         decision = self._limit(signals, current, wish)
         self._desired = decision.desired
+        self._remember(signals, decision)
         return decision
+
+    def _remember(self, signals: Signals, decision: ScaleDecision) -> None:
+        work, config = self._work_of(signals), self._config
+        if work is None:
+            return
+        self._history.observe(work, signals.wall_s, desired=decision.desired, ready=signals.ready)
+        then = self._forecast.busy(config.cold_start_s, config.ttft_attainment) if config.forecast else None
+        if then is not None:
+            self._history.expect(then, signals.wall_s + config.cold_start_s)
 
     # Learning.
 
@@ -224,6 +247,8 @@ class ScalePolicy:
         if served is None:
             served = signals.input_tokens_per_s or 0.0
         served += self._output_weight * (signals.output_tokens_per_s or 0.0)
+        if signals.starting > signals.ready:
+            self._started_at = signals.at_s
         if not signals.known:
             return
         missed, busy, minute = signals.missed, self._busy, self._minute
@@ -236,9 +261,19 @@ class ScalePolicy:
             self._waited = True
             busy.begin()
         if minute.add(served, signals.ready, seconds):
-            # While more replicas start than work, late first tokens say nothing about the plan that ordered them.
-            if missed is not None and signals.starting <= signals.ready:
-                self._carried.observe_minute(minute.amount, missed, busiest=self._busiest)
+            carried, full = self._carried, self._carried.learnt.full
+            if signals.tpot_s is not None:
+                carried.observe_tokens(signals.tpot_s, signals.running / max(1, signals.ready))
+            pressure = pressure_of(signals, self._config, alone_s=carried.alone_s)
+            if pressure is not None:
+                carried.observe_pressure(minute.each, pressure.ratio)
+                self._limited_by = f" before {pressure.words}"
+            # While more start than work, and until that is over, late first tokens say nothing about the plan that ordered them.
+            if missed is not None and signals.at_s - self._started_at > 2 * _MINUTE_S:
+                light = (full is not None and self._busiest < _LIGHT * full) or (
+                    pressure is not None and pressure.ratio < _LIGHT
+                )
+                carried.observe_minute(minute.amount, missed, signals.slow or 0.0, light=light, each=minute.each)
             self._busiest = 0.0
             minute.begin()
 
@@ -318,14 +353,17 @@ class ScalePolicy:
         else:
             # A backlog that will be gone before a replica could start needs none.
             needed = min(current, _replicas(work, carries))
-        wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, a replica carries {carries:,.0f}")]
+        wishes = [_DesiredSize(needed, "demand", f"{work:,.0f} tokens/s now, {self._carries(carries)}")]
         batch = signals.batch_work_per_s
         if batch > 0:
-            why = f"batches need {batch:,.0f} tokens/s more by their deadlines, a replica carries {carries:,.0f}"
+            why = f"batches need {batch:,.0f} tokens/s more by their deadlines, {self._carries(carries)}"
             wishes.append(_DesiredSize(_replicas(work + batch, carries), "batch", why))
         if self._config.forecast:
             wishes += self._by_forecast(current, carries)
         return wishes
+
+    def _carries(self, carries: float) -> str:
+        return f"a replica carries {carries:,.0f}{self._limited_by}"
 
     def _by_forecast(self, current: int, carries: float) -> list[_DesiredSize]:
         """Return the replicas needed in one cold start, and keeps those needed until then."""
@@ -335,7 +373,7 @@ class ScalePolicy:
             return []
         until = [forecast.busy(config.cold_start_s * part, config.ttft_attainment) or 0.0 for part in (0, 0.5)]
         order, keep = _replicas(then, carries), min(current, _replicas(max(until), carries))
-        why = f"{then:,.0f} tokens/s expected in busy minutes, a replica carries {carries:,.0f}"
+        why = f"{then:,.0f} tokens/s expected in busy minutes, {self._carries(carries)}"
         return [_DesiredSize(max(order, keep), "forecast", why)]
 
     def _by_thresholds(self, signals: Signals, current: int, *, patient: bool) -> list[_DesiredSize]:
@@ -358,15 +396,17 @@ class ScalePolicy:
             )
         if memory is not None and memory > config.memory_high:
             wishes.append(
-                _DesiredSize(_scaled(ready, memory / config.memory_high), "memory", f"{memory:.0%} of memory in use")
+                _DesiredSize(
+                    _scaled(ready, memory / config.memory_high), "memory", f"{percent(memory, 0)} of memory in use"
+                )
             )
         kv = None if signals.kv_used is None else signals.kv_used / ready
         if kv is not None and kv > config.kv_high:
             wishes.append(
-                _DesiredSize(_scaled(ready, kv / config.kv_high), "memory", f"{kv:.0%} of the KV cache in use")
+                _DesiredSize(_scaled(ready, kv / config.kv_high), "memory", f"{percent(kv, 0)} of the KV cache in use")
             )
         if late > 2 * (1 - config.ttft_attainment):
-            wishes.append(_DesiredSize(self._one_more(ready), "ttft", f"{late:.0%} of first tokens are late"))
+            wishes.append(_DesiredSize(self._one_more(ready), "ttft", f"{percent(late, 0)} of first tokens are late"))
         # Those that start will help already; more are wanted only when they are there and it is not better.
         most = current if signals.starting else ready + config.max_step_up
         return [msgspec.structs.replace(wish, replicas=min(wish.replicas, most)) for wish in wishes]
@@ -392,8 +432,8 @@ class ScalePolicy:
             return _DesiredSize(0 if idle else current, "steady", "nothing says otherwise")
         if memory < self._config.memory_low:
             enough = math.ceil(memory * signals.ready / (_AFTER_SHRINKING * self._config.memory_high) - 1e-9)
-            return _DesiredSize(min(current, enough), "idle", f"{memory:.0%} of memory in use")
-        return _DesiredSize(current, "steady", f"{memory:.0%} of memory in use")
+            return _DesiredSize(min(current, enough), "idle", f"{percent(memory, 0)} of memory in use")
+        return _DesiredSize(current, "steady", f"{percent(memory, 0)} of memory in use")
 
     # Limiting.
 
@@ -541,6 +581,11 @@ class _Extreme:
 
 def _never_usual(wall_s: float) -> None:
     del wall_s
+
+
+def steps_of(state: str) -> list[Step]:
+    """Return what was expected beside what came, from a saved state; none where it cannot be read."""
+    return History(_parse_state(state).steps).steps
 
 
 def _parse_state(state: str) -> _SavedState:

@@ -5,17 +5,25 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from selfhosted.config import PoolConfig
-from selfhosted.scale.signals import FirstTokens
+from selfhosted.config import PoolConfig, ScaleConfig
+from selfhosted.scale.signals import RecentTimes
 
-_TTFT_TARGET_S: Final = 1.0
+_NO_SCALE: Final = ScaleConfig()
 _STALE_S: Final = 5.0
 """A process that has told nothing for so long waits for nothing any more."""
 
 
-def ttft_target_s(config: PoolConfig) -> float:
-    """Return the time to first token in seconds beyond which one counts as late."""
-    return _TTFT_TARGET_S if config.scale is None else config.scale.ttft_target_s
+class Aims(NamedTuple):
+    """The times in seconds that count as late beyond."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+def aims_of(config: PoolConfig) -> Aims:
+    """Return the pool's aims, those of a `scale` by default where it has none."""
+    scale = _NO_SCALE if config.scale is None else config.scale
+    return Aims(scale.ttft_target_s, scale.tpot_target_s)
 
 
 class AtGate(NamedTuple):
@@ -44,6 +52,12 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
     """Counter: those of them that had it later than the target."""
     first_tokens_sum_s: float = 0.0
     """Counter: the sum of their times to first token."""
+    answers: int = 0
+    """Counter: streamed answers of two tokens or more that ended."""
+    slow_answers: int = 0
+    """Counter: those of them whose further tokens took longer than the target."""
+    tpot_sum_s: float = 0.0
+    """Counter: the sum of their mean times of a further token."""
     waiting_at_gate: int = 0
     """Requests that wait for the pool now."""
     waiting_batch: int = 0
@@ -60,8 +74,8 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolReport, ...]
 
 
-class FirstTokenCounts:
-    """The counters of first tokens of one process and pool."""
+class TimeCounts:
+    """The counters of times of one process and pool: to first tokens, or of a further token."""
 
     __slots__ = ("_target_s", "count", "late", "sum_s")
 
@@ -70,19 +84,20 @@ class FirstTokenCounts:
         self.count = self.late = 0
         self.sum_s = 0.0
 
-    def saw(self, ttft_s: float) -> None:
-        """Add a time to first token, in seconds."""
+    def saw(self, took_s: float) -> None:
+        """Add a time in seconds."""
         self.count += 1
-        self.sum_s += ttft_s
-        if ttft_s > self._target_s:
+        self.sum_s += took_s
+        if took_s > self._target_s:
             self.late += 1
 
 
 class _PoolSums:
     """The sums over all processes that reported on one pool."""
 
-    def __init__(self, target_s: float) -> None:
-        self.first_tokens = FirstTokens(target_s)
+    def __init__(self, aims: Aims) -> None:
+        self.first_tokens = RecentTimes(aims.ttft_s)
+        self.further_tokens = RecentTimes(aims.tpot_s)
         self.turned_away_tokens = self.turned_away = self.unread_tokens = 0
         self.newest: dict[str, tuple[float, PoolReport]] = {}
         """The newest report by process, and when it came."""
@@ -100,16 +115,22 @@ class _PoolSums:
             report.first_tokens_sum_s - before.first_tokens_sum_s,
             now,
         )
+        self.further_tokens.add(
+            report.answers - before.answers,
+            report.slow_answers - before.slow_answers,
+            report.tpot_sum_s - before.tpot_sum_s,
+            now,
+        )
 
 
 class ProcessReports:
     """The sums of the reports of this host's processes. Memory: one report a process and pool."""
 
-    def __init__(self, ttft_target_s: Mapping[str, float], clock: Callable[[], float]) -> None:
-        """`ttft_target_s` has the target of each pool."""
+    def __init__(self, aims: Mapping[str, Aims], clock: Callable[[], float]) -> None:
+        """`aims` has those of each pool."""
         self._clock = clock
         self._began_at = clock()
-        self._pools = {pool: _PoolSums(target_s) for pool, target_s in ttft_target_s.items()}
+        self._pools = {pool: _PoolSums(each) for pool, each in aims.items()}
 
     def hear(self, process: str, report: FleetReport) -> None:
         """Take over a process's report. `process` is its boot id."""
@@ -129,9 +150,13 @@ class ProcessReports:
         for sums in self._pools.values():
             sums.newest.pop(process, None)
 
-    def first_tokens(self, pool: str) -> FirstTokens:
+    def first_tokens(self, pool: str) -> RecentTimes:
         """Return the last minute's first tokens of all processes. Raises KeyError for an unknown pool."""
         return self._pools[pool].first_tokens
+
+    def further_tokens(self, pool: str) -> RecentTimes:
+        """Return the last minute's times of a further token of all processes. Raises KeyError for an unknown pool."""
+        return self._pools[pool].further_tokens
 
     def turned_away_tokens(self, pool: str) -> int:
         """Return the counter, over all processes. Raises KeyError for an unknown pool."""

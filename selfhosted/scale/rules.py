@@ -1,4 +1,4 @@
-"""Two baseline rules to compare the policy with: KEDA's on queue length, and a perfect forecast."""
+"""Baseline rules to compare the policy with: KEDA's on queue length, Knative's on requests in flight, and a perfect forecast."""
 
 import math
 from collections import deque
@@ -81,6 +81,43 @@ class QueueRule:
         if change:
             self._changed.append((at_s, change))
         self._desired = desired
+
+
+class ConcurrencyRule:
+    """Knative's rule: requests in flight over what one replica should have, by the mean of a minute, or of its last tenth where
+    that is twice what is ready; while it is, and a minute after, nothing shrinks.
+    """
+
+    def __init__(
+        self, config: ScaleConfig, *, target: float = 70.0, stable_s: float = 60.0, panic_s: float = 6.0
+    ) -> None:
+        """`target` is by default Knative's: 100 requests, used to seven tenths."""
+        self._config = config
+        self._target = target
+        self._stable_s = stable_s
+        self._panic_s = panic_s
+        self._seen: deque[tuple[float, int]] = deque(maxlen=512)
+        self._panic_until = -math.inf
+        self._most = 0
+
+    def decide(self, signals: Signals) -> ScaleDecision:
+        at_s = signals.at_s
+        self._seen.append((at_s, signals.running + signals.queued))
+        while self._seen[0][0] <= at_s - self._stable_s:
+            self._seen.popleft()
+        stable, panic = self._wanted(at_s - self._stable_s), self._wanted(at_s - self._panic_s)
+        if panic >= 2 * max(1, signals.ready):
+            self._panic_until = at_s + self._stable_s
+        if at_s < self._panic_until:
+            self._most = wanted = max(self._most, stable, panic)
+        else:
+            self._most, wanted = 0, stable
+        wanted = min(self._config.max_replicas, max(self._config.min_replicas, wanted))
+        return ScaleDecision(wanted, "demand", f"{self._seen[-1][1]} in flight")
+
+    def _wanted(self, since_s: float) -> int:
+        seen = [count for at_s, count in self._seen if at_s > since_s]
+        return math.ceil(sum(seen) / len(seen) / self._target - 1e-9)
 
 
 class PerfectForecast:

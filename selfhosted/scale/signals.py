@@ -43,6 +43,10 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time to first token over the last minute."""
     missed: float | None = None
     """Fraction of the last minute's first tokens that came later than the target."""
+    tpot_s: float | None = None
+    """Mean time of a further token over the last minute."""
+    slow: float | None = None
+    """Fraction of the last minute's answers whose further tokens took longer than the target."""
     input_tokens_per_s: float | None = None
     """Prompt tokens that arrived since the last decision, without cached ones where those are known."""
     output_tokens_per_s: float | None = None
@@ -64,8 +68,8 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
         return self.waiting + self.waiting_at_gate
 
 
-class FirstTokens:
-    """Times to first token over the last minute or so, in memory that does not grow with traffic."""
+class RecentTimes:
+    """Times of the last minute or so, to first tokens or a further token, in memory that does not grow with traffic."""
 
     def __init__(self, target_s: float, window_s: float = _WINDOW_S) -> None:
         self._target_s = target_s
@@ -73,13 +77,13 @@ class FirstTokens:
         # One entry a second: when, how many, how many too late, their sum.
         self._seconds: deque[list[float]] = deque(maxlen=_MOST_SECONDS + 1)
 
-    def saw(self, ttft_s: float, at_s: float) -> None:
-        """Add a time to first token. One that is negative or not finite is ignored."""
-        if math.isfinite(ttft_s) and ttft_s >= 0:
-            self.add(1, int(ttft_s > self._target_s), ttft_s, at_s)
+    def saw(self, took_s: float, at_s: float) -> None:
+        """Add a time. One that is negative or not finite is ignored."""
+        if math.isfinite(took_s) and took_s >= 0:
+            self.add(1, int(took_s > self._target_s), took_s, at_s)
 
     def add(self, count: int, late: int, sum_s: float, at_s: float) -> None:
-        """Add so many first tokens, some of them late, and the sum of their times. Numbers below 0 are ignored."""
+        """Add so many times, some of them late, and their sum. Numbers below 0 are ignored."""
         if count <= 0 or late < 0 or sum_s < 0:
             return
         second = math.floor(at_s)
@@ -91,7 +95,7 @@ class FirstTokens:
         entry[3] += sum_s
 
     def missed(self, at_s: float) -> float | None:
-        """Return the fraction of first tokens later than the target, 0 to 1; None when there were none."""
+        """Return the fraction of times above the target, 0 to 1; None when there were none."""
         count, late, _ = self._sums(at_s)
         return late / count if count else None
 
@@ -116,6 +120,8 @@ class _Growth(msgspec.Struct):
     output_tokens: float = 0.0
     requests: float = 0.0
     ttft_s: float = 0.0
+    answers: float = 0.0
+    tpot_s: float = 0.0
 
 
 class SignalReader:
@@ -139,7 +145,8 @@ class SignalReader:
         wall_s: float,
         waiting_at_gate: int = 0,
         spilled_tokens_per_s: float = 0.0,
-        first_tokens: FirstTokens | None = None,
+        first_tokens: RecentTimes | None = None,
+        further_tokens: RecentTimes | None = None,
     ) -> Signals:
         """Return the signals of one moment. `spilled_tokens_per_s` is demand that was sent elsewhere for lack of room.
 
@@ -149,11 +156,15 @@ class SignalReader:
         told = [replica.stats for replica in ready if replica.stats is not None]
         waiting = sum(stats.waiting for stats in told)
         grown = self._counter_growth(snapshot)
-        ttft_s, missed = self._first_tokens(at_s, grown, first_tokens)
+        self._remember(at_s, grown)
+        ttft_s, missed = self._first_tokens(at_s, first_tokens)
+        tpot_s, slow = self._further_tokens(at_s, further_tokens)
         rates = self._rates(grown, at_s, waiting + waiting_at_gate, spilled_tokens_per_s)
         if self._does == "answers":
             # Prompts are read elsewhere: late first tokens and long prompts are not for these to mend.
             ttft_s = missed = None
+        if self._does == "reads":
+            tpot_s = slow = None
         counts = _counts(snapshot.replicas)
         return Signals(
             at_s=at_s,
@@ -172,6 +183,8 @@ class SignalReader:
             gpu_memory=_mean([stats.gpu_memory for stats in told]),
             ttft_s=ttft_s,
             missed=missed,
+            tpot_s=tpot_s,
+            slow=slow,
             input_tokens_per_s=rates[0],
             output_tokens_per_s=rates[1],
             served_tokens_per_s=rates[2],
@@ -196,18 +209,26 @@ class SignalReader:
                 grown.output_tokens += _rise(before.output_tokens, stats.output_tokens) or 0.0
             grown.requests += _rise(before.ttft_count, stats.ttft_count) or 0.0
             grown.ttft_s += _rise(before.ttft_sum_s, stats.ttft_sum_s) or 0.0
+            grown.answers += _rise(before.tpot_count, stats.tpot_count) or 0.0
+            grown.tpot_s += _rise(before.tpot_sum_s, stats.tpot_sum_s) or 0.0
         known = {replica.name for replica in snapshot.replicas}
         self._last = {name: stats for name, stats in (self._last | current).items() if name in known}
         # Without ready replicas the growth is known to be 0: an empty pool serves nothing.
         return grown if compared or not snapshot.ready else None
 
-    def _first_tokens(
-        self, at_s: float, grown: _Growth | None, seen: FirstTokens | None
-    ) -> tuple[float | None, float | None]:
+    def _remember(self, at_s: float, grown: _Growth | None) -> None:
         if grown is not None:
             self._recent.append((at_s, grown))
         while self._recent and (self._recent[0][0] < at_s - _WINDOW_S or len(self._recent) > _MOST_SECONDS):
             self._recent.popleft()
+
+    def _further_tokens(self, at_s: float, seen: RecentTimes | None) -> tuple[float | None, float | None]:
+        answers = sum(growth.answers for _, growth in self._recent)
+        mean_s = sum(growth.tpot_s for _, growth in self._recent) / answers if answers else None
+        told_s = None if seen is None else seen.mean(at_s)
+        return told_s if mean_s is None else mean_s, None if seen is None else seen.missed(at_s)
+
+    def _first_tokens(self, at_s: float, seen: RecentTimes | None) -> tuple[float | None, float | None]:
         requests = sum(growth.requests for _, growth in self._recent)
         mean_s = sum(growth.ttft_s for _, growth in self._recent) / requests if requests else None
         missed = None if seen is None else seen.missed(at_s)

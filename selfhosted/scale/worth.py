@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from cost.shown import percent
+
 GRAIN_S: Final = 5.0
 """Time over which arriving work is averaged."""
 DECIDE_S: Final = 15.0
@@ -171,7 +173,7 @@ class Worth:
     def why(self) -> str:
         """Explanation for people."""
         rule = RULES[self._follows]
-        return f"an hour pays when {self._break_even:.0%} of it is busy, expected {_SAID[rule]}"
+        return f"an hour pays when {percent(self._break_even, 0)} of it is busy, expected {_SAID[rule]}"
 
     def saved(self) -> SavedWorth:
         busy = [float(f"{each:.4g}") for each in np.trim_zeros(self._busy, "b")]

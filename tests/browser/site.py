@@ -24,6 +24,7 @@ from playwright.async_api import (
 from playwright.async_api import Error as PlaywrightError
 
 from dashboards.web.cookie import COOKIE
+from tests.written import other_ways
 
 AXE: Final = Path("build/browser/node_modules/axe-core/axe.min.js")
 PASSWORD: Final = "four scales and a bridge"
@@ -188,6 +189,7 @@ class Visitor:
         if wide > 0:
             found.append(f"{wide} pixels wider than the window")
         found += await self.page.evaluate(_TILES, MOST_TILE_WORDS)
+        found += [f"a figure is written otherwise: {each}" for each in other_ways(await self.text())]
         found += self.wrong
         self.wrong = []
         return [f"{urlsplit(self.page.url).path}: {each}" for each in found]

@@ -1,1 +1,1 @@
-"""Published schemas of Kubernetes kinds that are not its own: KEDA's and the Prometheus operator's."""
+"""Published schemas of Kubernetes kinds that are not its own: KEDA's, the Prometheus operator's and the Gateway API's."""

@@ -14,6 +14,8 @@ from providers.display_names import display_names
         ("claude-sonnet-4-5", "Claude Sonnet 4.5"),
         ("anthropic/claude-3-5-haiku-latest", "Claude Haiku 3.5"),
         ("claude-opus-4-20250514", "Claude Opus 4"),
+        ("claude-3-5-sonnet-20241022", "Claude Sonnet 3.5 (New)"),
+        ("claude-sonnet-4-6", "Claude Sonnet 4.6"),
     ],
 )
 def test_a_model_is_found_by_the_name_on_the_invoice(upstream: str, printed: str) -> None:

@@ -1,5 +1,6 @@
 """Real vLLM replicas as child processes, and what they say of themselves."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -24,9 +25,14 @@ CONTEXT_TOKENS: Final = 4_096
 KV_PORT_ABOVE: Final = 1_000
 """Engines that share a host publish at ports of their own."""
 
-_START_S: Final = 240.0
-_WARM_S: Final = 120.0
-_STOP_S: Final = 20.0
+_STANDSTILL_S: Final = 60.0
+"""An engine that has computed next to nothing for so long will not get on any more."""
+_LEAST_BUSY_S: Final = 1.0
+"""What that is: seconds of a processor. One that waits for work takes less."""
+_ANSWER_S: Final = 600.0
+_STOP_S: Final = 60.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_POLL_S: Final = 0.05
 _SERVE: Final = Path(__file__).with_name("serve.py")
 # A Prometheus line: name, labels, value.
 _SAMPLE: Final = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
@@ -87,9 +93,9 @@ class VllmReplica:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _START_S
+        patience = Patience(self)
         while not self._answers():
-            if not self.running or time.monotonic() > deadline:
+            if not self.running or patience.is_over():
                 self.kill()
                 tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-25:])
                 raise EngineFailed(f"{self.name} did not start:\n{tail}")
@@ -100,7 +106,7 @@ class VllmReplica:
         messages = [{"role": "user", "content": "def warm(self): return 1"}]
         for stream in (False, True):
             body = {"model": MODEL, "messages": messages, "max_tokens": 32, "stream": stream}
-            self._call("/v1/chat/completions", json.dumps(body).encode(), timeout_s=_WARM_S)
+            self._call("/v1/chat/completions", json.dumps(body).encode())
 
     def kill(self) -> None:
         """Kill -9 of the server and of the engine's processes, which are its group."""
@@ -149,9 +155,13 @@ class VllmReplica:
     def get(self, path: str) -> bytes:
         return self._call(path, None)
 
-    def _call(self, path: str, body: bytes | None, *, timeout_s: float = 10.0) -> bytes:
+    def busy_s(self) -> float:
+        """Seconds of a processor that it took, of all its processes that are there."""
+        return 0.0 if self._process is None else sum(map(_busy_ticks, _group(self._process.pid))) / _TICKS
+
+    def _call(self, path: str, body: bytes | None) -> bytes:
         request = urllib.request.Request(f"{self.url}{path}", body, {"content-type": "application/json"})  # noqa: S310 - our own child
-        with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - our own child
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as reply:  # noqa: S310 - our own child
             page: bytes = reply.read()
             return page
 
@@ -185,9 +195,63 @@ class VllmReplica:
         # fmt: on
 
 
+class Patience:
+    """Waiting that goes on as long as engines compute: on a busy machine all takes longer, and no number of seconds is right."""
+
+    def __init__(self, *engines: VllmReplica) -> None:
+        self._engines = engines
+        self._since, self._busy_s = time.monotonic(), self._sum()
+
+    def is_over(self) -> bool:
+        if time.monotonic() - self._since < _STANDSTILL_S:
+            return False
+        before, self._busy_s, self._since = self._busy_s, self._sum(), time.monotonic()
+        # A process that ended takes its time with it.
+        return abs(self._busy_s - before) < _LEAST_BUSY_S
+
+    def _sum(self) -> float:
+        return sum(each.busy_s() for each in self._engines)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], *engines: VllmReplica) -> None:
+    """Returns once it is so; fails when it is not and the engines stand still."""
+    patience = Patience(*engines)
+    while True:
+        met = condition()
+        if met if isinstance(met, bool) else await met:
+            return
+        if patience.is_over():
+            raise TimeoutError(f"{', '.join(each.name for each in engines)}: nothing happens any more")
+        await asyncio.sleep(_POLL_S)
+
+
 def moved(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
     """What a counter grew by."""
     return after.get(name, 0.0) - before.get(name, 0.0)
+
+
+def _group(leader: int) -> list[int]:
+    """Processes of this group."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int(_stat(int(folder.name))[2]) == leader:
+                    found.append(int(folder.name))
+    return found
+
+
+def _busy_ticks(pid: int) -> int:
+    try:
+        user, system = _stat(pid)[11:13]
+    except OSError:
+        return 0
+    return int(user) + int(system)
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat after the name, which may have spaces: the state first."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _children(pid: int) -> list[int]:

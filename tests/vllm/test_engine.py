@@ -15,10 +15,9 @@ from selfhosted.kv_events.sampling import Sample
 from selfhosted.kv_events.tokenizing import HttpTokenize
 from selfhosted.replica import Address
 from tests.fleet import renewed
-from tests.processes import until
 from tests.vllm.conftest import Pair
 from tests.vllm.conversations import conversation
-from tests.vllm.engines import BLOCK_TOKENS, BLOCKS, MODEL, SEATS, VllmReplica, moved
+from tests.vllm.engines import BLOCK_TOKENS, BLOCKS, MODEL, SEATS, VllmReplica, moved, until
 
 KIND: DeploymentKind = "vllm"
 
@@ -65,7 +64,7 @@ async def test_what_runs_and_waits_is_read(pair: Pair) -> None:
         return (stats.running, stats.waiting) == (SEATS, 2) and (stats.kv_usage or 0.0) > 0.0
 
     async with renewed(ask, callers=SEATS + 2):
-        await until(all_there)
+        await until(all_there, pair.a)
 
 
 async def test_kv_events_tell_what_is_cached_and_what_was_thrown_out(pair: Pair) -> None:
@@ -99,14 +98,14 @@ async def test_kv_events_tell_what_is_cached_and_what_was_thrown_out(pair: Pair)
                 await complete(pair.a, f"hello {Random().random()}", lines=4, max_tokens=1)
                 return events.states()["a"].state == "live"
 
-            await until(heard)
+            await until(heard, pair.a)
             await complete(pair.a, "events", lines=40, max_tokens=1)
             events.offer(sample)
-            await until(lambda: index.depths(blocks).get("a", 0) >= len(blocks) - 2)
+            await until(lambda: index.depths(blocks).get("a", 0) >= len(blocks) - 2, pair.a)
             # 8,192 tokens fit; twice as many of other conversations push this one out.
             for number in range(12):
                 await complete(pair.a, f"flood {number}", lines=70, max_tokens=1)
-            await until(lambda: index.depths(blocks).get("a", 0) == 0)
+            await until(lambda: index.depths(blocks).get("a", 0) == 0, pair.a)
         finally:
             listening.cancel()
             # It closes its sockets; collected with open ones, ZeroMQ's context would wait for them without end.

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fleet import OWN, POOL, Callers, Place, Reply, callers, pool, pooled_model, renewed
-from tests.processes import until
 from tests.running_gateway import running_gateway
 from tests.vllm.conftest import Pair
 from tests.vllm.conversations import Messages, conversation
-from tests.vllm.engines import CONTEXT_TOKENS, KV_PORT_ABOVE, MODEL, SEATS, VllmReplica, moved
+from tests.vllm.engines import CONTEXT_TOKENS, KV_PORT_ABOVE, MODEL, SEATS, VllmReplica, moved, until
 
 _LOG: Final = logging.getLogger(__name__)
 _ADAPTED: Final = "own-sql"
@@ -23,7 +22,7 @@ _WAITING: Final = "vllm:num_requests_waiting"
 _HITS: Final = "vllm:prefix_cache_hits_total"
 _QUERIES: Final = "vllm:prefix_cache_queries_total"
 _HEARD: Final = 12
-_QUIET_S: Final = 0.2
+_ROUNDS: Final = 3
 _AFTER_THE_LAST_WORD: Final = 2
 _CROWD: Final = 3 * SEATS
 """Callers that keep all seats taken and the line filled: while those that were answered ask again, others wait."""
@@ -32,21 +31,50 @@ _LONG_TOKENS: Final = 1_000
 _KV_EVENTS: Final = re.compile(r'weighbridge_kv_events_total\{.*result="(\w+)".*\} (\S+)')
 
 
+PATIENCE_S: Final = 1_800.0
+PATIENT: Final[dict[str, Any]] = {
+    # Who waits for a seat on a busy machine has to wait long, and nobody is to be judged by the time that it takes there.
+    "providers": {
+        "timeouts": {
+            "first_token_interactive_s": 1_200,
+            "first_token_batch_s": 1_200,
+            "idle_s": 1_200,
+            "total_s": 1_800,
+        }
+    },
+    "deadlines": {tier: {"first_token_s": 1_200, "answer_s": PATIENCE_S} for tier in ("interactive", "batch")},
+}
+PATIENT_WATCH: Final = {"timeout_s": 60, "stale_s": 120, "silent_s": 0}
+
+
+async def until_states(fleet: Callers, engines: tuple[VllmReplica, ...], **states: str) -> None:
+    """Returns once the gateway has the replicas as told."""
+
+    async def reached() -> bool:
+        found = await fleet.states()
+        return all(found.get(name) == state for name, state in states.items())
+
+    await until(reached, *engines)
+
+
 @contextlib.asynccontextmanager
 async def fleet_of(
     folder: Path, engines: tuple[VllmReplica, ...], *, more_models: tuple[str, ...] = (), **fields: Any
 ) -> AsyncIterator[Callers]:
     """A gateway before these engines, once all are ready."""
+    fields["watch"] = {**PATIENT_WATCH, **fields.get("watch", {})}
     own = pool([Place(each.name, each.url) for each in engines], upstream_model=MODEL, **fields)
     models = [pooled_model(name, max_context_tokens=CONTEXT_TOKENS) for name in (OWN, *more_models)]
     sections: dict[str, Any] = {
         "selfhosted": {"pools": [own]},
         "classifier": {"enabled": False},
-        # Who waits for a seat on a busy machine has to wait long.
-        "providers": {"timeouts": {"first_token_interactive_s": 60}},
+        **PATIENT,
     }
-    async with running_gateway(folder, models, **sections) as gateway, callers(gateway) as fleet:
-        await fleet.until_states(**{each.name: "ready" for each in engines})
+    async with (
+        running_gateway(folder, models, **sections) as gateway,
+        callers(gateway, patience_s=PATIENCE_S) as fleet,
+    ):
+        await until_states(fleet, engines, **{each.name: "ready" for each in engines})
         yield fleet
 
 
@@ -60,7 +88,7 @@ async def until_at(engine: VllmReplica, gauge: str, value: float) -> None:
     async def reached() -> bool:
         return (await samples(engine)).get(gauge) == value
 
-    await until(reached)
+    await until(reached, engine)
 
 
 def short(name: str) -> Messages:
@@ -85,7 +113,7 @@ async def test_the_gateway_tells_what_the_engines_say(tmp_path: Path, pair: Pair
             return bool(sum(each["running"] for each in stats) == 4 and sum(each["kv_usage"] for each in stats) > 0)
 
         async with renewed(ask, callers=4):
-            await until(seen)
+            await until(seen, *pair.both)
         assert told["state"] == "ok"
         assert told["counts"]["ready"] == 2
         assert told["unknown"] == 0
@@ -173,7 +201,7 @@ async def test_interactive_work_overtakes_batch_inside_the_engine(tmp_path: Path
                 for number in range(SEATS)
             ]
             # As many as there are: the crowd and the batch.
-            await until(all_inside)
+            await until(all_inside, pair.a)
             early = await asyncio.gather(
                 *(fleet.stream(short(f"soon {number}"), max_tokens=60) for number in range(SEATS))
             )
@@ -210,26 +238,30 @@ async def hang_up(fleet: Callers, engine: VllmReplica, number: int) -> dict[str,
     """In the middle of an answer; what was booked when the engine's server had noticed, too."""
     left = Reply()
     asked = asyncio.create_task(fleet.stream(short(f"hang up {number}"), into=left, max_tokens=3_500))
-    await until(lambda: left.events >= _HEARD)
+    await until(lambda: left.events >= _HEARD, engine)
     with engine.held_still():
-        await until_quiet(left)
+        await until_quiet(fleet, engine, left)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        row = await settled(fleet, number)
-        await until(lambda: engine.open_answers() == 0)
+        row = await settled(fleet, engine, number)
+        await until(lambda: engine.open_answers() == 0, engine)
     assert not left.done
     return row
 
 
-async def until_quiet(reply: Reply) -> None:
-    """What was under way has come."""
+async def until_quiet(fleet: Callers, engine: VllmReplica, reply: Reply) -> None:
+    """What was under way has come: whoever passes it on, the engine's server and the gateway, has served others since, and nothing
+    came.
+    """
     seen = -1
     while seen != reply.events:
         seen = reply.events
-        await asyncio.sleep(_QUIET_S)
+        for _ in range(_ROUNDS):
+            await asyncio.to_thread(engine.open_answers)
+            await fleet.ask([], max_tokens=1)
 
 
-async def settled(fleet: Callers, before: int) -> dict[str, Any]:
+async def settled(fleet: Callers, engine: VllmReplica, before: int) -> dict[str, Any]:
     """The newest row, when there are more than before."""
     rows: list[dict[str, Any]] = []
 
@@ -237,7 +269,7 @@ async def settled(fleet: Callers, before: int) -> dict[str, Any]:
         rows[:] = await fleet.gateway.rows("entry = 'settle'")
         return len(rows) > before
 
-    await until(booked)
+    await until(booked, engine)
     return rows[-1]
 
 
@@ -258,7 +290,7 @@ async def test_an_adapter_is_loaded_on_demand_and_its_work_goes_where_it_is(tmp_
         async def told() -> bool:
             return bool((await fleet.replica(replies[0].replica))["adapters"] == ["sql"])
 
-        await until(told)
+        await until(told, *pair.both)
 
 
 async def test_a_drained_replica_finishes_its_streams_and_takes_nothing_new(tmp_path: Path, pair: Pair) -> None:
@@ -279,11 +311,11 @@ async def test_a_drained_replica_finishes_its_streams_and_takes_nothing_new(tmp_
             return young and {reply.replica for reply in running} == {"a", "b"}
 
         async with renewed(ask, callers=4):
-            await until(just_begun)
+            await until(just_begun, *pair.both)
             order = f"/fleet/pools/{POOL}/replicas/a/drain"
             ordered_at = time.monotonic()
             await fleet.order("PUT", order)
-            await fleet.until_states(a="draining")
+            await until_states(fleet, pair.both, a="draining")
             draining_at, before = time.monotonic(), len(streams)
             # It runs empty though there is no end of work.
             await until_at(pair.a, _RUNNING, 0)
@@ -292,12 +324,12 @@ async def test_a_drained_replica_finishes_its_streams_and_takes_nothing_new(tmp_
             assert (await samples(pair.a))[_RUNNING] == 0
             meanwhile = streams[before:]
             await fleet.order("DELETE", order)
-            await fleet.until_states(a="ready")
+            await until_states(fleet, pair.both, a="ready")
 
             async def works_again() -> bool:
                 return (await samples(pair.a))[_RUNNING] > 0
 
-            await until(works_again)
+            await until(works_again, *pair.both)
         assert {reply.replica for reply in meanwhile} == {"b"}
         finished = [
             reply for reply in streams[:before] if reply.replica == "a" and _spans(reply, ordered_at, draining_at)
@@ -324,7 +356,7 @@ async def test_kv_events_reach_the_gateway(tmp_path: Path, pair: Pair) -> None:
             heard.update(await kv_events(fleet))
             return heard.get("stored", 0) > 0 and heard.get("learned", 0) > 0
 
-        await until(mapped)
+        await until(mapped, *pair.both)
         assert "garbage" not in heard
 
 
@@ -350,7 +382,7 @@ async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: P
             waiting = (await samples(pair.a)).get(_WAITING, 0)
             return waiting >= SEATS and any(each.began and not each.done and each.replica == "a" for each in replies)
 
-        await until(busy)
+        await until(busy, *pair.both)
         pair.a.kill()
         await asyncio.gather(*asked)
         unseen = [reply for reply in replies if not reply.began]
@@ -360,10 +392,10 @@ async def test_a_killed_replica_is_not_noticed_before_the_first_byte(tmp_path: P
         # Only those that sat in the dead engine can have seen a byte of it.
         assert 1 <= len(broken) <= SEATS
         assert all(reply.error is not None for reply in broken)
-        await fleet.until_states(a="down", b="ready")
+        await until_states(fleet, pair.both, a="down", b="ready")
         assert {(await fleet.ask(short(f"after {number}"))).replica for number in range(4)} == {"b"}
         await asyncio.to_thread(pair.a.start)
-        await fleet.until_states(a="ready")
+        await until_states(fleet, pair.both, a="ready")
         back = await asyncio.gather(*(fleet.ask(short(f"back {number}")) for number in range(12)))
         assert {reply.replica for reply in back} == {"a", "b"}
 
@@ -381,7 +413,7 @@ async def test_a_killed_replicas_stream_goes_on(tmp_path: Path, pair: Pair) -> N
         async def begun() -> bool:
             return reply.events >= _HEARD
 
-        await until(begun)
+        await until(begun, *pair.both)
         said = reply.text
         (pair.a if reply.replica == "a" else pair.b).kill()
         await running

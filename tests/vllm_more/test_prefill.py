@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.processes import until
 from tests.vllm.conversations import conversation
-from tests.vllm.engines import VllmReplica, free_port
+from tests.vllm.engines import VllmReplica, free_port, until
 from tests.vllm.test_fleet import fleet_of
 from tests.vllm_more.conftest import MADE, PYTHON
 
@@ -75,12 +74,10 @@ async def test_the_gateway_has_a_prompt_read_by_another_engine(
         assert (row["input_tokens"], row["cached_input_tokens"]) == (apart.usage["prompt_tokens"], 0)
 
         body: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 12, "temperature": 0}
-        alone = json.loads(
-            await asyncio.to_thread(reader._call, "/v1/chat/completions", json.dumps(body).encode(), timeout_s=60)
-        )
+        alone = json.loads(await asyncio.to_thread(reader._call, "/v1/chat/completions", json.dumps(body).encode()))
         assert apart.text == alone["choices"][0]["message"]["content"]
 
         await asyncio.to_thread(reader.kill)
         other = await fleet.ask(conversation("another one", 0, lines=20), max_tokens=12)
         assert (other.status, other.replica) == (200, "write-1")
-        await until(lambda: _sources(writer)["local_compute"] > after["local_compute"])
+        await until(lambda: _sources(writer)["local_compute"] > after["local_compute"], writer)

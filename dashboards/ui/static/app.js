@@ -335,6 +335,23 @@
       event.detail.isError = false;
     }
   });
+  // Who works by the keyboard goes on where they were: what is replaced gives the focus to the same thing in what came, or to the page.
+  let held = null;
+  const words = (each) => (each.getAttribute("aria-label") || each.textContent).trim();
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const active = document.activeElement;
+    held = active && active !== document.body && event.detail.target.contains(active)
+      ? { tag: active.tagName, name: active.getAttribute("name"), words: active.matches("input, select, textarea") ? null : words(active) }
+      : held;
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    if (!held) return;
+    if (document.activeElement === document.body) {
+      const same = [...document.querySelectorAll("main " + held.tag)].find((each) => each.getAttribute("name") === held.name && (held.words === null || words(each) === held.words));
+      (same || document.getElementById("content")).focus({ preventScroll: true });
+    }
+    held = null;
+  });
   // What refreshes by itself rests while nobody looks, and while somebody has something open or in hand there.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const part = event.detail.elt;

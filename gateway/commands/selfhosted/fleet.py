@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cost.shown import percent
 from gateway.commands.shared import USAGE, ConfigOption, JsonOption, fail, open_engine, print_json, read_config
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ def _print_told(told: dict[str, Any]) -> None:
         desired = "" if pool["desired"] is None else f" of {pool['desired']} wanted"
         load = ", ".join(f"{pool[name]} {name}" for name in ("running", "waiting") if pool[name] is not None)
         shares = [("kv", pool["kv_usage"]), ("prefix hits", pool["prefix_hit_rate"])]
-        load = ", ".join([load, *(f"{name} {share:.0%}" for name, share in shares if share is not None)]).strip(", ")
+        load = ", ".join([load, *(f"{name} {percent(share, 0)}" for name, share in shares if share is not None)]).strip(
+            ", "
+        )
         typer.echo(
             f"{pool['name']}: {pool['state']}; {pool['counts']['ready']} ready{desired}; {load or 'load unknown'}"
         )
@@ -234,4 +237,4 @@ def _cell(stats: dict[str, Any] | None, name: str) -> str:
     value = None if stats is None else stats[name]
     if value is None:
         return "unknown" if name == "running" else "-"
-    return f"{value:.0%}" if name == "kv_usage" else f"{value:g} s" if name == "age_s" else f"{value:g}"
+    return percent(value, 0) if name == "kv_usage" else f"{value:g} s" if name == "age_s" else f"{value:g}"

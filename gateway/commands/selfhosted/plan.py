@@ -3,19 +3,24 @@
 
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from cost.shown import percent
 from gateway.commands.shared import amount_option, print_json
 
 if TYPE_CHECKING:
+    from planner.plans.crowd import Crowd
     from planner.plans.mixture import Mixture
     from planner.plans.models import ModelShape
     from planner.plans.offload import Offload
     from planner.plans.outlook import Outlook
-    from planner.plans.planning import Plan, Question
+    from planner.plans.planning import Candidate, Plan, Question
     from planner.plans.split import Split
+    from planner.plans.year import Year
+
+_TPOT_TARGET_S: Final = 0.05
 
 
 def plan(
@@ -23,8 +28,40 @@ def plan(
     model: Annotated[
         str, typer.Option(help="A known model, such as llama-3-70b, or your name for --config-json's.")
     ] = "llama-3-70b",
-    gpu: Annotated[str, typer.Option(help="h100, h200, b200, a100, a100-40gb, l40s or l4.")] = "h100",
-    qps: Annotated[float, typer.Option(min=1e-6, max=1e9, help="Requests a second at the peak to plan for.")] = 10.0,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="h100, h200, b200, gb200, a100, a100-40gb, l40s, l4, rtx-6000-ada, rtx-pro-6000, mi300x, mi325x or mi355x."
+        ),
+    ] = "h100",
+    qps: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, max=1e9, help="Requests a second at the peak to plan for; 10 without --users.", show_default=False
+        ),
+    ] = None,
+    users: Annotated[
+        int | None, typer.Option(min=1, max=100_000_000, help="Instead: users of all teams at once, at the peak.")
+    ] = None,
+    think_time: Annotated[
+        float | None,
+        typer.Option(min=0, max=86_400, help="--users: seconds between an answer's end and a user's next request."),
+    ] = None,
+    team_peak: Annotated[
+        int | None, typer.Option(min=1, max=100_000_000, help="--users: the most that one team has at once.")
+    ] = None,
+    hours: Annotated[
+        str | None,
+        typer.Option(help="24 or 168 shares of the busiest hour, comma-separated, instead of a published week's."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="--users: the models that requests are routed between without GPUs; else WEIGHBRIDGE_CONFIG.",
+        ),
+    ] = None,
     input_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean prompt.")] = 1_000,
     output_tokens: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of a mean answer.")] = 300,
     ttft_p99: Annotated[
@@ -34,7 +71,12 @@ def plan(
         ),
     ] = 1.0,
     tpot_p99: Annotated[
-        float | None, typer.Option(min=0.001, max=60, help="Seconds for each further token, 99 of 100 requests.")
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=60,
+            help="Seconds for each further token, 99 of 100 requests; 0.05 if left out, none for --tier batch.",
+        ),
     ] = None,
     precision: Annotated[
         Literal["auto", "bf16", "fp8", "int8", "int4", "fp4"], typer.Option(help="Of the weights.")
@@ -42,6 +84,9 @@ def plan(
     kv_precision: Annotated[Literal["auto", "bf16", "fp8"], typer.Option(help="Of the KV cache.")] = "auto",
     tp: Annotated[str, typer.Option(help="GPUs that divide each layer: a number, or auto.")] = "auto",
     pp: Annotated[str, typer.Option(help="Pipeline stages: a number, or auto.")] = "auto",
+    dp: Annotated[
+        str, typer.Option(help="Ranks with a batch each that share a model's experts: a number, or auto.")
+    ] = "auto",
     prefix_hit_rate: Annotated[
         float, typer.Option(min=0, max=0.99, help="The part of prompts that is found in the cache, ours and theirs.")
     ] = 0.0,
@@ -51,6 +96,9 @@ def plan(
     max_context: Annotated[int | None, typer.Option(min=1, help="vLLM's --max-model-len.")] = None,
     memory_utilisation: Annotated[float, typer.Option(min=0.1, max=0.99, help="vLLM's share of the memory.")] = 0.92,
     gpu_usd_hour: Annotated[str | None, typer.Option(help="What one GPU costs an hour.")] = None,
+    reserved_usd_hour: Annotated[
+        str | None, typer.Option(help="What one GPU costs an hour that is paid for all year.")
+    ] = None,
     overhead: Annotated[str, typer.Option(help="Storage, network and staff on top: 1.3 is 30 % more.")] = "1",
     comparator: Annotated[
         list[str] | None,
@@ -127,7 +175,9 @@ def plan(
     """Plan a pool: memory, tensor parallelism, replicas, latency, dollars, and vLLM's command line."""
     import msgspec
 
+    from gateway.commands.selfhosted.plan_year import print_crowd, year_as_json, year_for
     from planner.plans.comparators import USUAL_COMPARATORS, comparator_named
+    from planner.plans.crowd import planned_for
     from planner.plans.efficiency import efficiency_named
     from planner.plans.gpus import gpu_named
     from planner.plans.models import model_from_file, model_named
@@ -149,12 +199,15 @@ def plan(
                 prefix_hit_rate=prefix_hit_rate,
                 variation=variation,
             ),
-            targets=Targets(ttft_p99_s=None if tier == "batch" else ttft_p99, tpot_p99_s=tpot_p99),
+            targets=Targets(
+                ttft_p99_s=None if tier == "batch" else ttft_p99, tpot_p99_s=_tpot_target_s(tpot_p99, tier)
+            ),
             efficiency=efficiency_named(efficiency),
             precision=None if precision == "auto" else precision,
             kv_precision=None if kv_precision == "auto" else kv_precision,
             tp=_count(tp, "--tp"),
             pp=_count(pp, "--pp"),
+            dp=_count(dp, "--dp"),
             usd_per_gpu_hour=None if gpu_usd_hour is None else amount_option(gpu_usd_hour, "--gpu-usd-hour", 0, 10_000),
             overhead=amount_option(overhead, "--overhead", 1, 100),
             max_context=max_context,
@@ -176,14 +229,21 @@ def plan(
             given_kv_bytes=check_kv_bytes,
         )
 
+    crowd = _crowd(users, think_time, team_peak, qps=qps, mix=mix, tier=tier)
+    rate = 10.0 if qps is None else qps
     if mix is not None:
-        _mixed(mix, qps, tokens_per_gpu or [], question, as_json=as_json)
+        _mixed(mix, rate, tokens_per_gpu or [], question, as_json=as_json)
         return
     shape = model_named(model) if config_json is None else model_from_file(model, config_json)
     if kv_heads is not None:
         shape = msgspec.structs.replace(shape, kv_heads=kv_heads)
-    asked = question(shape, qps, _measured(tokens_per_gpu or []))
-    answer = planned(asked)
+    asked, load = question(shape, rate, _measured(tokens_per_gpu or [])), None
+    if crowd is None:
+        answer = planned(asked)
+    else:
+        answer, load = planned_for(crowd, asked)
+        asked = msgspec.structs.replace(asked, requests_per_s=answer.requests_per_s)
+    year = year_for(asked, answer, load, hours=hours, reserved_usd_hour=reserved_usd_hour, config=config)
     hope = outlook_of(asked, answer)
     apart = (split_of if split else split_where_possible)(asked, answer)
     kept = (
@@ -192,15 +252,38 @@ def plan(
     if as_json:
         parts = {"hopeful": hope, "split": apart, "offload": kept}
         told = {name: None if each is None else each.as_json() for name, each in parts.items()}
-        print_json({**answer.as_json(), **told})
+        print_json({**answer.as_json(), **told, **year_as_json(load, year)})
     else:
-        _print_plan(answer, hope)
+        if load is not None:
+            print_crowd(load)
+        _print_plan(answer, hope, year)
         if kept is not None:
             typer.echo(f"\n{kept.verdict}{'' if kept.holds_tokens is None else _held(kept)}")
         if apart is not None and split:
             _print_split(apart)
         elif apart is not None and apart.pays:
             typer.echo(f"! prefill and decode on replicas of their own would need {apart.verdict}: --split")
+
+
+def _crowd(
+    users: int | None, think_s: float | None, team_peak: int | None, *, qps: float | None, mix: str | None, tier: str
+) -> "Crowd | None":
+    """Return the users to plan for; None where a rate is given. Raises PlanRefused for options that do not go together."""
+    from planner.plans.crowd import Crowd
+    from planner.plans.plan_errors import PlanRefused
+
+    if users is None:
+        if think_s is not None or team_peak is not None:
+            raise PlanRefused("--think-time and --team-peak go with --users")
+        return None
+    if qps is not None or mix is not None or tier == "batch":
+        raise PlanRefused("--users are people who wait for one model: not with --qps, --mix or --tier batch")
+    if think_s is None:
+        raise PlanRefused(
+            "--users needs --think-time: the seconds between the end of an answer and the same user's next request, "
+            "as your logs have it, such as 30"
+        )
+    return Crowd(users=users, think_s=think_s, team_peak=team_peak)
 
 
 def _held(kept: "Offload") -> str:
@@ -249,6 +332,11 @@ def _print_split(apart: "Split") -> None:
         typer.echo(f"! {warning}")
 
 
+def _tpot_target_s(told_s: float | None, tier: str) -> float | None:
+    """Return the target of a further token: as fast as the scaler keeps it by default, unless nobody reads along."""
+    return _TPOT_TARGET_S if told_s is None and tier != "batch" else told_s
+
+
 def _count(text: str, option: str) -> int | None:
     from planner.plans.plan_errors import PlanRefused
 
@@ -291,7 +379,8 @@ def _mixed(mix: str, qps: float, measured: list[str], question: Any, *, as_json:
         _print_mixture(found)
 
 
-def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
+def _print_plan(answer: "Plan", hope: "Outlook | None", year: "Year") -> None:
+    from gateway.commands.selfhosted.plan_year import print_year
     from gateway.table import print_table
     from planner.plans.launch import defaults_of
 
@@ -309,6 +398,7 @@ def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
         ],
         ["tensor parallel", str(answer.tp), answer.reasons["tp"]],
         *([["pipeline stages", f"{answer.pp} ({answer.nodes} nodes)", answer.reasons["pp"]]] if answer.pp > 1 else []),
+        *([["data-parallel ranks", str(answer.dp), "they share the experts"]] if answer.dp > 1 else []),
         ["KV cache a replica", f"{memory.kv_tokens:,} tokens", _left(answer)],
         ["max-model-len", f"{answer.max_context:,}", answer.reasons["max_context"]],
         [
@@ -328,6 +418,7 @@ def _print_plan(answer: "Plan", hope: "Outlook | None") -> None:
     _print_latency(answer)
     _print_candidates(answer)
     _print_cost(answer)
+    print_year(year)
     if hope is not None:
         _print_outlook(answer, hope)
     typer.echo(f"\nvLLM {answer.launch.version}:\n  {answer.launch.command}")
@@ -348,18 +439,18 @@ def _fit(answer: "Plan") -> str:
     if answer.fit is None:
         return ""
     return (
-        f", off by {answer.fit.rms:.0%} (root mean square) and at most {answer.fit.worst:+.0%} from "
+        f", off by {percent(answer.fit.rms, 0)} (root mean square) and at most {percent(answer.fit.worst, 0, signed=True)} from "
         f"{answer.fit.figures} published figures of this GPU"
     )
 
 
 def _longer(answer: "Plan") -> str:
-    return f"; every step is taken {answer.margin:.0%} longer" if answer.margin else ""
+    return f"; every step is taken {percent(answer.margin, 0)} longer" if answer.margin else ""
 
 
 def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
     """Print the cautious and the hopeful plan side by side."""
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     rows = []
@@ -368,7 +459,7 @@ def _print_outlook(answer: "Plan", hope: "Outlook") -> None:
         rows.append(
             [
                 title,
-                f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
+                _degrees(each),
                 f"{each.replicas:,}",
                 f"{each.gpus:,}",
                 "-" if found is None else f"{found.ttft_p99_s * 1e3:,.0f} ms",
@@ -409,7 +500,7 @@ def _print_latency(answer: "Plan") -> None:
         ["TTFT p99", f"{found.ttft_p99_s * 1e3:,.0f} ms", _target(answer.targets.ttft_p99_s)],
         ["TPOT mean", f"{found.tpot_s * 1e3:,.1f} ms", ""],
         ["TPOT p99", f"{found.tpot_p99_s * 1e3:,.1f} ms", _target(answer.targets.tpot_p99_s)],
-        ["running a replica", f"{found.running:,.1f}", f"{found.kv_use:.1%} of its cache"],
+        ["running a replica", f"{found.running:,.1f}", f"{percent(found.kv_use)} of its cache"],
         ["longest pause of a stream", f"{found.stall_s * 1e3:,.0f} ms", "a step full of prompts"],
     ]
     typer.echo("\nexpected, queueing included (M/G/1 for prefill, M/G/k for a place; arrivals blind to queues):")
@@ -420,17 +511,22 @@ def _target(seconds: float | None) -> str:
     return "none" if seconds is None else f"{seconds * 1e3:,.0f} ms"
 
 
+def _degrees(each: "Plan | Candidate") -> str:
+    stages = "" if each.pp == 1 else f" x {each.pp}"
+    return f"{each.tp}{stages}" + ("" if each.dp == 1 else f", {each.dp} ranks")
+
+
 def _print_candidates(answer: "Plan") -> None:
     from gateway.table import print_table
 
     rows = [
         [
-            f"{each.tp}" if each.pp == 1 else f"{each.tp} x {each.pp}",
+            _degrees(each),
             f"{each.memory.kv_tokens:,}",
             "-" if each.obstacle else f"{each.rate:,.2f}",
             "-" if each.replicas is None else f"{each.replicas:,}",
             "-" if each.gpus is None else f"{each.gpus:,}",
-            each.obstacle or ("chosen" if (each.tp, each.pp) == (answer.tp, answer.pp) else ""),
+            each.obstacle or ("chosen" if _degrees(each) == _degrees(answer) else ""),
         ]
         for each in answer.candidates
     ]
@@ -439,18 +535,18 @@ def _print_candidates(answer: "Plan") -> None:
 
 
 def _print_cost(answer: "Plan") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     cost = answer.cost
     if cost is None:
         return
     typer.echo(
-        f"\n{money(cost.usd_per_hour)} an hour, {money(cost.usd_per_year)} a year: {cost.gpus:,} GPUs at "
+        f"\n{money(cost.usd_per_hour)} an hour at the peak: {cost.gpus:,} GPUs at "
         f"{money(cost.usd_per_gpu_hour)} ({cost.price_source}), overhead {cost.overhead}"
     )
     typer.echo(
-        f"a million tokens: ${cost.usd_per_million_planned:.3f} at the planned load, which is {cost.utilisation:.0%} of "
+        f"a million tokens: ${cost.usd_per_million_planned:.3f} at the planned load, which is {percent(cost.utilisation, 0)} of "
         f"full use; ${cost.usd_per_million_full:.3f} fully used\n"
     )
     rows = [
@@ -458,28 +554,28 @@ def _print_cost(answer: "Plan") -> None:
             each.title,
             each.as_of,
             f"${each.comparator_usd_per_million:.3f}",
-            "-" if each.saving_at_planned_load is None else f"{each.saving_at_planned_load:.0%}",
-            "never" if each.required_utilisation is None else f"{each.required_utilisation:.1%}",
+            "-" if each.saving_at_planned_load is None else percent(each.saving_at_planned_load, 0),
+            "never" if each.required_utilisation is None else percent(each.required_utilisation),
             each.verdict,
         ]
         for each in cost.savings
     ]
     print_table(
-        ["against", "as of", "a million", "saved", f"use for {cost.savings_target:.0%}", "verdict"],
+        ["against", "as of", "a million", "saved", f"use for {percent(cost.savings_target, 0)}", "verdict"],
         rows,
         right=(2, 3, 4),
     )
 
 
 def _print_mixture(found: "Mixture") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import print_table
 
     typer.echo(f"{found.requests_per_s:,g} requests/s, {found.tokens_per_s:,.0f} tokens/s\n")
     rows = [
         [
             part.model,
-            f"{part.share:.0%}",
+            percent(part.share, 0),
             f"{part.tokens_per_s:,.0f}",
             f"{part.gpus:,}",
             f"{part.tokens_per_gpu:,.0f}",
@@ -488,12 +584,12 @@ def _print_mixture(found: "Mixture") -> None:
         ]
         for part in found.parts
     ]
-    rows.append(["all", "100%", f"{found.tokens_per_s:,.0f}", f"{found.gpus:,}", "", _year(found.usd_per_year), ""])
+    rows.append(["all", "100 %", f"{found.tokens_per_s:,.0f}", f"{found.gpus:,}", "", _year(found.usd_per_year), ""])
     print_table(["model", "share", "tokens/s", "GPUs", "tokens/s a GPU", "a year", "by"], rows, right=(1, 2, 3, 4, 5))
 
 
 def _year(dollars: Decimal | None) -> str:
-    from cost.reports.shown import money
+    from cost.shown import money
 
     return "-" if dollars is None else money(dollars)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cost.shown import percent
 from cost.times import DAY_US, wall_us
 from gateway.commands.shared import open_engine, print_json
 
@@ -68,7 +69,7 @@ async def _reported(
 
 
 def _print(report: "PrefixReport") -> None:
-    from cost.reports.shown import money
+    from cost.shown import money
     from gateway.table import counted, print_table
 
     rows = [
@@ -77,7 +78,7 @@ def _print(report: "PrefixReport") -> None:
             each.target_id,
             each.skeleton[:8] or "(various)",
             f"{each.requests:,}",
-            f"{each.share_broken:.1%}",
+            percent(each.share_broken),
             "-" if each.first_break_tokens is None else f"{each.first_break_tokens:,}",
             ", ".join(each.kinds) or "-",
             f"{each.tokens_a_month:,}",

@@ -34,13 +34,21 @@ def render(
     min_replicas: Annotated[int | None, typer.Option(min=0, max=10_000, help="Never fewer.")] = None,
     max_replicas: Annotated[int | None, typer.Option(min=1, max=10_000, help="Never more.")] = None,
     namespace: Annotated[str | None, typer.Option(help="Kubernetes: the namespace.")] = None,
-    image: Annotated[str | None, typer.Option(help="Instead of vLLM's own image of the planned version.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Instead of vLLM's own image of the planned version; best by digest, NAME@sha256:…"),
+    ] = None,
+    pull_secret: Annotated[str | None, typer.Option(help="Kubernetes: the Secret to pull it with.")] = None,
     weights_claim: Annotated[
         str | None, typer.Option(help="Kubernetes: the PersistentVolumeClaim that keeps the weights.")
     ] = None,
     weights_class: Annotated[
         str | None,
         typer.Option(help="Kubernetes: a StorageClass, such as a node's own disk, for a volume of each pod."),
+    ] = None,
+    weights_gib: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Kubernetes: how large the weights are, in GiB; otherwise the plan's."),
     ] = None,
     token_secret: Annotated[
         str | None, typer.Option(help="Kubernetes: the Secret whose key `token` lets weights be downloaded.")
@@ -60,6 +68,42 @@ def render(
         list[str] | None,
         typer.Option(help="Kubernetes: KEY=VALUE that nodes must have, instead of the GPU's. Again for more."),
     ] = None,
+    tolerate: Annotated[
+        list[str] | None,
+        typer.Option(help="Kubernetes: KEY or KEY=VALUE, a taint of those nodes beside the GPU's. Again for more."),
+    ] = None,
+    rdma: Annotated[
+        str | None,
+        typer.Option(
+            help="Kubernetes, several nodes a replica or --part: RESOURCE or RESOURCE=COUNT of the RDMA device plugin."
+        ),
+    ] = None,
+    hub_cidr: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Kubernetes: weights are downloaded from these networks alone, such as a mirror's. Again for more."
+        ),
+    ] = None,
+    hub_by_name: Annotated[
+        bool, typer.Option("--hub-by-name", help="Kubernetes with Cilium: from Hugging Face's names alone.")
+    ] = False,
+    inference_pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SERVICE[:PORT]",
+            help="Kubernetes: an InferencePool, too, with this endpoint picker; --http-route beside it.",
+        ),
+    ] = None,
+    http_route: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE/NAME", help="Kubernetes: the Gateway whose HTTPRoute leads to that pool."),
+    ] = None,
+    no_surge: Annotated[
+        bool,
+        typer.Option(
+            "--no-surge", help="Kubernetes: a rollout ends an old pod before the new one: there are no spare GPUs."
+        ),
+    ] = False,
     spot: Annotated[
         bool, typer.Option("--spot", help="Kubernetes: for batch work, on nodes that the cloud takes back.")
     ] = False,
@@ -107,7 +151,14 @@ def render(
         "gateway_namespace": gateway_namespace,
         "monitoring_namespace": monitoring_namespace,
         "keep_replicas": keep_replicas,
-        "place": rendering.place_of(found, gpu, node_label or [], spot=spot),
+        "place": rendering.place_of(found, gpu, node_label or [], tolerate or [], spot=spot),
+        "pull_secret": pull_secret,
+        "weights_bytes": None if weights_gib is None else weights_gib * 2**30,
+        "rdma": None if rdma is None else rendering.rdma_of(rdma),
+        "hub_cidrs": tuple(hub_cidr or ()),
+        "hub_by_name": hub_by_name,
+        "surge": not no_surge,
+        "inference": None if inference_pool is None else rendering.inference_of(inference_pool, http_route),
     }
     # A name that is None stays as it is, and so the want of a key has to be said apart.
     found = msgspec.structs.replace(found, key_secret=_key_secret(found, key_secret))

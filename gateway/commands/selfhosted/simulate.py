@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cost.shown import percent, rounded_money
 from gateway.commands.shared import amount_option
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def simulate(
         list[str] | None, typer.Option(help="Who chooses a replica, such as prefix or round-robin. Again for more.")
     ] = None,
     scaling: Annotated[
-        list[str] | None, typer.Option(help="fixed, weighbridge, keda or perfect. Again for more.")
+        list[str] | None, typer.Option(help="fixed, weighbridge, keda, knative or perfect. Again for more.")
     ] = None,
     gateways: Annotated[int, typer.Option(min=1, max=256, help="Gateway processes, each with its own view.")] = 1,
     hosts: Annotated[
@@ -112,7 +113,11 @@ def simulate(
     if min_replicas > max_replicas:
         raise SimulationRefused("--min-replicas is above --max-replicas")
     scale = ScaleConfig(
-        min_replicas=min_replicas, max_replicas=max_replicas, cold_start_s=cold_start, ttft_target_s=ttft_target
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        cold_start_s=cold_start,
+        ttft_target_s=ttft_target,
+        tpot_target_s=tpot_target,
     )
     replayed = prepared(trace, limit=limit, speed=speed, users=users, days=days, seed=seed, spaced=spread)
     runs = [
@@ -148,7 +153,7 @@ def _run(spec: "FleetSpec", machine: "Machine", trace: "Trace", *, queue: bool) 
 
     def progress(part: float) -> None:
         if shown:
-            typer.echo(f"\r{spec.policy}, {spec.scaler}: {part:4.0%}", nl=False, err=True)
+            typer.echo(f"\r{spec.policy}, {spec.scaler}: {percent(part, 0):>5}", nl=False, err=True)
 
     gate = None
     if queue:
@@ -190,6 +195,6 @@ def _print(reports: "list[Report]", trace: "Trace", machine: "Machine") -> None:
             cells = report.cells
             typer.echo(
                 f"\non paper, {report.policy}, {report.scaler}: {cells.requests_per_s:,.0f} requests/s are {cells.cells:,} such fleets: "
-                f"{cells.replicas:,} replicas, {cells.gpus:,} GPUs, ${cells.usd_per_hour:,.2f} an hour.\n"
+                f"{cells.replicas:,} replicas, {cells.gpus:,} GPUs, {rounded_money(cells.usd_per_hour)} an hour.\n"
                 f"That assumes that {cells.assumes}."
             )

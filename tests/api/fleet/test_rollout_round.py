@@ -71,7 +71,7 @@ async def test_a_faulty_version_is_rolled_back_by_who_leads(engine: AsyncEngine)
     assert (done.state, done.candidate, done.share_ppm, done.changed_by) == ("rolled_back", "v2", 0, "The rule")
     entry, *older = await house.log.page(Scope(organisation_id="default"))
     assert (entry.action, entry.actor_kind, entry.object_id) == ("rollout.rolled_back", "gateway", "llama")
-    assert entry.reason.startswith("50.0% of 20 attempts failed, of the stable version's 80 0.0%; at most one of ")
+    assert entry.reason.startswith("50.0 % of 20 attempts failed, of the stable version's 80 0.0 %; at most one of ")
     assert [each.action for each in older] == ["rollout.canary", "model_version.added"]
 
 

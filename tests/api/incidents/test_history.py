@@ -101,6 +101,20 @@ async def test_a_team_sees_its_own_share(engine: AsyncEngine) -> None:
     assert await read_incident(history.store, "inc_none") is None
 
 
+async def test_a_team_finds_its_own_behind_many_of_others(engine: AsyncEngine) -> None:
+    """However many came after it: the newest of its own are read, not its own among the newest."""
+    history = History(engine)
+    ours = Share(organisation_id="default", team_id="team_c", model="m", requests=1, refused=1)
+    await history.note([seen("target/old", targets=("old",), hurt=(ours,), since_us=NOW_US - 10**9)], "here", NOW_US)
+    theirs = Share(organisation_id="default", team_id="team_b", model="m", requests=1, refused=1)
+    for number in range(5):
+        place = f"target/{number}"
+        await history.note([seen(place, targets=(place,), hurt=(theirs,))], "here", NOW_US + number * SECOND_US)
+    (found,) = await read_incidents(history.store, 0, organisation_id="default", team_id="team_c", most=3)
+    assert found.kept.place == "target/old"
+    assert len(await read_incidents(history.store, 0, organisation_id="default", most=3)) == 3
+
+
 async def test_old_ones_are_forgotten_with_their_victims(engine: AsyncEngine) -> None:
     """After 90 days; what is open stays."""
     history = History(engine)

@@ -85,6 +85,7 @@ def quiet() -> dict[str, Any]:
             "keys": {"unverified": None},
         },
         "refusals": {"data": [refused("team_a", 99)]},
+        "batches": [],
         "spend": {"times_usual": 1.1, "spent_nanousd": 20_000_000_000},
         "classifier": {"fallback_reason": None, "drift": "steady"},
     }

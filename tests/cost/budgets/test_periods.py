@@ -142,4 +142,4 @@ def test_every_surface_knows_every_period(period: Period) -> None:
     )
     standing = BudgetStatus(budget=budget, at_us=0, spent_nanousd=1)
     assert standing.start_us <= 0 < standing.resets_us
-    assert BudgetLine(standing=standing, expected_nanousd=None, runs_out_us=None).amount_per
+    assert BudgetLine(standing).amount_per

@@ -81,15 +81,15 @@ async def test_the_page_tells_what_to_know(report: DailyReport) -> None:
     """What is unpriced, estimated, without a baseline or nearly spent is said before the tables."""
     told = " ".join(read(daily_html(report, "now")).text)
     assert "which are not in the cost, so that the saving may be overstated: 1." in told
-    assert "Attempts booked at an estimate: 1 (25.0%)." in told
-    assert "Only 50.0% of the served requests have a baseline" in told
+    assert "Attempts booked at an estimate: 1 (25.0 %)." in told
+    assert "Only 50.0 % of the served requests have a baseline" in told
     assert "The budget of team team_a (month) is at its warning." in told
     assert "Friday, 20 November 2026 (UTC)" in told
-    assert "+50.1% to the day before" in told
+    assert "+50.1 % to the day before" in told
     # What has no price at all is never a zero.
     assert "1 unpriced" in told
     assert "$0.00 + 1 unpriced" not in told
-    assert "+950.4% to the 7-day mean" in told
+    assert "+950.4 % to the 7-day mean" in told
 
 
 async def test_an_empty_day_has_a_page_too(engine: AsyncEngine) -> None:

@@ -159,7 +159,7 @@ async def test_new_gone_posted_rotated_and_others_tenants(engine: AsyncEngine) -
     found = await read_movers(reader, ComparedQuery(scope=TEAM, window=FORTNIGHT, group_by=BY, limit=50))
     told = [sentence(each, BY, lambda _, value: value, FORTNIGHT.end_us + 30 * DAY_US) for each in found.movers]
     assert told == [
-        "\u2212$6.00: key “key_00000000000a”, gone, gone since 30 March 06:00, no requests any more",
+        "-$6.00: key “key_00000000000a”, gone, gone since 30 March 06:00, no requests any more",
         "+$5.00: key “key_00000000000a”, new, new since 7 April 06:00, 5 requests, none before",
         "+$0.000000077: key “key_00000000000c”, kept, +$0.000000077 of it posted by the books",
     ]

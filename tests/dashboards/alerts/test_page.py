@@ -62,8 +62,15 @@ async def test_an_alert_is_set_shown_with_its_value_and_removed(running: Running
 async def test_every_measure_can_be_set(running: Running, tess: Browser) -> None:
     """None lacks its unit or its words."""
     for measure in MEASURES:
-        assert (await tess.post(TEAM, {**FORM, "name": measure, "measure": measure})).location == TEAM
+        form = {**FORM, "name": measure, "measure": measure, "threshold": "80"}
+        assert (await tess.post(TEAM, form)).location == TEAM
     assert {row["name"]: row["measure"] for row in await rows(tess, TEAM)} == MEASURE_WORDS
+
+
+async def test_budgets_are_warned_of_at_whole_percents(running: Running, tess: Browser) -> None:
+    """As their messages say them."""
+    answer = await tess.post(TEAM, {**FORM, "measure": "budgets", "threshold": "82.5"})
+    assert (answer.status, "whole number of percent" in answer.text) == (400, True)
 
 
 async def test_shares_and_latencies_are_told_from_enough_attempts_on(running: Running, tess: Browser) -> None:
@@ -161,7 +168,9 @@ async def test_a_team_enters_an_address_of_its_own(open_running: Running) -> Non
         assert "SECRET" not in page
         assert [row["destination"] for row in await rows(tess, TEAM)] == ["hooks.slack.com"]
         (alert,) = await all_alerts(open_running.engine)
-        assert alert.address == "slack+https://hooks.slack.com/services/T0/SECRET"
+        assert "hooks" not in alert.address
+        opened = open_running.callbacks.sealed.opened("team_a", alert.address)
+        assert opened == "slack+https://hooks.slack.com/services/T0/SECRET"
         for _ in range(2):
             assert (await tess.post(f"{TEAM}/test", {"alert_id": alert.alert_id})).location == TEAM
         due = await Outbox(open_running.engine, lambda: wall_us() + 10**9).due(DESTINATION, 10)

@@ -4,29 +4,40 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts.keys import Pepper
+from accounts.store import AccountStore
 from api.incidents.history import History
+from api.webhooks.addresses import CallbackAddresses
+from api.webhooks.callbacks import DESTINATION
 from api.webhooks.mail import Mailer
 from api.webhooks.outbox import Outbox
+from api.webhooks.sealed_addresses import SealedAddresses
 from api.webhooks.sender import Destination, Sender
 from api.webhooks.shapes import mail_of, slack_body, words_of
+from api.webhooks.team_addresses import TeamAddresses
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
-from cost.times import MINUTE_US
+from cost.scopes import Scope
+from cost.times import MINUTE_US, wall_us
 from dashboards.alerts.alert import Alert
 from dashboards.alerts.measuring import measured
-from dashboards.alerts.store import add_alert
-from dashboards.alerts.telling import AlertRound
+from dashboards.alerts.store import add_alert, all_alerts
+from dashboards.alerts.telling import AlertRound, Put
+from proxy.responses.stored.sealing import Sealing
 from proxy.settle.refusals.counting import RefusalsTold, Refused, RefusedCount
 from proxy.settle.refusals.store import RefusalStore
 from tests.api.incidents.seen import seen
 from tests.cost.entries import settle
 
+PEPPER = Pepper(id="pepper1", secret=b"p" * 32)
 NOON = 1_775_390_400_000_000
 HOUR = 3_600_000_000
 ALERT = Alert(
@@ -293,3 +304,93 @@ async def test_the_worst_open_incident_is_what_is_measured(engine: AsyncEngine) 
     assert await measured(engine, whole, NOON, "default") is None
     await History(engine).note([seen()], "here", NOON)
     assert [await measured(engine, each, NOON, "default") for each in (whole, team)] == [138, 48]
+
+
+def taken_by(got: list[Mapping[str, Any]]) -> Put:
+    """An outbox that keeps what is put into it once."""
+    known: set[str] = set()
+
+    async def put(message_id: str, destination: str, kind: str, told: Mapping[str, Any], **more: str | None) -> bool:
+        if message_id in known:
+            return False
+        known.add(message_id)
+        got.append({"to": destination, "type": kind, **told, **more})
+        return True
+
+    return put
+
+
+async def test_budgets_are_told_to_where_a_team_wants(engine: AsyncEngine) -> None:
+    """Its own, those of its keys and of its models, each once in its period and again in the next; no tag's and no other team's."""
+    accounts = AccountStore(engine)
+    await accounts.create_organisation("default")
+    await accounts.create_team("team_payments", "Payments")
+    await accounts.create_team("team_other", "Other")
+    key = await accounts.create_key("team_payments", "prod", PEPPER)
+    store, clock = BudgetStore(engine, wall_us), Clock()
+    clock.us = wall_us()
+    for budget_id, scope, scope_id in (
+        ("b_team", "team", "team_payments"),
+        ("b_key", "key", key.key_id),
+        ("b_model", "team_model", "team_payments/m"),
+        ("b_tag", "tag", "default/nightly"),
+        ("b_other", "team", "team_other"),
+    ):
+        await store.put(
+            Budget(
+                budget_id=budget_id,
+                organisation_id="default",
+                scope=cast(Scope, scope),
+                scope_id=scope_id,
+                period="year",
+                kind="hard",
+                limit_nanousd=10**9,
+            )
+        )
+    await LedgerStore(engine).insert(
+        [
+            settle(
+                f"r_{team}",
+                team_id=team,
+                key_id=key_id,
+                tag="nightly",
+                target_id="m",
+                at_us=clock.us,
+                cost_nanousd=850_000_000,
+            )
+            for team, key_id in (("team_payments", key.key_id), ("team_other", "key_x"))
+        ]
+    )
+    alert = msgspec.structs.replace(ALERT, measure="budgets", threshold=800_000, name="Budgets")
+    await set_up(engine, alert)
+    got: list[Mapping[str, Any]] = []
+    put = taken_by(got)
+    rounds = [AlertRound(engine, put, {"ops"}, clock) for _ in range(2)]
+    for each in (*rounds, *rounds):
+        await each.look()
+    assert sorted(told["budget_id"] for told in got) == ["b_key", "b_model", "b_team"]
+    assert {(told["to"], told["type"], told["threshold"]) for told in got} == {
+        ("ops", "budget.threshold_reached", "0.80")
+    }
+    assert await measured(engine, alert, clock.us) == 850_000
+
+
+async def test_addresses_that_were_kept_in_clear_are_sealed(engine: AsyncEngine) -> None:
+    """In alerts and in what the outbox has of them, with the first round; what follows goes to the same address."""
+    clear = "slack+https://hooks.slack.com/services/T0/SECRET"
+    own = msgspec.structs.replace(ALERT, destination=DESTINATION, address=clear)
+    await set_up(engine, own)
+    outbox = Outbox(engine, lambda: NOON)
+    await outbox.put("alert/alert_1/1", DESTINATION, "t", {}, url=clear, team_id="team_payments")
+    await outbox.put("batch/1", DESTINATION, "t", {}, url="https://callers.example/", team_id="team_payments")
+    await LedgerStore(engine).insert([settle("r", at_us=NOON, cost_nanousd=3_000_000_000)])
+    sealed = SealedAddresses(Sealing((PEPPER,)))
+    rules = TeamAddresses(("hooks.slack.com",), CallbackAddresses(()), has_mail=False)
+    for _ in range(2):
+        await AlertRound(engine, outbox.put, (), Clock(), addresses=rules, sealed=sealed).look()
+    (kept,) = await all_alerts(engine)
+    due = {each.message_id: each.url or "" for each in await outbox.due(DESTINATION, 10)}
+    assert [name for name, url in due.items() if "SECRET" in url] == []
+    assert due.pop("batch/1") == "https://callers.example/"
+    assert len(due) == 2
+    assert {sealed.opened("team_payments", each) for each in (kept.address, *due.values())} == {clear}

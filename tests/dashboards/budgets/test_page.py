@@ -13,11 +13,13 @@ import aiohttp
 import pytest
 
 from accounts.keys import Pepper
+from api.budgets.listing import budget_as_json
 from cost.budgets.budget import Budget
+from cost.budgets.periods import Period
 from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
 from cost.scopes import Scope
-from cost.times import wall_us
+from cost.times import DAY_US, wall_us
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import Place, Rule
 from proxy.admit.limits.store import LimitStore
@@ -385,6 +387,42 @@ async def test_all_budgets_of_the_organisation_are_on_one_page(running: Running,
     ]
     assert (await tess.get("/dashboard/budgets")).status == 403
     assert "90.0 % of $" in html.unescape((await ada.get("/dashboard/teams")).text)
+
+
+async def test_what_runs_out_before_its_reset_is_told_everywhere_alike(running: Running, ada: Browser) -> None:
+    """On the organisation's page and the team's, of the budget itself and by the API; what is not known is said to be."""
+    now_us = wall_us()
+    store = BudgetStore(running.engine)
+    for budget_id, scope, scope_id, period, limit in (
+        ("b_short", "team", "team_a", "prepaid", 40 * 10**9),
+        ("b_long", "team", "team_a", "lifetime", 10**15),
+        ("b_unknown", "key", await key_of(running), "year", 10**9),
+    ):
+        await store.put(
+            Budget(
+                budget_id=budget_id,
+                organisation_id="default",
+                scope=cast(Scope, scope),
+                scope_id=scope_id,
+                period=cast(Period, period),
+                kind="hard",
+                limit_nanousd=limit,
+            )
+        )
+    days = [
+        settle(f"r{day}", team_id="team_a", key_id="key_other", at_us=now_us - day * DAY_US, cost_nanousd=10**9)
+        for day in range(1, 20)
+    ]
+    await LedgerStore(running.engine).insert(days)
+    told = {each.budget.budget_id: budget_as_json(each) for each in await store.of_organisation("default")}
+    assert [told[name]["lasts"] for name in ("b_short", "b_long", "b_unknown")] == [False, True, None]
+    ends = told["b_short"]["runs_out_on"]
+    for page in ("/dashboard/budgets", BUDGETS):
+        file = await ada.get(f"{page}?format=csv&table=budgets")
+        rows = {row["period"]: row["lasts"] for row in csv.DictReader(io.StringIO(file.text))}
+        assert rows == {"prepaid": f"on {ends}", "lifetime": "not within 90 days", "year": "not known"}
+    for page in (f"{BUDGETS}/b_short", "/dashboard/budgets", "/dashboard/teams/team_a"):
+        assert ends in (await ada.get(page)).text
 
 
 async def test_amounts_are_written_as_people_write_them(running: Running, ada: Browser) -> None:

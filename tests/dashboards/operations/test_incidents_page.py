@@ -55,3 +55,27 @@ async def test_an_incident_is_found_with_everybody_whom_it_hurt(tmp_path: Path) 
             assert "refuses our key" not in page
             assert (await browser.get("/dashboard/teams/team_a/incidents")).status in {403, 404}
             assert (await browser.get("/dashboard/teams/fjord-lab/incidents")).status in {403, 404}
+
+
+async def test_an_organisation_sees_what_hurt_its_teams_and_no_cause(tmp_path: Path) -> None:
+    """Its own teams and their requests; neither the place, nor the upstream's words, nor anybody of another organisation."""
+    async with running_teams(tmp_path, accounts={"operator": "default"}) as running:
+        history, now_us = gateway_of(running).views.operations.history, wall_us()
+        both = tuple(
+            Share(organisation_id=of, team_id=team, model="large", requests=requests, refused=3)
+            for of, team, requests in (("fjord", "fjord-lab", 7), ("default", "team_a", 90))
+        )
+        await history.note(
+            [seen("target/large", targets=("large",), hurt=both, since_us=now_us - 60_000_000)], "x", now_us
+        )
+        await history.note([seen(since_us=now_us - 60_000_000)], "there", now_us)
+        async with signed_in(running, "lab@example.com", role="admin", organisation_id="fjord") as browser:
+            (row,) = (await browser.get("/dashboard/incidents?format=csv&table=incidents")).text.splitlines()[1:]
+            assert row.startswith("large,")
+            assert ",7,3," in row
+            page = (await browser.get("/dashboard/incidents")).text
+            assert 'href="/dashboard/incidents"' in page
+            for hidden in ("refuses our key", "team_a", ">97<", ">90<", "/operations/incidents/"):
+                assert hidden not in page
+        async with signed_in(running, "milo@example.com", teams={"team_a": "admin"}) as browser:
+            assert (await browser.get("/dashboard/incidents")).status == 403

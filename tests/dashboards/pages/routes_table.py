@@ -104,6 +104,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /dashboard/teams/{team_id}/batches/{batch_id}/files/{kind}": "team.change",
     "POST /dashboard/teams/{team_id}/batches/{batch_id}/resend": "team.change",
     "GET /dashboard/teams/{team_id}/incidents": "team.read",
+    "GET /dashboard/incidents": "organisation.read",
     "GET /dashboard/teams/{team_id}/alerts": "team.read",
     "POST /dashboard/teams/{team_id}/alerts": "team.change",
     "POST /dashboard/teams/{team_id}/alerts/remove": "team.change",

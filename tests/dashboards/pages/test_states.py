@@ -48,6 +48,7 @@ async def all_walk(
         async with signed_in(running, f"p{number}@example.com", role=role, teams=teams) as browser:
             found = await walk(browser, most=most, each=each)
         assert found.dead_ends == [], (role, teams)
+        assert found.written_otherwise() == [], (role, teams)
         walks.append(found)
     return walks
 

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from tests.signed_in import Answer, Browser
+from tests.written import other_ways_of_html
 
 _LINKS: Final = re.compile(r'(?:href|hx-get|src)="([^"]+)"')
 _NAMED: Final = re.compile(r"/(teams|keys|people|requests|audit|prices|targets|pools|budgets|measurements)/[^/?]+")
@@ -28,6 +29,15 @@ class Walk:
             f"{answer.status} {path} (on {self.shown_on[path]})"
             for path, answer in self.answers.items()
             if answer.status not in {200, 303}
+        ]
+
+    def written_otherwise(self) -> list[str]:
+        """Figures on pages that are written in another way than all others."""
+        return [
+            f"{path}: {each}"
+            for path, answer in self.answers.items()
+            if answer.headers.get("content-type", "").startswith("text/html")
+            for each in other_ways_of_html(answer.text)
         ]
 
     def text(self) -> str:

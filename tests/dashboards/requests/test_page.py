@@ -1,6 +1,7 @@
 """What was asked lately: where it went and why, and never what it said to whom it is not for."""
 
 import csv
+import html
 import io
 import re
 from collections.abc import AsyncIterator
@@ -139,7 +140,7 @@ async def test_a_request_tells_its_story_and_what_it_would_have_cost(running: Ru
     page = (await member.get(f"{LIST}/r")).text
     for part in (
         "small was the cheapest model expected",
-        "$0.003000 (75.0%) was saved",
+        "$0.003000 (75.0 %) was saved",
         "large@test",
         "mini@1",
         "h@1",
@@ -274,7 +275,7 @@ async def test_a_request_shows_what_its_targets_were_compared_by(running: Runnin
     )
     await keep(running, [asked("r", considered=msgspec.json.encode(told).decode()), asked("old")])
     page = (await member.get(f"{LIST}/r")).text
-    assert "small has a chance of 88.0% of a good answer, the baseline model 90.0%" in page
+    assert "small has a chance of 88.0 % of a good answer, the baseline model 90.0 %" in page
     assert "a better chance would cost more than it is worth." in page
     assert "it came before large at $0.004" in page
     assert "&lt;i&gt;loses&lt;/i&gt; 0.400" in page
@@ -346,6 +347,16 @@ async def test_one_field_finds_a_complaints_request(running: Running, member: Br
     page = (await member.get(f"{LIST}?q=user%3Aann")).text
     assert "2026-04-05 12:00:07 UTC" in page
     assert "<code>ann</code>" in page
+
+
+async def test_a_pasted_sentence_is_told_what_is_searched(running: Running, member: Browser) -> None:
+    """Before it is sent, and where it finds nothing."""
+    await keep(running, [asked("one", at_us=wall_us() - 10**6)])
+    assert "not by what requests said" in (await member.get(LIST)).text
+    sentence = "Please%20summarise%20the%20attached%20invoice%20for%20Ms%20Okafor"
+    page = html.unescape((await member.get(f"{LIST}?q={sentence}")).text)
+    assert "No request fits this. Every word has to be in its id, end user, key or model" in page
+    assert "Every word has to be" not in (await member.get(f"{LIST}?target=large")).text
 
 
 async def test_a_search_says_what_it_did_not_understand(running: Running, member: Browser) -> None:

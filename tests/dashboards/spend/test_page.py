@@ -114,6 +114,29 @@ async def test_parts_add_up_to_what_was_spent(running: Running, member: Browser,
     assert sum(Decimal(row["before_usd"]) for row in rows) == Decimal("0.001") * 72
 
 
+async def test_a_time_that_is_not_over_says_where_its_rows_end(running: Running, member: Browser) -> None:
+    """The chart goes on to now; the rows, and the name of their file, to the last full hour."""
+    now_us = wall_us()
+    if now_us % HOUR_US < 2 * 10**6 or now_us % DAY_US < 2 * HOUR_US:
+        pytest.skip("an hour or a day has just begun")
+    hour_us = now_us - now_us % HOUR_US
+    await keep(
+        running,
+        [
+            asked("now", at_us=hour_us + 10**6, cost_nanousd=7 * 10**9),
+            asked("before", at_us=hour_us - 10**6, cost_nanousd=10**9),
+        ],
+    )
+    page = html.unescape((await member.get(f"{TEAM}?last=24h")).text)
+    assert "“Spent” and the chart go on to now" in page
+    assert "$8.00" in page
+    file = await member.get(f"{TEAM}?last=24h&format=csv&table=parts")
+    assert f"-until-{iso(hour_us)[:13]}00Z" in file.headers["content-disposition"]
+    assert [Decimal(row["cost_usd"]) for row in csv.DictReader(io.StringIO(file.text))] == [1]
+    day = iso(now_us - DAY_US)[:10]
+    assert "go on to now" not in (await member.get(f"{TEAM}?from={day}&to={day}")).text
+
+
 async def test_a_day_by_end_user(running: Running, member: Browser) -> None:
     """Within a day, as their rows are the ledger's; of more days the page says where they are."""
     await history(running)

@@ -6,16 +6,17 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
-from cost.budgets.budget import Budget, BudgetStatus
+from cost.budgets.budget import Budget, BudgetStatus, Outlook
 from cost.calendar import Days
 from cost.reports.usage import UsageSums
 from cost.times import DAY_US, day_of
 from dashboards.teams.figures import (
     HABITS,
+    BudgetLine,
     SpendLinks,
     Usage,
-    budget_line,
     cache_chart,
     coverage,
     models_table,
@@ -126,34 +127,23 @@ def test_many_models_are_drawn_as_a_few() -> None:
     assert sum(list(each.values)[-1] or 0 for each in series) == sum(1_000 - each for each in range(9))
 
 
-def test_a_budget_is_told_with_its_likely_end() -> None:
-    """Half of today and 24 days more of a thousand each."""
-    line = budget_line(budget(), steady())
-    assert (line.expected_nanousd, line.runs_out_us, line.tone) == (6_000 + 24_500, None, "accent")
-
-
-def test_a_budget_that_will_not_last_says_when() -> None:
-    """By its own room, and marked before it happens; one that is used up has no such day."""
-    soon = budget_line(budget(spent_nanousd=97_500), steady())
-    assert (soon.runs_out_us, soon.tone) == (TODAY + 2 * DAY_US, "warn")
-    over = budget_line(budget(spent_nanousd=100_001), steady())
-    assert (over.runs_out_us, over.tone) == (None, "bad")
-
-
-def test_a_budget_counts_no_true_up() -> None:
+def test_what_budgets_count_has_no_true_up() -> None:
     """As budgets do themselves: at the planned rate."""
     plain = steady()
     posted = {**plain.mix, **{(day, "small", "true-up"): sums(cost_nanousd=-900) for day, _, _ in plain.mix}}
     found = msgspec.structs.replace(plain, mix=posted)
-    assert budget_line(budget(), found).expected_nanousd == 6_000 + 24_500
     assert found.trued_up_nanousd == -900 * 5
     assert found.counted_nanousd == 1_000 * 5
     assert found.counted_nanousd + found.trued_up_nanousd == found.month.cost_nanousd
 
 
-def test_a_forecast_needs_days() -> None:
-    """Without them nothing is expected."""
-    assert budget_line(budget(), steady(2)).expected_nanousd is None
+@pytest.mark.parametrize(
+    ("spent", "runs_out_us", "tone"), [(6_000, None, "accent"), (6_000, TODAY, "warn"), (100_001, None, "bad")]
+)
+def test_a_budget_that_will_not_last_is_marked_before(spent: int, runs_out_us: int | None, tone: str) -> None:
+    """By what is expected of it; one that is used up is told as that."""
+    outlook = Outlook(expected_nanousd=1, runs_out_us=runs_out_us)
+    assert BudgetLine(msgspec.structs.replace(budget(spent_nanousd=spent), outlook=outlook)).tone == tone
 
 
 def test_shares_without_a_whole_are_unknown() -> None:
@@ -174,7 +164,6 @@ def test_a_correction_is_no_habit() -> None:
     assert found.month.cost_nanousd == plain.month.cost_nanousd - 830_000
     assert found.usual_day_nanousd == plain.usual_day_nanousd == 1_000
     assert found.forecast(found.month_end_us, HABITS) == plain.forecast(plain.month_end_us, HABITS)
-    assert budget_line(budget(), found) == budget_line(budget(), plain)
 
 
 def test_a_share_is_rounded_as_the_report_is() -> None:

@@ -90,7 +90,7 @@ def test_a_plain_answer_is_told_whole() -> None:
         "The caller asked for the gateway to choose (“auto”) in the interactive tier. Classified at complexity 0.25 of 1.",
         "llama was the cheapest model expected to answer a prompt of complexity 0.25 well enough.",
         "It answered after 900 ms, its own first token after 120 ms, and the caller got that answer.",
-        "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0%) was saved.",
+        "It cost $0.001000. The same tokens at gpt-5 would have cost $0.004000, so $0.003000 (75.0 %) was saved.",
     )
 
 

@@ -96,10 +96,14 @@ def test_from_first_to_last() -> None:
             "resets",
             "at",
             "state",
+            "forecast",
+            "runs",
+            "out",
             "then",
         )
     ]
-    assert rows[1].split()[5:9] == ["$500.00", "$0.00", "0.0%", "$0.00"]
+    assert rows[1].split()[5:10] == ["$500.00", "$0.00", "0.0", "%", "$0.00"]
+    assert rows[1].split()[11:15] == ["open", "-", "not", "known"]
     assert "$0.0001" in rows[0]
     changed = json.loads(ok("budgets", "set", "team", "team_payments", "--limit", "600.5", *usual, "--json"))
     assert (changed["id"], changed["limit_usd"], changed["webhook"]) == (budget_id, "600.5", "finance")

@@ -105,7 +105,7 @@ def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.Captu
     """The chance, its interval, the loss and the tolerance."""
     _print_explanation(explained(config))
     shown = capsys.readouterr().out
-    assert "at a minimum quality of 90% one more good answer may cost up to $" in shown
+    assert "at a minimum quality of 90 % one more good answer may cost up to $" in shown
     assert "0.953  0.903 to 1.000" in shown
 
 

@@ -49,7 +49,7 @@ def test_the_table_marks_what_holds_now(capsys: pytest.CaptureFixture[str]) -> N
     assert heading[0] == "minimum"
     assert heading[-2:] == ["middle", "small"] or heading[-3:] == ["big", "middle", "small"]
     (now,) = [line for line in lines if line.startswith("now")]
-    assert "95.0%" in now
+    assert "95.0 %" in now
     assert sum("±" in line for line in lines) == len(FLOORS)
     offers = preview_as_json(tolerances(classifier()).preview((0.001, 0.002, 1.0), None), None)["offers"]
     assert [[each["quality_floor"] for each in same] for same in _merged(offers)] == [[0.001, 0.002], [0.95], [1.0]]
@@ -58,7 +58,7 @@ def test_the_table_marks_what_holds_now(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_floor_out_of_reach_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody takes the best there is for what was asked."""
     _print(preview_as_json(tolerances(classifier(), BIG, SMALL).preview([1.0], frozenset({"small"})), None))
-    assert "100.0% not reached" in capsys.readouterr().out
+    assert "100.0 % not reached" in capsys.readouterr().out
 
 
 def test_without_outcomes_the_preview_says_that_a_floor_changes_nothing() -> None:

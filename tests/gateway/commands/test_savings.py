@@ -85,7 +85,7 @@ def test_not_met_is_as_visible_as_met(tmp_path: Path) -> None:
     assert table_row(found.output, "large (baseline model)")[-1] == "NOT MET"
     assert "NOT ENOUGH DATA" in found.output
     assert "spent $141.84: requests $0.300000" in found.output
-    assert "pool h100: bill $141.60 for 24.00 replica-hours up, 0.0% of them busy" in found.output
+    assert "pool h100: bill $141.60 for 24.00 replica-hours up, <0.1 % of them busy" in found.output
     assert f"provisional: the GPU bill of {YESTERDAY} is not posted yet" in found.output
     assert run("savings", *RANGE, "--check").exit_code == 1
 

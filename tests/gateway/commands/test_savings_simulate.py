@@ -105,6 +105,50 @@ def test_the_bills_are_the_prices_times_the_tokens(tmp_path: Path) -> None:
     assert found["pool_requests"] == pytest.approx(0.6 * found["requests"], rel=0.01)
 
 
+HERE = (4_000 * 70 + 30 * 160) / 1e6 * 3 / 3_600
+"""Dollars of one of the trace's requests on a replica that is always busy."""
+
+
+@pytest.mark.parametrize("price", ["0.02", "1"])
+def test_both_verdicts_are_told_by_how_busy_replicas_are(tmp_path: Path, price: str) -> None:
+    """Against the baseline model, and against what routing buys without GPUs: at each utilisation, and where they are crossed, as a
+    calculation by hand has it.
+    """
+    found = told(run(tmp_path, trace(tmp_path), "--json", "--no-lateness", price=price))
+    elsewhere = {
+        "reference": (4_000 * 5 + 30 * 20) / 1e6,
+        "routed": (4_000 * float(price) + 30 * 5) / 1e6,
+    }
+    assert [each["busy"] for each in found["by_utilisation"]] == [
+        Decimal(each) / 100 for each in (*range(10, 100, 10), 95)
+    ]
+    for against, dollars in elsewhere.items():
+        crossed = found["crossings"][against]
+        assert float(crossed["elsewhere_usd"]) == pytest.approx(dollars * found["pool_requests"])
+        assert float(crossed["break_even"]) == pytest.approx(HERE / dollars, abs=1e-4)
+        assert float(crossed["target"]) == pytest.approx(HERE / dollars / 0.6, abs=1e-4)
+        for each in found["by_utilisation"]:
+            saved = 1 - HERE / float(each["busy"]) / dollars
+            assert float(each[against]["savings_share"]) == pytest.approx(saved, abs=2e-4)
+            assert each[against]["verdict"] == ("met" if saved >= 0.4 else "not met")
+
+
+def test_a_fleet_may_beat_the_baseline_model_and_lose_to_routing(tmp_path: Path) -> None:
+    """Where a cheap model does the same: the bill tells both, and so does the text."""
+    path = trace(tmp_path)
+    found = told(run(tmp_path, path, "--json", "--no-lateness", least=1, price="0.02"))
+    every = bills(found)
+    economic, routed = every["economic scaler"], every["commercial only, with routing"]
+    assert (economic["verdict"], economic["routed"]["verdict"]) == ("met", "not met")
+    saved = float(economic["routed"]["savings_share"])
+    assert saved == pytest.approx(1 - float(economic["usd"] / routed["usd"]), abs=1e-4)
+    assert saved < 0
+    text = run(tmp_path, path, "--no-lateness", least=1, price="0.02").stdout
+    assert "40 % less than large with the economic scaler: MET" in text
+    assert "40 % less than routing without GPUs with the economic scaler: NOT MET" in text
+    assert "which is impossible" in text
+
+
 def test_people_get_a_table_with_the_verdict_and_the_utilisation_that_it_needs(tmp_path: Path) -> None:
     """Every fleet is a row, and the target's verdict says what it would take."""
     result = run(tmp_path, trace(tmp_path, minutes=20))
@@ -118,7 +162,8 @@ def test_people_get_a_table_with_the_verdict_and_the_utilisation_that_it_needs(t
     ):
         assert row in result.stdout
     assert "best fixed fleet in hindsight" in result.stdout
-    assert "of their hours" in result.stdout
+    assert "against large" in result.stdout
+    assert "busy on" in result.stdout
     assert "every request was simulated" in result.stdout
     assert "the economic scaler misses no more than the best fixed fleet" in result.stdout
 

@@ -285,7 +285,7 @@ def test_the_books_are_closed_with_a_verdict() -> None:
         target_share=Decimal("0.4"), verdict="met", reasons=(), entries=12, differences=0, unserved=totals([])
     )
     assert verified(sound) == "weighbridge ledger verify: the books agree, 12 entries summed up anew."
-    assert verdict(sound) == "weighbridge savings: the target of 40% is `met`."
+    assert verdict(sound) == "weighbridge savings: the target of 40 % is `met`."
     doubtful = Closing(
         target_share=Decimal("0.4"),
         verdict="not met",

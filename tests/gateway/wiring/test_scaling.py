@@ -12,7 +12,7 @@ from gateway.wiring.scaling import PoolDemand, PoolSignals, PriceElsewhere, is_e
 from selfhosted.config import PoolConfig, ScaleConfig
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
 from selfhosted.scale.model_swap_loop import Wanted
-from selfhosted.scale.process_reports import FleetReport, PoolReport, ProcessReports
+from selfhosted.scale.process_reports import Aims, FleetReport, PoolReport, ProcessReports
 
 POOL = PoolSection(
     name="own",
@@ -78,7 +78,7 @@ async def test_the_newest_time_that_was_booked_tells_the_price() -> None:
 def test_signals_are_of_all_processes() -> None:
     """Those that report are summed, and those of other hosts are taken to be like them."""
     now = [1_000.0]
-    reports = ProcessReports({"own": 1.0}, lambda: now[0])
+    reports = ProcessReports({"own": Aims(1.0, 0.05)}, lambda: now[0])
     sharers = [2]
     config, nobody = PoolConfig(name="own", targets=("llama",)), PoolSnapshot(pool="own", at=0.0, replicas=())
     signals = PoolSignals(
@@ -108,7 +108,7 @@ def test_signals_are_of_all_processes() -> None:
 def test_each_kind_of_replica_has_signals_of_its_own() -> None:
     """Who reads hears of prompts that found no reader, and counts readers; who answers hears of who waits, and counts those that answer."""
     config = PoolConfig.model_validate({"name": "own", "targets": ["llama"], "prefill": {"replicas": "read-*"}})
-    reports = ProcessReports({"own": 1.0}, lambda: 1_000.0)
+    reports = ProcessReports({"own": Aims(1.0, 0.05)}, lambda: 1_000.0)
     now = [1_000.0]
 
     def replica(name: str) -> Replica:
@@ -137,7 +137,7 @@ def test_each_kind_of_replica_has_signals_of_its_own() -> None:
 
 def test_all_lines_of_batches_wait_as_one_person_does() -> None:
     """What wants a model that sleeps is who watches; the rest together counts once."""
-    reports = ProcessReports({"own": 1.0}, lambda: 1_000.0)
+    reports = ProcessReports({"own": Aims(1.0, 0.05)}, lambda: 1_000.0)
     demand = PoolDemand(("own",), reports, lambda: 1)
     assert demand("own") == Wanted()
     told = PoolReport(pool="own", waiting_at_gate=50, waiting_batch=47, running_batch=9, turned_away=2)

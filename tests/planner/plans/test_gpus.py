@@ -19,6 +19,13 @@ def test_a_gpu_without_fp8_units_computes_in_bf16() -> None:
     assert h100.flops("int4") == h100.flops("bf16")
 
 
+def test_cards_hold_gib() -> None:
+    """As drivers report it: an H100 of 80 GB has 79 of 2**30 bytes, and no card has more than its name says of them."""
+    assert gpu_named("h100").memory_bytes / 2**30 == pytest.approx(79.2, abs=0.1)
+    assert gpu_named("mi300x").memory_bytes / 2**30 == pytest.approx(191.7, abs=0.1)
+    assert {"gb200", "l40s", "rtx-pro-6000", "mi355x"} <= set(GPUS)
+
+
 def test_an_unknown_price_is_none() -> None:
     """Never 0."""
     assert all(gpu.usd_per_hour is None or gpu.usd_per_hour > 0 for gpu in GPUS.values())

@@ -98,6 +98,35 @@ def test_latent_attention_and_experts_are_read() -> None:
     assert model.kv_bytes_per_token_per_gpu("bf16", 8) == 80 * 576 * 2
     assert (model.experts, model.active_experts, model.intermediate) == (256, 8, 2048)
     assert model.active_parameters < model.parameters / 10
+    assert model.architecture == "mla"
+    plain = model_from_config("mine", {**config, "first_k_dense_replace": 3, "intermediate_size": 18_432}, source="it")
+    assert plain.expert_layers == 77
+    assert plain.parameters < model.parameters
+
+
+def test_layers_that_do_not_keep_the_whole_text_are_read() -> None:
+    """Linear ones, and ones that look back over a window: both keep a state of one size."""
+    base = {
+        "hidden_size": 2_048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "num_hidden_layers": 8,
+        "intermediate_size": 4_096,
+        "vocab_size": 50_000,
+    }
+    linear = {"linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    mixed = model_from_config("mine", {**base, **linear, "full_attention_interval": 4}, source="it")
+    kinds = ["sliding_attention", "full_attention"] * 4
+    window = model_from_config("mine", {**base, "layer_types": kinds, "sliding_window": 1_024}, source="it")
+    whole = model_from_config("mine", base, source="it")
+    assert (mixed.full_layers, mixed.state_values, mixed.architecture) == (2, 6 * 32 * 128 * 128, "hybrid")
+    assert (window.full_layers, window.state_values) == (4, 4 * 2 * 1_024 * 2 * 256)
+    assert (
+        mixed.kv_bytes_per_token("bf16") * 4
+        == window.kv_bytes_per_token("bf16") * 2
+        == whole.kv_bytes_per_token("bf16")
+    )
 
 
 @pytest.mark.parametrize(

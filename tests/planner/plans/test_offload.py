@@ -50,5 +50,5 @@ def test_more_hits_never_need_more_gpus() -> None:
 def test_more_than_there_is_cannot_be_found() -> None:
     """What the GPUs' caches have is not found in main memory as well."""
     cached = question(work=Work(input_tokens=6_000, output_tokens=100, prefix_hit_rate=0.7))
-    with pytest.raises(PlanRefused, match="here 30%"):
+    with pytest.raises(PlanRefused, match="here 30 %"):
         offload_of(cached, plan(cached), hits=0.5, copy_bytes_per_s=25e9)

@@ -17,6 +17,7 @@ from planner.plans.render_kubernetes import manifests
 from planner.plans.render_pod import PRE_STOP_S, SPOT
 from planner.plans.serving import (
     EXCHANGE,
+    Inference,
     Place,
     Serving,
     as_yaml,
@@ -46,12 +47,18 @@ def pod(**changes: Any) -> dict[str, Any]:
 BUILT = Path("build/kinds")
 KINDS = Path("tests/kinds")
 VERSIONS = ("1.30", "1.34", "1.37")
-CUSTOM = {"ScaledObject", "ServiceMonitor", "LeaderWorkerSet"}
+CUSTOM = {"ScaledObject", "ServiceMonitor", "LeaderWorkerSet", "CiliumNetworkPolicy", "InferencePool", "HTTPRoute"}
+PUBLISHED = {"ScaledObject", "ServiceMonitor"}
+ROUTED = Inference(picker="picker", gateway="public", gateway_namespace="gateways")
 SAFE: dict[str, dict[str, Any]] = {
     "keyed": {"key_secret": "h100-key", "token_secret": "hf"},
     "claimed": {"weights_claim": "weights"},
     "own disks": {"weights_class": "local-nvme", "weights_bytes": 72_655_052_800},
     "spot": {"place": Place(labels={"karpenter.sh/capacity-type": "spot"}, spot=True), "min_replicas": 0},
+    "by name": {"hub_by_name": True, "pull_secret": "registry"},
+    "a mirror's": {"hub_cidrs": ("203.0.113.0/24", "2001:db8::/32"), "surge": False},
+    "other taints": {"place": Place(taints=(("sku", "gpu"), ("dedicated", None)))},
+    "routed": {"inference": ROUTED},
     "elsewhere": {"namespace": "models", "gateway_namespace": "gateway", "keep_replicas": True},
 }
 
@@ -89,7 +96,7 @@ def test_kubernetes_own_schemas_take_every_manifest(version: str, changes: dict[
 
 def custom_refused(documents: list[dict[str, Any]]) -> str | None:
     """What KEDA's and the Prometheus operator's published schemas have against these; None when nothing."""
-    found = [each for each in documents if each["kind"] in CUSTOM - {"LeaderWorkerSet"}]
+    found = [each for each in documents if each["kind"] in PUBLISHED]
     assert found
     # Modules are looked up from where the script stands.
     script = shutil.copy(KINDS / "validate.mjs", BUILT / "validate.mjs")
@@ -102,6 +109,19 @@ def custom_refused(documents: list[dict[str, Any]]) -> str | None:
 needs_kinds = pytest.mark.skipif(
     shutil.which("node") is None or not (BUILT / ".ready").exists(), reason="needs node and `make build/kinds/.ready`"
 )
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (BUILT / "node_modules/@kubernetes-models/gateway-api").exists(),
+    reason="needs node and `make build/kinds/.ready`",
+)
+def test_the_gateway_apis_schema_takes_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And refuses a match by a word that it does not know."""
+    monkeypatch.setattr("tests.planner.plans.test_render_kubernetes.PUBLISHED", {"HTTPRoute"})
+    found = rendered(inference=ROUTED)["HTTPRoute"]
+    assert custom_refused([found]) is None
+    found["spec"]["rules"][0]["matches"][0]["path"]["type"] = "Somehow"
+    assert "ValidationError" in (custom_refused([found]) or "")
 
 
 @needs_kinds
@@ -170,9 +190,12 @@ def test_only_the_gateway_and_prometheus_reach_an_engine() -> None:
     assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "weighbridge"}
     assert {each["port"] for each in gateway["ports"]} == {"http", "kv-events", "kv-replay"}
     assert {each["port"] for each in prometheus["ports"]} == {"http"}
-    assert {port["port"] for rule in spec["egress"] for port in rule["ports"]} == {53, 443}
-    claimed = rendered(weights_claim="weights")["NetworkPolicy"]["spec"]["egress"]
-    assert {port["port"] for rule in claimed for port in rule["ports"]} == {53}
+    names, hub = spec["egress"]
+    assert {port["port"] for port in names["ports"]} == {53, 5_353}
+    assert all("cidr" not in peer.get("ipBlock", {}) or peer["ipBlock"]["cidr"].endswith("/32") for peer in names["to"])
+    assert {port["port"] for port in hub["ports"]} == {443}
+    (claimed,) = rendered(weights_claim="weights")["NetworkPolicy"]["spec"]["egress"]
+    assert {port["port"] for port in claimed["ports"]} == {53, 5_353}
 
 
 def test_engines_ask_for_a_key_from_a_secret() -> None:
@@ -309,7 +332,7 @@ def test_weights_lie_on_a_claim_or_say_that_they_do_not() -> None:
     """A note tells that each pod downloads them."""
     claimed = pod(weights_claim="weights")["volumes"][0]
     assert claimed["persistentVolumeClaim"] == {"claimName": "weights"}
-    assert pod()["volumes"][0]["emptyDir"] == {}
+    assert set(pod()["volumes"][0]["emptyDir"]) == {"sizeLimit"}
     assert "weighbridge/weights" in rendered()["Deployment"]["metadata"]["annotations"]
 
 

@@ -87,3 +87,27 @@ def test_a_margin_makes_every_step_longer() -> None:
     slow = times.slower(1.5)
     for work in ({"prefill_tokens": 100.0, "pairs": 5_000.0}, {"batch": 9.0, "kv_tokens": 9_000.0}):
         assert slow.step_s(**work) == pytest.approx(1.5 * times.step_s(**work))
+
+
+def test_prompts_hide_the_weights_only_in_steps_that_have_some() -> None:
+    """Ten tokens of prompts a step on average, in chunks of a hundred: one step of ten is longer, the others read weights all the same."""
+    steps = StepTimes(
+        fixed_s=1.0, weights_s=2.0, experts_s=0.0, expert_share=1.0, prompt_s=0.05, answer_s=0.0, reduce_s=0.0, pair_s=0.0,
+        kv_s=0.0,
+    )  # fmt: skip
+    assert steps.mean_step_s(prefill_tokens=10, pairs=0, batch=1, kv_tokens=0, chunk=100) == pytest.approx(
+        0.1 * (1 + 5) + 0.9 * (1 + 2)
+    )
+    assert steps.mean_step_s(prefill_tokens=0, pairs=0, batch=1, kv_tokens=0, chunk=100) == 3.0
+    assert steps.mean_step_s(prefill_tokens=200, pairs=0, batch=1, kv_tokens=0, chunk=100) == pytest.approx(11.0)
+
+
+def test_ranks_read_their_part_of_the_experts() -> None:
+    """Each rank reads an eighth of the experts, of which the tokens of all ranks choose; the rest it reads whole, as one GPU does."""
+    model, b200 = model_named("deepseek-r1"), gpu_named("b200")
+    alone, ranks = (step_times(model, b200, tp=1, dp=dp, precision="fp8") for dp in (1, 8))
+    assert ranks.experts_s == pytest.approx(alone.experts_s / 8)
+    assert ranks.weights_s == alone.weights_s
+    assert ranks.kv_s == alone.kv_s
+    assert ranks.expert_share > 7 * alone.expert_share
+    assert ranks.reduce_s > alone.reduce_s == 0

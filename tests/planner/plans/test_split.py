@@ -23,7 +23,7 @@ def split(**changes: Any) -> Split:
 
 
 @pytest.mark.parametrize(
-    ("tpot_s", "apart", "together"), [(None, 18, 12), (0.05, 18, 14), (0.03, 20, 24), (0.02, 32, 48)]
+    ("tpot_s", "apart", "together"), [(None, 16, 12), (0.05, 16, 16), (0.03, 20, 24), (0.02, 24, 40)]
 )
 def test_it_pays_where_tokens_must_come_fast(tpot_s: float | None, apart: int, together: int) -> None:
     """Otherwise prompts may hold streams up, and every replica's idle time is used by the other work. docs/planning.md has

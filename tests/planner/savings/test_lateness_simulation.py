@@ -33,7 +33,7 @@ def planner(settings: GatewayConfig) -> RoomPlanner:
     policy, pool = build_policy(settings.policy, settings.cost), settings.cost.pools[0]
     workload = workload_of(TRACE)
     found = planned(workload, catalog=catalog, policy=policy, pool=pool, first_token_s=1.0)
-    return RoomPlanner(workload, found, routes_of(catalog, policy, pool), pool, 1.0)
+    return RoomPlanner(workload, found, routes_of(catalog, policy, frozenset(pool.targets)), pool, 1.0)
 
 
 def request(number: int, *, bound: bool = False) -> TraceRequest:

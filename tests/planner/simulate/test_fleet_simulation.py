@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,25 @@ def test_same_seed_same_figures() -> None:
     first, again, other = (run(trace, policy="power-of-two", gateways=3, seed=seed) for seed in (7, 7, 8))
     assert first.ttft_s == again.ttft_s
     assert first.ttft_s != other.ttft_s
+
+
+def test_prefixes_are_told_apart_as_finely_as_the_trace_does() -> None:
+    """In blocks of 16 a second prompt finds all but its last tokens, where blocks of 512 would not hold any of it."""
+    prompt = tuple(range(20))
+    requests = (TraceRequest(0.0, 325, 5, prompt), TraceRequest(30.0, 325, 5, (*prompt[:10], *range(100, 110))))
+    trace = Trace("two", "mooncake", requests, 16)
+    measured = FleetSimulation(FleetSpec(replicas=1, engine=ENGINE), MACHINE.steps, trace).run()
+    assert measured.cached_tokens == 160
+
+
+def test_first_tokens_are_late_by_what_is_outside_of_the_engine() -> None:
+    """HTTP and tokenizing: the planner counts it, and so does the fleet."""
+    trace = Trace("one", "azure", (TraceRequest(0.0, 1_000, 5, ()),))
+    slow = msgspec.structs.replace(MACHINE.steps, request_s=MACHINE.steps.request_s + 0.5)
+    fast, late = (
+        FleetSimulation(FleetSpec(replicas=1, engine=ENGINE), steps, trace).run() for steps in (MACHINE.steps, slow)
+    )
+    assert late.ttft_s[0] == pytest.approx(fast.ttft_s[0] + 0.5)
 
 
 def test_caches_are_found() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import event
@@ -120,6 +120,31 @@ async def test_a_batch_that_this_process_made_begins_at_once(engine: AsyncEngine
     try:
         await until(lambda: runner._idle_looks == 1)
         await _completed(batches, files)
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_a_batch_that_is_made_during_a_look_begins_at_once(
+    engine: AsyncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look did not see it, and the next is after longer than the test may take."""
+    batches, files = stores(engine, tmp_path, Clock())
+    runner = _runner(batches, files, poll_s=60.0)
+    take, made = batches.take, list[asyncio.Task[None]]()
+
+    async def take_and_make(*asked: Any) -> Any:
+        found = await take(*asked)
+        if not made:
+            made.append(asyncio.create_task(_completed(batches, files)))
+            await until(lambda: runner._news > 0)
+        return found
+
+    monkeypatch.setattr(batches, "take", take_and_make)
+    running = asyncio.create_task(runner.run(lambda: False))
+    try:
+        await until(lambda: bool(made))
+        await made[0]
     finally:
         running.cancel()
         await asyncio.wait({running})

@@ -63,6 +63,35 @@ def test_a_queue_that_is_long_enough_outweighs_a_cache() -> None:
     assert _go(chosen, ask(*prompt(1)), snapshot) != home
 
 
+def test_a_full_cache_keeps_what_many_share_together() -> None:
+    """A second copy takes place while its answer is written: worth it where there is room, and not where there is none."""
+
+    def goes(usage: float) -> bool:
+        chosen = balancer(tuning={"generating_s": 0.3})
+        home = _go(chosen, ask(*prompt(1, 50)), pool("a", "b"))
+        snapshot = [replica(each, stats=stats(1.0, running=12 * (each == home), kv_usage=usage)) for each in "ab"]
+        choice = chosen.pick(ask(*prompt(1, 50), tokens=6_500), pool(*snapshot), NAMES, 1.0)
+        return choice is not None and choice.replica == home
+
+    assert (goes(0.0), goes(0.85)) == (False, True)
+
+
+def test_a_beginning_in_use_takes_its_place_once() -> None:
+    """Between two readings of the engine, requests that share a beginning count what they have of their own."""
+    chosen, snapshot = balancer(), pool("a")
+    leases = []
+    for turn in range(3):
+        request = ask(*prompt(1, 50), *prompt(2 + turn, 2))
+        choice = chosen.pick(request, snapshot, NAMES, 0.0)
+        assert choice is not None
+        leases.append(chosen.take(choice, request, 0.0))
+    assert chosen.load("a").tokens == pytest.approx((50 + 3 * 2) * 128 + 3 * 100, abs=3)
+    assert chosen.load("a").shares
+    for lease in leases:
+        lease.end(1.0)
+    assert (chosen.load("a").tokens, chosen.load("a").asked) == (0, 0)
+
+
 def test_what_is_still_being_read_is_read_beside_it_too() -> None:
     """Several of one long beginning at once: while it is read, an idle replica reads it as soon, and later ones find more of them.
     Once it was read all go where it is.
@@ -292,9 +321,9 @@ def test_a_pool_of_suspects_has_no_more_room_than_another() -> None:
     assert not chosen.full(pool(crowded[0], replica("b", "suspect", stats=stats())), 0.0)
 
 
-def _waiting(*waiting: int) -> list[Load]:
+def _waiting(*waiting: int, tuning: BalanceTuning | None = None) -> list[Load]:
     """Replicas a, b, c with so long queues."""
-    loads = [Load(name, 1 << at, PrefillSpeed(8_000, BalanceTuning())) for at, name in enumerate("abc")]
+    loads = [Load(name, 1 << at, PrefillSpeed(8_000, tuning or BalanceTuning())) for at, name in enumerate("abc")]
     for load, each in zip(loads, waiting, strict=True):
         load.read(stats(running=8, waiting=each, kv_usage=0.9), 0.0)
     return loads
@@ -372,10 +401,12 @@ def test_the_ring_is_bounded_and_repeatable(running: list[int], root: int, depth
 
 
 def test_a_tuned_constant_may_be_overridden() -> None:
-    """Where prefill has no weight, a prompt goes to the shortest queue, wherever it is cached."""
-    chosen = {}
-    for weight in (2.0, 0.0):
-        rules = Rules(Ring("abc"), BalanceConfig(tuning=BalanceTuning(prefill_weight=weight)))
-        at_b: Matched = ((20, 0b010), {})
-        chosen[weight] = choose(ask(*prompt(1)), _waiting(40, 44, 60), at_b, rules, 3.0, random.Random(1)).replica
-    assert chosen == {2.0: "b", 0.0: "a"}
+    """Where prefill and place have no weight, a prompt goes to the shortest queue, wherever it is cached."""
+    at_b: Matched = ((20, 0b010), {})
+
+    def goes(tuning: BalanceTuning) -> str:
+        loads, rules = _waiting(40, 44, 60, tuning=tuning), Rules(Ring("abc"), BalanceConfig(tuning=tuning))
+        return choose(ask(*prompt(1)), loads, at_b, rules, 3.0, random.Random(1)).replica
+
+    assert goes(BalanceTuning(first_duration_s=5)) == "b"
+    assert goes(BalanceTuning(first_duration_s=5, prefill_weight=0, hold_weight=0)) == "a"

@@ -71,6 +71,17 @@ def test_a_lease_gives_back_once(events: list[str], twice: bool) -> None:
     assert ends == [lease]
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.95, 0.2), (0.2, 0.95), (0.95, 0.95)])
+def test_who_waited_for_others_to_end_teaches_no_speed(before: float, after: float) -> None:
+    """Where the KV cache is full at the beginning or the end, the time to the first token is not one of reading."""
+    load = _load()
+    load.read(stats(0.0, running=9, kv_usage=before), 0.0)
+    lease = _send(load, 1_000, 0.0)
+    load.read(stats(59.0, running=9, kv_usage=after), 59.0)
+    lease.first_token(60.0)
+    assert (load.speed.is_learned, load.rate) == (False, RATE)
+
+
 @pytest.mark.parametrize("real", [200.0, 5_000.0, 50_000.0])
 def test_the_rate_is_learnt(real: float) -> None:
     """After some first tokens the rate is the replica's, not the configured one."""

@@ -54,7 +54,25 @@ def test_it_is_cut_at_its_limit() -> None:
     long = _talk({"role": "user", "content": "x" * 100_000})
     assert len(rendered(long, most_bytes=4_096)) == 4_096
     pictures = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x" * 100_000}}]}
-    assert len(rendered(_talk(pictures), most_bytes=4_096)) == 4_096
+    assert len(rendered(_talk(pictures), most_bytes=2_048)) == 2_048
+
+
+def test_a_picture_weighs_what_it_takes() -> None:
+    """Not its megabytes: the texts around it count, and what was said before it is a prefix of what is said with it."""
+    url = "data:image/png;base64," + "A" * 2_000_000
+    picture = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Which?"}],
+    }
+    before = rendered(_talk(_SYSTEM, _HI), most_bytes=_MOST)
+    shown = rendered(_talk(_SYSTEM, _HI, picture), most_bytes=_MOST)
+    after = rendered(_talk(_SYSTEM, _HI, picture, {"role": "assistant", "content": "that"}, _HI), most_bytes=_MOST)
+    assert shown.startswith(before)
+    assert after.startswith(shown)
+    assert shown.endswith(b"Which?")
+    assert 3_000 < len(shown) - len(before) < 3_200
+    other = {**picture, "content": [{"type": "image_url", "image_url": {"url": f"{url}B"}}, picture["content"][1]]}
+    assert rendered(_talk(_SYSTEM, _HI, other), most_bytes=_MOST) != shown
 
 
 def test_half_a_letter_is_rendered() -> None:

@@ -60,23 +60,23 @@ def test_the_room_for_one_more_is_the_best_replicas() -> None:
 
 
 def test_prompts_that_share_their_beginning_share_its_place() -> None:
-    """What they have beyond what is in use is room for others, once they are read; a full replica carries what it has."""
+    """A replica carries as many more as it shows to, and lets some wait; one that is full carries what it has."""
     load = _load(stats())
-    leases = [Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None) for _ in range(6)]
-    for lease in leases:
-        load.take(lease, 0.0)
+    for _ in range(6):
+        load.take(Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None), 0.0)
 
-    def carried(kv_usage: float) -> int:
-        told = replica("a", stats=stats(kv_usage=kv_usage))
+    def carried(kv_usage: float, waiting: int = 0) -> int:
+        told = replica("a", stats=stats(kv_usage=kv_usage, waiting=waiting))
         load.read(told.stats, 1.0)
         return pool_tokens([told], ROOM, lambda _name: load)
 
-    assert carried(0.2) == 90_000, "what is not read yet is not known to share anything"
-    for lease in leases:
-        lease.first_token(1.0)
-    assert carried(0.2) == 90_000 + 60_000 - 20_000
-    assert carried(0.7) == 90_000
-    assert carried(0.95) == 90_000
+    assert carried(0.2) == 90_000, "nothing is in common"
+    load.tokens = 10_000
+    carried(0.2)
+    waiting = ROOM.max_waiting * 10_100
+    assert carried(0.2) == pytest.approx(90_000 * 60_600 / 20_000 + waiting, rel=0.01)
+    assert carried(0.2, ROOM.max_waiting + 1) == pytest.approx(60_600, rel=0.01)
+    assert carried(0.95, ROOM.max_waiting + 1) == 90_000
     assert pool_tokens([replica("b", stats=stats(kv_usage=0.95, waiting=9))], ROOM, lambda _name: None) == 90_000
     assert pool_tokens([replica("c")], ROOM, lambda _name: None) == int(ROOM.tokens * 0.9)
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -109,6 +110,56 @@ def test_others_traffic_is_credited_too() -> None:
     pool.serve("b", prompt)
     assert pool.chains.credited("b") == pool.chains.credited("a") != set()
     pool.check()
+
+
+@pytest.mark.parametrize("describes_itself", [False, True])
+def test_what_a_cache_below_still_has_is_believed(*, describes_itself: bool) -> None:
+    """A prompt that left the GPU is as good as there until the cache below loses it, too; what was there twice is not lost by that."""
+    pool = Pool(blocks=8)
+    prompt = numbers(32)
+    pool.serve("a", prompt)
+    pool.learn("a", prompt)
+    cache = pool.caches["a"]
+    hashes = cache.hashes(prompt)
+    more = {"token_ids": prompt, "block_size": BLOCK_TOKENS} if describes_itself else {"token_ids": [], "block_size": 0}
+    kept = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None, "medium": "CPU", **more}
+    lost = {"type": "BlockRemoved", "block_hashes": hashes[2:], "medium": "CPU"}
+
+    def tell(*events: Any) -> None:
+        for event in read_batch(payload(list(events))).events:
+            pool.chains.apply("a", event)
+
+    tell(kept)
+    for start in (100, 200):
+        pool.serve("a", numbers(16, start))
+    assert pool.chains.credited("a") == set(pool.texts(prompt))
+    tell(lost)
+    assert pool.chains.credited("a") == set(pool.texts(prompt)[:5])
+    pool.serve("a", prompt)
+    assert pool.chains.credited("a") == set(pool.texts(prompt))
+    tell(lost, {**lost, "block_hashes": hashes})
+    assert pool.chains.credited("a") == set(pool.texts(prompt))
+    pool.check()
+
+
+def test_blocks_that_only_the_cache_below_has_are_known_if_it_says_their_tokens() -> None:
+    """As after a load from a disk; by hashes alone nobody knows what they are."""
+    pool = Pool(blocks=32)
+    prompt = numbers(32)
+    pool.serve("a", prompt)
+    pool.learn("a", prompt)
+    hashes = pool.caches["b"].hashes(prompt)
+    kept = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None, "medium": "CPU"}
+    for more, credited in (
+        ({"token_ids": [], "block_size": 0}, 0),
+        ({"token_ids": prompt, "block_size": BLOCK_TOKENS}, 16),
+    ):
+        for event in read_batch(payload([kept | more])).events:
+            pool.chains.apply("b", event)
+        assert len(pool.chains.credited("b")) == credited
+    for event in read_batch(payload([{"type": "BlockRemoved", "block_hashes": hashes, "medium": "CPU"}])).events:
+        pool.chains.apply("b", event)
+    assert pool.chains.credited("b") == set()
 
 
 def test_an_evicted_end_keeps_the_beginning() -> None:

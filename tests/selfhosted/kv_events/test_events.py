@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfhosted.kv_events.events import (
+    BlocksKept,
     BlocksRemoved,
     BlocksStored,
     CacheCleared,
@@ -53,6 +54,17 @@ def test_version_0_32() -> None:
     assert read.events == (stored, BlocksRemoved(NAMES), CacheCleared())
 
 
+@pytest.mark.parametrize("medium", ["CPU", "cpu", "STORAGE"])
+def test_caches_below_the_gpus(medium: str) -> None:
+    """By hashes alone, as vLLM names them unless told otherwise, and with their tokens."""
+    named = {**STORED, "medium": medium, "token_ids": [], "block_size": 0, "extra_keys": None}
+    assert one(named) == BlocksKept(NAMES)
+    told = one({**STORED, "medium": medium})
+    assert isinstance(told, BlocksStored)
+    assert (told.tokens, told.tier) == (((1, 2), (3, 4)), "below")
+    assert one({"type": "BlockRemoved", "block_hashes": HASHES, "medium": medium}) == BlocksRemoved(NAMES, "below")
+
+
 def test_older_versions() -> None:
     """Events were arrays with fewer fields, hashes whole numbers, also negative ones, and batches had no rank."""
     old = msgspec.msgpack.encode(
@@ -80,10 +92,9 @@ def test_what_else_a_block_depends_on(changes: dict[str, Any], adapter: str | No
 @pytest.mark.parametrize(
     "event",
     [
-        {**STORED, "medium": "CPU"},
         {**STORED, "group_idx": 1},
         {**STORED, "locality": "REMOTE"},
-        {"type": "BlockRemoved", "block_hashes": HASHES, "medium": "STORAGE"},
+        {"type": "BlockRemoved", "block_hashes": HASHES, "medium": "STORAGE", "locality": "REMOTE"},
         {"type": "BlockPinned", "block_hashes": HASHES},
         ["BlockPinned", 1],
         {},
@@ -93,7 +104,7 @@ def test_what_else_a_block_depends_on(changes: dict[str, Any], adapter: str | No
     ],
 )
 def test_what_is_passed_over(event: Any) -> None:
-    """Other places than the GPU, and events that nobody here knows."""
+    """Other hosts' caches, layers that keep a part, and events that nobody here knows."""
     read = read_batch(payload([event, {"type": "AllBlocksCleared"}]))
     assert (read.events, read.passed_over) == ((CacheCleared(),), 1)
 

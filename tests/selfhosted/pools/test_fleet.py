@@ -247,6 +247,8 @@ async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> N
     late = house.send()
     house.now += 5.0
     late.first_token()
+    late.end(failed=False, tpot_s=0.08)
+    house.send(request=chat_request()).end(failed=False, tpot_s=9.0)
     house.fleet.record_overflow(house.target, 700)
     for _ in range(2):
         house.fleet.tick(1.0, lambda pool: AtGate(3 if pool.name == "p" else 0))
@@ -255,6 +257,7 @@ async def test_what_the_autoscaler_needs_is_told_at_each_tick(house: House) -> N
     (told,) = first.pools
     assert (told.turned_away_tokens, told.first_tokens, told.late_first_tokens, told.waiting_at_gate) == (700, 1, 1, 3)
     assert told.first_tokens_sum_s == pytest.approx(5.0, abs=0.1)
+    assert (told.answers, told.slow_answers, told.tpot_sum_s) == (1, 1, 0.08), "of streams alone"
 
 
 async def test_who_joins_late_knows_at_once_who_is_ready(house: House) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from selfhosted.scale.policy import ScaleRule
-from selfhosted.scale.signals import FirstTokens, Signals
+from selfhosted.scale.signals import RecentTimes, Signals
 
 TOKENS_PER_S = 10_000.0
 TICK_S = 15.0
@@ -55,7 +55,7 @@ class Pool:
     def __init__(self, *, cold_s: float, replicas: int = 1) -> None:
         self._cold_s = cold_s
         self._servers = [_Server(0.0, 0.0) for _ in range(replicas)]
-        self._seen = FirstTokens(TARGET_S)
+        self._seen = RecentTimes(TARGET_S)
         self._first: list[tuple[float, float]] = []
         self._waiting: deque[tuple[float, int]] = deque()
         self.late = self.answered = 0

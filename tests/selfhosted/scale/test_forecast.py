@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from selfhosted.scale.forecast import Forecast, Seasons
+from selfhosted.scale.forecast import Forecast, Seasons, rise_per_s
 
 DAY_S = 86_400.0
 # A Monday, 00:00 UTC.
@@ -24,12 +24,12 @@ def daily(at: float) -> float:
 
 
 def test_the_last_hour_is_expected_while_no_earlier_day_is_known() -> None:
-    """Nothing before anything was seen, and somewhat more than the highest minute while there are few."""
+    """Nothing before anything was seen, and the highest minute while there are few."""
     forecast = Forecast()
     assert forecast.busy(300, 0.9) is None
-    watch(forecast, lambda at: 500 if at < 600 else 400, 0, 1_200)
-    assert forecast.busy(300, 0.9) == pytest.approx(625)
-    watch(forecast, lambda _: 400, 1_200, 5_400)
+    watch(forecast, lambda at: 500 if at < 300 else 400, 0, 600)
+    assert forecast.busy(300, 0.9) == pytest.approx(500)
+    watch(forecast, lambda _: 400, 600, 5_400)
     assert forecast.busy(300, 0.9) == pytest.approx(400)
 
 
@@ -93,3 +93,16 @@ def test_seasons_of_another_shape_are_not_believed() -> None:
     for broken in odd:
         assert not broken.sound
         assert Forecast(broken).seasons.sound
+
+
+def test_a_rise_goes_on_and_what_may_be_chance_does_not() -> None:
+    """One cold start ahead of a steady rise half of what it would add is expected; scatter, a fall and two minutes say nothing."""
+    rising = Forecast()
+    watch(rising, lambda at: 1_000 + at, 0, 900)
+    assert rising.busy(360, 0.9) == pytest.approx(2_000, rel=0.05)
+    assert rise_per_s([100, 900, 200, 800, 150, 900, 300, 850]) == 0
+    assert rise_per_s([900, 800, 700, 600, 500]) == 0
+    assert rise_per_s([100, 900]) == 0
+    steep = Forecast()
+    watch(steep, lambda at: math.exp(at / 100), 0, 900)
+    assert (steep.busy(7_200, 0.9) or 0) <= 3 * math.exp(9)

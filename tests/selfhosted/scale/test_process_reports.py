@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from selfhosted.scale.process_reports import FirstTokenCounts, FleetReport, PoolReport, ProcessReports
+from selfhosted.scale.process_reports import Aims, FleetReport, PoolReport, ProcessReports, TimeCounts
 
 
 class Host:
@@ -11,7 +11,7 @@ class Host:
 
     def __init__(self) -> None:
         self.now = 1_000.0
-        self.reports = ProcessReports({"p": 1.0}, lambda: self.now)
+        self.reports = ProcessReports({"p": Aims(1.0, 0.05)}, lambda: self.now)
 
     def hear(self, process: str, *, began_at: float = 1_000.0, pool: str = "p", **told: float) -> None:
         report = msgspec.convert({"pool": pool, **told}, PoolReport)
@@ -24,9 +24,12 @@ def test_counters_are_summed_over_processes_and_a_lost_report_loses_nothing() ->
     host.hear("one", turned_away_tokens=100, first_tokens=4, late_first_tokens=1, first_tokens_sum_s=2.0)
     host.hear("two", turned_away_tokens=10)
     host.hear("one", turned_away_tokens=400, first_tokens=8, late_first_tokens=3, first_tokens_sum_s=9.0)
+    host.hear("two", turned_away_tokens=10, answers=4, slow_answers=1, tpot_sum_s=0.16)
     assert host.reports.turned_away_tokens("p") == 410
     assert host.reports.first_tokens("p").missed(host.now) == pytest.approx(3 / 8)
     assert host.reports.first_tokens("p").mean(host.now) == pytest.approx(9 / 8)
+    assert host.reports.further_tokens("p").missed(host.now) == pytest.approx(1 / 4)
+    assert host.reports.further_tokens("p").mean(host.now) == pytest.approx(0.04)
 
 
 def test_of_a_process_that_was_there_before_only_what_grows_is_news() -> None:
@@ -64,7 +67,7 @@ def test_a_pool_that_is_not_known_is_ignored() -> None:
 
 def test_a_first_token_is_late_beyond_its_target() -> None:
     """Just in time is in time."""
-    seen = FirstTokenCounts(1.0)
+    seen = TimeCounts(1.0)
     for ttft_s in (0.5, 1.0, 1.5):
         seen.saw(ttft_s)
     assert (seen.count, seen.late, seen.sum_s) == (3, 1, 3.0)

@@ -1,7 +1,7 @@
 """The rules that the policy is compared with."""
 
 from selfhosted.config import ScaleConfig
-from selfhosted.scale.rules import PerfectForecast, QueueRule
+from selfhosted.scale.rules import ConcurrencyRule, PerfectForecast, QueueRule
 from selfhosted.scale.signals import Signals
 
 
@@ -44,3 +44,17 @@ def test_who_knows_the_future_orders_a_cold_start_before() -> None:
     """And lets go when the last of it has come."""
     rule = PerfectForecast(ScaleConfig(), demand=lambda at: 5_000 if 1_000 <= at < 1_100 else 100, carries=1_000)
     assert [decided(rule, at, 0) for at in (600, 690, 1_090, 1_110)] == [1, 5, 5, 1]
+
+
+def in_flight(rule: ConcurrencyRule, at_s: float, running: int, ready: int = 1) -> int:
+    return rule.decide(Signals(at_s=at_s, wall_s=at_s, ready=ready, running=running)).desired
+
+
+def test_the_concurrency_rule_takes_a_minute_and_panics_at_twice_as_many() -> None:
+    """The mean of a minute counts; in a panic the last seconds do, and nothing shrinks until a minute after it."""
+    rule = ConcurrencyRule(ScaleConfig(max_replicas=40), target=10)
+    assert {in_flight(rule, at, 10) for at in range(5, 65, 5)} == {1}
+    assert in_flight(rule, 65, 15) == 2
+    assert [in_flight(rule, at, 200) for at in (70, 75)] == [11, 20]
+    assert in_flight(rule, 80, 5, 20) == 20
+    assert [in_flight(rule, at, 5, 20) for at in range(85, 200, 5)][-1] == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from selfhosted.replica import Address, EngineStats, PoolSnapshot, Replica
-from selfhosted.scale.signals import FirstTokens, SignalReader
+from selfhosted.scale.signals import RecentTimes, SignalReader
 
 
 def stats(at: float, **told: Any) -> EngineStats:
@@ -88,7 +88,7 @@ def test_replicas_that_left_are_forgotten() -> None:
 
 def test_first_tokens_are_counted_for_a_minute_in_bounded_memory() -> None:
     """Late ones as a part of all, and nonsense not at all."""
-    seen = FirstTokens(1.0)
+    seen = RecentTimes(1.0)
     assert seen.missed(0) is None
     for index in range(10_000):
         seen.saw(2.0 if index % 4 == 0 else 0.4, index / 1_000)

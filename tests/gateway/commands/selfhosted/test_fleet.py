@@ -154,7 +154,7 @@ def test_a_running_gateway_tells_how_replicas_are(tmp_path: Path) -> None:
     with answering() as gateway:
         gateway.body = json.dumps(fleet("degraded")).encode()
         told = ok("status", "--url", gateway.url, *key)
-        assert told.splitlines()[0] == "own: degraded; 1 ready of 3 wanted; 3 running, 0 waiting, kv 50%"
+        assert told.splitlines()[0] == "own: degraded; 1 ready of 3 wanted; 3 running, 0 waiting, kv 50 %"
         assert told.splitlines()[2].split() == [
             "a",
             "http://10.0.0.1:8000",
@@ -162,7 +162,8 @@ def test_a_running_gateway_tells_how_replicas_are(tmp_path: Path) -> None:
             "ready",
             "3",
             "0",
-            "50%",
+            "50",
+            "%",
             "0.4",
             "s",
         ]

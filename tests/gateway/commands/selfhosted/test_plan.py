@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.gateway.commands.test_savings_simulate import CONFIG
 
 
 def invoked(*words: str) -> Result:
@@ -47,6 +48,72 @@ def test_programs_are_told_everything_in_full() -> None:
     assert found["model"]["parameters"] == 70_553_706_496
     assert found["cost"]["usd_per_hour"] == pytest.approx(found["gpus"] * 2.95 * 1.3)
     assert found["launch"]["command"].startswith("vllm serve meta-llama/Meta-Llama-3-70B-Instruct ")
+
+
+OWNER = ("--users", "10000", "--team-peak", "2000", "--think-time", "30", "--tpot-p99", "0.05")
+
+
+def test_the_owners_question_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand users, one team at two thousand: replicas, whole nodes, dollars a year by each way to buy them, and the bills
+    elsewhere, commercial and routed.
+    """
+    monkeypatch.delenv("WEIGHBRIDGE_CONFIG", raising=False)
+    result = invoked(*OWNER)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "10,000 users: 30 s of thought",
+        "one team's peak, 2,000 users",
+        "nodes of 8 GPUs",
+        "on demand by the hour",
+        "reserved, the others by the hour",
+        "ServeGen",
+        "GPT-4o ",
+        "routed without GPUs: ",
+    ):
+        assert text in result.stdout
+    found = told(*OWNER)
+    users, year = found["users"], found["year"]
+    assert users["requests_per_s"] * (30 + users["response_s"]) == pytest.approx(10_000, rel=0.01)
+    assert found["requests_per_s"] == users["requests_per_s"]
+    # By hand: replicas to nodes, nodes to dollars.
+    gpus = found["gpus"] // found["replicas"]
+    assert year["nodes"] == -(-found["replicas"] // (8 // gpus))
+    bills = {each["how"]: each["usd_per_year"] for each in year["purchases"]}
+    assert bills["reserved"] == pytest.approx(year["nodes"] * 8 * 2.35 * 8_760)
+    assert bills["on demand by the hour"] < year["nodes"] * 8 * 2.95 * 8_760
+    assert bills[year["cheapest"]] == min(bills.values())
+    elsewhere = {each["name"]: each["usd_per_year"] for each in year["alternatives"]}
+    assert elsewhere["gpt-4o"] == pytest.approx(year["requests"] * (1_000 * 2.5 + 300 * 10) / 1e6)
+    # Routing costs less than its baseline and more than the cheapest model for all of them.
+    assert elsewhere["gpt-4o-mini"] < elsewhere["routed"] < elsewhere["gpt-4o"]
+
+
+def test_the_routed_bill_is_that_of_the_configurations_models(tmp_path: Path) -> None:
+    """Named, at one's own prices; a configuration that is not there is told."""
+    path = tmp_path / "c.yaml"
+    path.write_text(CONFIG % (0, "1"))
+    found = told(*OWNER, "--config", str(path))
+    (routed,) = [each for each in found["year"]["alternatives"] if each["name"] == "routed"]
+    assert routed["title"] == "routed without GPUs: middle 70 %, large 30 %"
+    by_hand = 0.7 * (1_000 * 1 + 300 * 5) / 1e6 + 0.3 * (1_000 * 5 + 300 * 20) / 1e6
+    assert routed["usd_per_year"] == pytest.approx(by_hand * found["year"]["requests"], rel=0.01)
+    missing = invoked(*OWNER, "--config", str(tmp_path / "none.yaml"))
+    assert missing.exit_code != 0
+    assert "none.yaml" in missing.stderr
+    assert "Traceback" not in missing.output
+
+
+def test_hours_and_prices_of_ones_own_are_taken() -> None:
+    """And a price on demand of one's own is not set beside another's for reserved hours."""
+    flat = told("--qps", "20", "--hours", ",".join(["1"] * 24), "--gpu-usd-hour", "3", "--reserved-usd-hour", "2")[
+        "year"
+    ]
+    bills = {each["how"]: each["usd_per_year"] for each in flat["purchases"]}
+    assert bills["reserved"] * 3 == bills["on demand by the hour"] * 2
+    assert flat["cheapest"] == "reserved"
+    alone = told("--qps", "20", "--gpu-usd-hour", "3")["year"]
+    assert [each["how"] for each in alone["purchases"]] == ["on demand by the hour"]
+    assert "--reserved-usd-hour" in alone["reserved_source"]
 
 
 def test_a_mixture_is_planned_on_paper() -> None:
@@ -99,6 +166,15 @@ def test_a_model_of_ones_own_is_read(tmp_path: Path) -> None:
         (["--mix", "llama-3-8b:0.5"], "add up"),
         (["--efficiency", "wishful"], "wishful"),
         (["--weights", "--oops"], "repository"),
+        (["--users", "10000"], "--think-time"),
+        (["--think-time", "30"], "--users"),
+        (["--team-peak", "2000"], "--users"),
+        (["--users", "10", "--think-time", "30", "--team-peak", "11"], "--team-peak"),
+        (["--users", "10", "--think-time", "30", "--qps", "5"], "--qps"),
+        (["--users", "10", "--think-time", "30", "--tier", "batch"], "batch"),
+        (["--users", "10", "--think-time", "30", "--mix", "llama-3-8b:1"], "--mix"),
+        (["--hours", "1,2,3"], "--hours is 24 or 168"),
+        (["--reserved-usd-hour", "cheap"], "--reserved-usd-hour"),
         (["--tokens-per-gpu", "1", "--tokens-per-gpu", "2"], "once"),
     ],
 )
@@ -123,18 +199,18 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 def test_prefill_and_decode_apart_are_printed_when_asked_for_and_hinted_at_where_they_pay() -> None:
     """With both command lines; where it cannot be, only who asks is told why."""
     words = ["--qps", "20", "--input-tokens", "2000", "--ttft-p99", "2", "--tpot-p99", "0.02"]
-    assert "own would need 32 GPUs instead of 48: --split" in invoked(*words).stdout
+    assert "own would need 24 GPUs instead of 40: --split" in invoked(*words).stdout
     result = invoked(*words, "--split")
     for text in (
         "both",
-        "32 GPUs instead of 48",
+        "24 GPUs instead of 40",
         '"kv_role":"kv_producer"',
         '"kv_role":"kv_consumer"',
         "SIDE_CHANNEL_HOST",
     ):
         assert text in result.stdout
     found = told(*words, "--split")["split"]
-    assert (found["pays"], found["gpus"], found["together_gpus"]) == (True, 32, 48)
+    assert (found["pays"], found["gpus"], found["together_gpus"]) == (True, 24, 40)
     assert "--kv-transfer-config" in found["decode"]["launch"]["command"]
     assert told("--kv-offload-gib", "10")["split"] is None
     refused = invoked("--kv-offload-gib", "10", "--split")

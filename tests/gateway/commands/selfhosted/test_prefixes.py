@@ -83,7 +83,7 @@ def test_a_table_and_advice(tmp_path: Path) -> None:
         "llama",
         "89abcdef",
         "1,000",
-        "99.9%",
+        "99.9 %",
         "6",
         "date, time",
         "30,000,000",

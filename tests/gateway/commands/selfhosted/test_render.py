@@ -125,6 +125,31 @@ def test_what_one_wants_otherwise_can_be_said(plan_file: Path) -> None:
     assert invoked(*words, "--node-label", "oops").exit_code == 1
 
 
+def test_what_a_cluster_has_can_be_said(plan_file: Path) -> None:
+    """A digest, a mirror, taints, no spare GPUs, a Gateway: each option is in what is rendered, and no warning is left of it."""
+    digest = f"registry.example.com/vllm@sha256:{'a' * 64}"
+    words = ["render", "k8s", "--plan", str(plan_file), "--pool", "h100", "--token-secret", "hf", "--image", digest]
+    words += ["--pull-secret", "registry", "--hub-cidr", "10.1.0.0/16", "--tolerate", "sku=gpu", "--no-surge"]
+    words += ["--weights-gib", "80", "--inference-pool", "picker:9003", "--http-route", "gateways/public"]
+    result = invoked(*words)
+    assert result.exit_code == 0, result.output
+    found = {each["kind"]: each for each in yaml.safe_load_all(result.stdout)}
+    spec = found["Deployment"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == digest
+    assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == "104Gi"
+    assert found["InferencePool"]["spec"]["endpointPickerRef"]["port"]["number"] == 9_003
+    assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
+    assert not any(word in result.stderr for word in ("sha256", "--hub-by-name", "gated"))
+    for wrong, told_of in (
+        (["--rdma", "rdma/ib"], "several nodes"),
+        (["--hub-cidr", "huggingface.co"], "--hub-cidr"),
+        (["--inference-pool", "picker"], "--http-route"),
+    ):
+        refused = invoked("render", "k8s", "--plan", str(plan_file), "--pool", "h100", *wrong)
+        assert refused.exit_code == 1
+        assert told_of in refused.stderr
+
+
 def test_one_machine_is_rendered_with_its_gateway(plan_file: Path) -> None:
     """Compose, and the part of the configuration that belongs to it."""
     words = ["--plan", str(plan_file), "--pool", "h100", "--replicas", "2"]
@@ -139,7 +164,7 @@ def test_the_sides_of_a_divided_plan_are_rendered_one_by_one(tmp_path: Path) -> 
     load = ["--qps", "20", "--input-tokens", "2000", "--ttft-p99", "2", "--tpot-p99", "0.02"]
     divided.write_text(invoked("plan", *load, "--json").stdout)
     whole.write_text(invoked("plan", *load, "--kv-offload-gib", "10", "--json").stdout)
-    for part, replicas in (("prefill", 3), ("decode", 5)):
+    for part, replicas in (("prefill", 3), ("decode", 3)):
         result = invoked("render", "k8s", "--plan", str(divided), "--pool", "h100", "--part", part)
         found = list(yaml.safe_load_all(result.stdout))
         (both,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == ("Service", "h100")]
@@ -191,6 +216,6 @@ def test_what_fits_on_shared_gpus_is_told() -> None:
     """As a table, and whole as JSON."""
     result = invoked("share", "llama-3-8b", "qwen2.5-7b", "--gpu", "l40s")
     assert result.exit_code == 0, result.output
-    assert "--gpu-memory-utilization 0.87" in result.stdout
+    assert "--gpu-memory-utilization 0.89" in result.stdout
     found = json.loads(invoked("share", "llama-3-8b", "qwen2.5-7b", "--gpu", "l40s", "--level", "2", "--json").stdout)
     assert (found["level"], found["main_memory_bytes"], len(found["lodgers"])) == (2, 0, 2)

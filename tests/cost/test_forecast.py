@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.reports.forecast import LOOKS_BACK_DAYS, forecast
+from cost.forecast import LOOKS_BACK_DAYS, coming_days, forecast
 from cost.times import DAY_US
 
 MONDAY = 3 * DAY_US + 100 * 7 * DAY_US + DAY_US
@@ -57,14 +57,17 @@ def test_what_is_long_ago_is_forgotten() -> None:
     assert found.rest_nanousd == 100
 
 
-def test_the_day_on_which_a_room_is_used_up() -> None:
-    """It is the first on which expected spending reaches it; None where it holds."""
+def test_a_day_that_a_period_ends_within_counts_by_its_part() -> None:
+    """As today does, whose rest alone is to come; and the days are those of the forecast."""
     days = {MONDAY + number * DAY_US: 1_000 for number in range(4)}
-    found = forecast(days, now_us=MONDAY + 4 * DAY_US, end_us=MONDAY + 8 * DAY_US)
-    assert found is not None
-    assert found.reaches_us(2_500) == MONDAY + 6 * DAY_US
-    assert found.reaches_us(4_000) == MONDAY + 7 * DAY_US
-    assert found.reaches_us(4_001) is None
+    now_us, end_us = MONDAY + 4 * DAY_US + DAY_US // 4, MONDAY + 6 * DAY_US + DAY_US // 2
+    coming = coming_days(days, now_us=now_us, end_us=end_us)
+    assert coming == tuple(zip(range(MONDAY + 4 * DAY_US, end_us, DAY_US), (750, 1_000, 500), strict=True))
+    whole = forecast(days, now_us=now_us, end_us=end_us)
+    assert whole is not None
+    assert whole.by_day == coming
+    within = coming_days(days, now_us=now_us, end_us=now_us + DAY_US // 4)
+    assert within == ((MONDAY + 4 * DAY_US, 250),)
 
 
 @given(
