@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import check
+from cost.tables import COARSER_DAYS
 from gateway.database import make_engine, migrate, upgrade
 from tests.cost.entries import reserve, settle
 
@@ -97,6 +98,23 @@ async def test_what_end_users_spent_before_is_summed(empty_database_url: str) ->
         assert months.scalars().all() == [1_000_000, 2_000_000]
         await connection.run_sync(upgrade, "0030", down=True)
         assert (await connection.execute(text("SELECT count(*) FROM spend_day"))).scalar_one() == 0
+    await engine.dispose()
+
+
+async def test_coarser_roll_ups_are_made_of_the_finer(empty_database_url: str) -> None:
+    """They agree with the ledger from the upgrade on; after the way back they are made anew."""
+    engine = make_engine(empty_database_url)
+    await migrate(engine)
+    await LedgerStore(engine).insert([reserve("one"), settle("one", input_nanousd=1_000_000)])
+    for _ in range(2):
+        async with engine.begin() as connection:
+            await connection.run_sync(upgrade, "0039", down=True)
+        await migrate(engine)
+        assert (await check(engine, 0, NOON_US * 2, now_us=NOON_US * 2)).told == ()
+    async with engine.connect() as connection:
+        for table in COARSER_DAYS:
+            rows = await connection.execute(text(f"SELECT sum(requests), sum(cost_nanousd) FROM {table.name}"))  # noqa: S608
+            assert tuple(map(int, rows.one())) == (1, 1_000_000)
     await engine.dispose()
 
 
