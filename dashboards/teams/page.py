@@ -65,6 +65,7 @@ _RECENT: Final = 8
 _CHANGES_SHOWN: Final = 3
 _WEEK_DAYS: Final = 7
 _PREFIX_DAYS: Final = 7
+_MOST_KEYS: Final = 1_000
 _MAX_TEAMS: Final = 100
 _TARGETS_DRAWN: Final = 4
 _LATEST_TABLES: Final = frozenset({"speed", "failures"})
@@ -105,13 +106,19 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         links = SpendLinks(f"/dashboard/teams/{team.team_id}/spend", period.first, period.last)
         usage = await read_usage(gateway.finance.usage, scope, now_us=view.now_us, span=period.span)
         names = await key_names(view)
-        sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
+        # Of thousands of keys the page of spend tells, which asks for nothing else.
+        has_few_keys = len(names) <= _MOST_KEYS
+        sources = None
+        if has_few_keys or view.query.get("table") == "sources":
+            sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
         # The page of spend has the same days when it is opened.
         week = last_days(view.now_us, period.span.calendar, _WEEK_DAYS)
         window = window_of(
             week.start_us, week.end_us, view.now_us, calendar=week.calendar, longest_us=2 * _WEEK_DAYS * DAY_US
         )
-        asked = ComparedQuery(scope=scope, window=window, group_by=("key", "model"), limit=_CHANGES_SHOWN)
+        asked = ComparedQuery(
+            scope=scope, window=window, group_by=("key", "model") if has_few_keys else ("model",), limit=_CHANGES_SHOWN
+        )
         changes = await read_changes(ComparedReader(gateway.database), asked)
         budgets = await read_budgets(gateway, scope)
         end_users = await read_end_users(gateway, scope)
@@ -121,7 +128,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
     models = models_table(usage, view.query, links)
     refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
-    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, sources, refused)
+    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, *filter(None, (sources,)), refused)
     if file is not None:
         return file
     if not (recent.requests or refusals or usage.month.requests or usage.period.requests):
@@ -153,6 +160,8 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         ),
         models=models,
         sources=sources,
+        keys=len(names),
+        keys_href=links.part(by="key"),
         refused=refused,
         refusals=sum(each.refusals for each in refusals),
         recent=rows_of(recent.requests, team.team_id, names),

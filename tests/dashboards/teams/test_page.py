@@ -51,6 +51,19 @@ def rows(answer: Answer) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.text)))
 
 
+async def test_a_team_of_many_keys_has_them_on_the_page_of_spend(
+    running: Running, member: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its overview asks for no key: what changed is told by model, and the file of keys is there for who asks for it."""
+    await keep(running, month())
+    monkeypatch.setattr("dashboards.teams.page._MOST_KEYS", 0)
+    page = (await member.get(TEAM)).text
+    assert 'href="/dashboard/teams/team_a/spend?' in page
+    assert "which asks for them alone" in page
+    assert 'name="sources' not in page
+    assert len(rows(await member.get(f"{TEAM}?format=csv&table=sources"))) >= 1
+
+
 async def test_a_team_without_anything_has_pages_that_say_so(member: Browser) -> None:
     """No figure is made up, and what is unknown is a dash."""
     for path in PAGES:
