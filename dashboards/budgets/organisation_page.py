@@ -31,7 +31,7 @@ _COLUMNS: Final = (
     Column("spent", "Counted", "money", "Booked in the running period, our own GPUs at their planned rate."),
     Column("limit", "Limit", "money"),
     Column("lasts", "Runs out", "badge", LASTS_NOTE),
-    Column("expected", "Forecast", "money", "Expected to be counted by the reset."),
+    Column("expected", "Forecast", "money", "Expected to be counted by the reset.", usual=False),
     Column("resets", "Resets", "time"),
     Column("kind", "Kind", note=KIND_NOTE, usual=False),
     Column("held", "Reserved", "money", "For requests that run now, or on its way into the books.", usual=False),
