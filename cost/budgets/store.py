@@ -197,20 +197,17 @@ class BudgetStore:
         """Return every organisation's budgets, for operators."""
         return await self._standings()
 
-    async def of_organisation(
-        self, organisation_id: str, scopes: Collection[Scope] | None = None
-    ) -> list[BudgetStatus]:
-        """Return the budgets of one organisation, all or those of some scopes."""
+    async def of_organisation(self, organisation_id: str) -> list[BudgetStatus]:
+        """Return the budgets of one organisation."""
+        return await self._standings(col(BudgetRow.organisation_id) == organisation_id)
+
+    async def standings_of(self, organisation_id: str, scopes: Collection[Scope] | None = None) -> list[BudgetStatus]:
+        """Return the same, all or those of some scopes, without what is expected of them, for those who tell nothing of that."""
         where = [col(BudgetRow.organisation_id) == organisation_id]
         if scopes is not None:
             where.append(col(BudgetRow.scope).in_(sorted(scopes)))
-        return await self._standings(*where)
-
-    async def standings_of(self, organisation_id: str) -> list[BudgetStatus]:
-        """Return the same without what is expected of them, for those who look each minute."""
         async with self._engine.connect() as connection:
-            mine = col(BudgetRow.organisation_id) == organisation_id
-            return await standings(connection, self._now_us(), mine)
+            return await standings(connection, self._now_us(), *where)
 
     async def of_member(self, organisation_id: str, team_id: str, key_id: str) -> list[BudgetStatus]:
         """Return the budgets of a team and its parts, of one of its keys, and of the tags that the team used in the last 62 days."""

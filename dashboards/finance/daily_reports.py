@@ -147,7 +147,7 @@ class ReportReader:
             return await self._budgets.of_scope(scope.organisation_id, "team", scope.team_id)
         # Of keys and end users there may be thousands.
         scopes = [each.name for each in SCOPES if each.dimension not in {"key", "end_user"}]
-        return await self._budgets.of_organisation(scope.organisation_id, scopes)
+        return await self._budgets.standings_of(scope.organisation_id, scopes)
 
 
 class DailyReports:

@@ -108,9 +108,9 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         names = await key_names(view)
         # Of thousands of keys the page of spend tells, which asks for nothing else.
         has_few_keys = len(names) <= _MOST_KEYS
-        sources = None
+        sources = []
         if has_few_keys or view.query.get("table") == "sources":
-            sources = await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)
+            sources = [await sources_table(gateway.finance.usage, scope, usage, names, view.query, links)]
         # The page of spend has the same days when it is opened.
         week = last_days(view.now_us, period.span.calendar, _WEEK_DAYS)
         window = window_of(
@@ -128,7 +128,7 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
     models = models_table(usage, view.query, links)
     refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
-    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, *filter(None, (sources,)), refused)
+    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, *sources, refused)
     if file is not None:
         return file
     if not (recent.requests or refusals or usage.month.requests or usage.period.requests):
@@ -313,7 +313,7 @@ _TEAM_COLUMNS: Final = (
 async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
     """Return text and tone by team, for the most used of each team's own budgets."""
     marks: dict[str, tuple[str, str]] = {}
-    standings = await BudgetStore(gateway.database).of_organisation(organisation_id, ["team"])
+    standings = await BudgetStore(gateway.database).standings_of(organisation_id, ["team"])
     for each in sorted(standings, key=lambda each: each.share or 0):
         used = f"{share(each.share)} of {money(each.limit_nanousd)} {PERIODS[each.budget.period].amount_per}"
         marks[each.budget.scope_id] = (used, {"open": "good", "warning": "warn", "spent": "bad"}[each.state])

@@ -46,9 +46,7 @@ def decide(evidence: Evidence, stable: Sample, candidate: Sample, rule: Rule) ->
     worse = _worse(evidence, stable, candidate, rule)
     if worse:
         return Decision("roll_back", worse)
-    if rule.promote_after is not None and candidate.attempts >= rule.promote_after:
-        return _promotion(stable, candidate, rule.promote_after, rule)
-    return None
+    return _promotion(stable, candidate, rule)
 
 
 def _worse(evidence: Evidence, stable: Sample, candidate: Sample, rule: Rule) -> str:
@@ -84,9 +82,11 @@ def _middle(ordered: tuple[float, ...]) -> str:
     return f"{ordered[len(ordered) // 2]:.3f} s" if ordered else "unknown"
 
 
-def _promotion(stable: Sample, candidate: Sample, after: int, rule: Rule) -> Decision | None:
-    """Promote where the upper bounds of failures and times are acceptable, and no figure is worse."""
-    z = sequence_z(candidate.attempts, after, PROMOTED_WRONGLY)
+def _promotion(stable: Sample, candidate: Sample, rule: Rule) -> Decision | None:
+    """Promote after enough attempts, where the upper bounds of failures and times are acceptable, and no figure is worse."""
+    if rule.promote_after is None or candidate.attempts < rule.promote_after:
+        return None
+    z = sequence_z(candidate.attempts, rule.promote_after, PROMOTED_WRONGLY)
     ours, theirs = (share(each.failed, each.attempts, z) for each in (candidate, stable))
     if ours is None or theirs is None or difference(theirs, ours)[1] > FAILURES_MARGIN:
         return None
