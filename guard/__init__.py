@@ -1,0 +1,1 @@
+"""What must not leave: what is found in texts, and what is done with it."""
