@@ -123,9 +123,7 @@ class RelayedAnswer:
         if batch is None:
             return None if seam is None else seam.rest() or None
         self.attempt.observe(batch)
-        if self.attempt.outgrew:
-            # Its upstream ignores the answer's limit, of which the caller has all.
-            batch = self._cut_at_limit(batch)
+        batch = self.within_limit(batch)
         if seam is not None:
             batch = seam.sewn(batch)
             if seam.ended:
@@ -134,11 +132,14 @@ class RelayedAnswer:
             self._said.hear(batch)
         return batch
 
-    def _cut_at_limit(self, batch: list[Event]) -> list[Event]:
-        """Return the last events of a stream that is longer than what a hard budget holds for it, and read no more.
+    def within_limit(self, batch: list[Event]) -> list[Event]:
+        """Return the events as they are, or, where the stream is longer than what a hard budget holds for it, with an end, after which
+        no more is read: its upstream ignores the answer's limit, of which the caller has all. What has ended by itself is not cut.
 
         Raises MalformedReply for one that passes in the dialect of its provider, whose ending is not ours to write.
         """
+        if not self.attempt.outgrew or self.attempt.finished:
+            return batch
         if self.events[0].native:
             raise MalformedReply(
                 "The model went on writing after the answer's limit, which a hard budget holds.",
@@ -181,7 +182,7 @@ class RelayedAnswer:
         self._seam = Seam(said.first, said.text, overlap=overlap, stops=stops, before=before.usage)
         self.attempt = self._context.answering = committed.attempt
         self.stream = self._opened = committed.stream
-        events = self._seam.sewn(committed.events)
+        events = self._seam.sewn(self.within_limit(committed.events))
         if self._seam.ended:
             self.stream = EndedStream()
         said.hear(events)
@@ -307,7 +308,8 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
     served = _served(answer, lambda: _tally(*answer.attempt.preview()))
     dialect = _dialect_of(context)
     writer = context.writer = dialect.events(served)
-    first = writer.render(answer.events)
+    # All that was sent may have come at once.
+    first = writer.render(answer.within_limit(answer.events))
     reply.begin_events(lines=lines, waits=bool(first))
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:

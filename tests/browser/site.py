@@ -1,5 +1,6 @@
 """What a person at a browser sees of a gateway, and what must never be seen there."""
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -43,6 +44,7 @@ PHONE: Final = {"width": 390, "height": 844}
 WIDTHS: Final = (1440, 1024, 390)
 """At which pages are looked at, in pixels: a desk's, a small notebook's or a tablet's, and a phone's."""
 _PATIENCE_MS: Final = 30_000
+_LOOK_S: Final = 0.02
 expect.set_options(timeout=_PATIENCE_MS)
 _VIOLATIONS: Final = """
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -97,6 +99,22 @@ class Problem(msgspec.Struct, frozen=True):
 def chromium() -> str | None:
     """Where Debian's Chromium is."""
     return shutil.which("chromium")
+
+
+async def until(page: Page, condition: str) -> None:
+    """Wait until an expression holds on a page. Playwright's own wait looks again from within the page, where the content policy forbids
+    it to evaluate anything: it fails unless the first look finds what it waits for.
+    """
+    async with asyncio.timeout(_PATIENCE_MS / 1000):
+        while True:
+            try:
+                if await page.evaluate(condition):
+                    return
+            except PlaywrightError as error:
+                # Another page came meanwhile, which is looked at next.
+                if "context was destroyed" not in str(error):
+                    raise
+            await asyncio.sleep(_LOOK_S)
 
 
 class Visitor:
@@ -196,7 +214,7 @@ class Visitor:
 
     async def settled(self) -> None:
         """Parts that are loaded after the page are there, and nothing moves any more."""
-        await self.page.wait_for_function(_SETTLED)
+        await until(self.page, _SETTLED)
 
     async def looked_at(self, path: str, look: "Callable[[Visitor], Awaitable[list[str]]]") -> list[str]:
         """What `look` finds on a page that is opened for it."""

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser, Locator, expect
 
-from tests.browser.site import Site, Visitor, visiting
+from tests.browser.site import Site, Visitor, until, visiting
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -136,13 +136,13 @@ async def test_a_developer_compares_two_models(browser: Browser, site: Site) -> 
         await person.reach(page.get_by_role("button", name="Show the decision"))
         await person.press("Enter")
         await expect(page.locator("#decisions tbody tr").first).to_be_visible()
-        await page.wait_for_function(_HAS_FOCUS)
+        await until(page, _HAS_FOCUS)
         await person.choose(page.get_by_label("Ask", exact=True), "llama-3-70b")
         await person.choose(page.get_by_label("Compare with"), "gpt-4o")
         await person.reach(page.get_by_role("button", name="Call and compare"))
         await person.press("Enter")
         await expect(page.locator("#answers .card")).to_have_count(2)
-        await page.wait_for_function(_HAS_FOCUS)
+        await until(page, _HAS_FOCUS)
         await person.reach(page.get_by_role("link", name="The request and its decision").first)
         assert person.keys <= _MOST, person.keys
 

@@ -268,12 +268,12 @@ async def test_a_long_text_is_booked_as_long(tmp_path: Path, usage: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("events", "piece", "tells", "is_cut"),
-    [(400, "a", False, False), (400, "word ", True, True)],
-    ids=["letters for show", "a running count that stays at one"],
+    ("events", "piece", "tells", "is_cut", "at_once"),
+    [(400, "a", False, False, False), (400, "word ", True, True, False), (400, "word ", True, True, True)],
+    ids=["letters for show", "a running count that stays at one", "all of it in one piece"],
 )
 async def test_what_is_cut_is_surely_too_long(
-    tmp_path: Path, events: int, piece: str, *, tells: bool, is_cut: bool
+    tmp_path: Path, events: int, piece: str, *, tells: bool, is_cut: bool, at_once: bool
 ) -> None:
     """An answer of a hundred tokens that comes letter by letter is within its limit; what is cut is booked as it was counted."""
 
@@ -282,13 +282,19 @@ async def test_what_is_cut_is_surely_too_long(
         await reply.prepare(request)
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
         running = {"usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}} if tells else {}
+        waiting = b""
         for number in range(events + 1):
             if tells and number == events:
+                await reply.write(waiting)
                 # Whoever is not cut waits.
                 await asyncio.sleep(_LEARNT_S)
             ended = "stop" if number == events else None
             choice = {"index": 0, "delta": {} if ended else {"content": piece}, "finish_reason": ended}
-            await reply.write(b"data: " + json.dumps({**head, **running, "choices": [choice]}).encode() + b"\n\n")
+            event = b"data: " + json.dumps({**head, **running, "choices": [choice]}).encode() + b"\n\n"
+            if at_once:
+                waiting += event
+            else:
+                await reply.write(event)
         await reply.write(b"data: [DONE]\n\n")
         return reply
 
