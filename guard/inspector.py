@@ -8,9 +8,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from guard.guard_config import GuardRule, GuardSection, kinds_of
-from guard.ruleset import Found, Masking, Ruleset, Scanner, Verdict
+from guard.ruleset import Masking, Ruleset, Scanner, Verdict
+from guard.walker import Part
+from settings.words import in_words
 
 if TYPE_CHECKING:
     from guard.kinds import Kind
@@ -21,10 +25,39 @@ _NO_RULES: Final[OwnRules] = ("", "")
 _MOST_RULESETS: Final = 256
 _MOST_SCANNERS: Final = 16
 _MOST_REMEMBERED: Final = 20_000
-"""Texts of which each of two generations knows what was found in them."""
-_LEAST_CHARS: Final = 256
-"""Shorter texts are looked through sooner than they are recognised."""
+"""Parts that each of two generations knows."""
 _KEY_BYTES: Final = 32
+
+
+class Remembered:
+    """The parts of bodies in which nothing was found, as a conversation sends most of them with each turn: by a keyed hash, never as text.
+    The younger of two generations takes what is new and what is met again; the older one is dropped.
+    """
+
+    def __init__(self, key: bytes, most: int = _MOST_REMEMBERED) -> None:
+        self._key = key
+        self._most = most
+        self._young: dict[bytes, Mapping[str, int]] = {}
+        self._old: dict[bytes, Mapping[str, int]] = {}
+
+    def name_of(self, rules: Ruleset, part: Part) -> bytes:
+        """Return a part's hash, by its field and the rules that looked through it."""
+        hashed = blake2b(part.raw, key=self._key, digest_size=16, salt=rules.salt)
+        hashed.update(part.name.encode())
+        return hashed.digest()
+
+    def known(self, name: bytes) -> Mapping[str, int] | None:
+        """Return what could not be read in a part that was remembered."""
+        found = self._young.get(name)
+        if found is None and (found := self._old.get(name)) is not None:
+            self.remember(name, found)
+        return found
+
+    def remember(self, name: bytes, unseen: Mapping[str, int]) -> None:
+        """Take a part in which nothing was found."""
+        if len(self._young) >= self._most:
+            self._young, self._old = {}, self._young
+        self._young[name] = unseen
 
 
 class Guard:
@@ -40,7 +73,7 @@ class Guard:
         """`key` makes the masks: the same in every process and after each start. `scanner` makes one of kinds."""
         self._key = key
         self._scanner = scanner or _scanner
-        self._remembering = secrets.token_bytes(_KEY_BYTES)
+        self._memory = Remembered(secrets.token_bytes(_KEY_BYTES))
         self._compiling = asyncio.Lock()
         self._scanners: dict[frozenset[str], Scanner] = {}
         self.adopt(section)
@@ -49,8 +82,6 @@ class Guard:
         """Take the rules of a configuration that was read anew; the next request is judged by them."""
         self._floor = tuple(section.rules)
         self._rulesets: OrderedDict[OwnRules, Ruleset] = OrderedDict()
-        self._young: dict[bytes, tuple[Found, ...]] = {}
-        self._old: dict[bytes, tuple[Found, ...]] = {}
 
     def is_on(self, own: OwnRules | None) -> bool:
         """Return True where a caller with these rules of its own has any."""
@@ -73,27 +104,12 @@ class Guard:
 
     def judge(self, rules: Ruleset, team_id: str, wire: str, body: bytes, *, sent: bool = False) -> Verdict:
         """Return the verdict on a body. Raises TooMuch."""
-        return rules.judge(wire, body, lambda: self._masks(team_id), self._find, sent=sent)
+        return rules.judge(wire, body, lambda used: self._masks(used, team_id), self._memory, sent=sent)
 
-    def _masks(self, team_id: str) -> Masking:
+    def _masks(self, rules: Ruleset, team_id: str) -> Masking:
         from guard.masks import Masks  # noqa: PLC0415 - only those need it who mask
 
-        return Masks(self._key, team_id)
-
-    def _find(self, rules: Ruleset, text: str) -> Sequence[Found]:
-        """Return what is in a text; of a long one that came before, as a conversation's does with each turn, what was found then."""
-        if len(text) < _LEAST_CHARS:
-            return rules.find(text)
-        name = blake2b(text.encode(), key=self._remembering, digest_size=16, salt=rules.salt).digest()
-        known = self._young.get(name)
-        if known is None:
-            known = self._old.get(name)
-            if known is None:
-                known = rules.find(text)
-            if len(self._young) >= _MOST_REMEMBERED:
-                self._young, self._old = {}, self._young
-            self._young[name] = known
-        return known
+        return Masks(self._key, team_id, rules.labels)
 
     def _compiled(self, floor: Sequence[GuardRule], own: OwnRules) -> Ruleset:
         from guard.kinds import KINDS, block_list, own_kind  # noqa: PLC0415
@@ -111,10 +127,12 @@ class Guard:
             theirs.append(
                 own_kind(rule.name, rule.pattern) if rule.pattern else block_list(rule.name, rule.words or ())
             )
-        scanners = [self._shared(frozenset(ours), KINDS)] if ours else []
-        if theirs:
-            scanners.append(self._scanner(theirs))
-        return Ruleset(rules, kinds, scanners)
+        return Ruleset(
+            rules,
+            kinds,
+            known=self._shared(frozenset(ours), KINDS) if ours else None,
+            own=self._scanner(theirs) if theirs else None,
+        )
 
     def _shared(self, names: frozenset[str], kinds: Mapping[str, "Kind"]) -> Scanner:
         """Return the scanner of some of our kinds: teams of the same kinds have the same one, as each takes megabytes."""
@@ -149,3 +167,38 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
     if not stored:
         return ()
     return tuple(GuardSection.model_validate({"rules": msgspec.json.decode(stored)}).rules)
+
+
+class BadRules(ValueError):
+    """Rules that cannot be taken; the message says what to change."""
+
+
+def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...]:
+    """Return rules that somebody wrote. Raises BadRules."""
+    try:
+        return tuple(GuardSection.model_validate({"rules": list(rules)}).rules)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(each) for each in first["loc"])
+        told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
+        raise BadRules(f"{where}: {told}.") from None
+
+
+def _plain(first: ErrorDetails) -> str:
+    match first["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return f"is no key of a rule (there are {', '.join(GuardRule.model_fields)})"
+        case "literal_error":
+            return f"must be {first['ctx']['expected']}"
+        case "string_pattern_mismatch":
+            return "must be small letters, digits, `_` and `-`, and begin with a letter"
+    return in_words(first)
+
+
+def stored(rules: Sequence[GuardRule]) -> str:
+    """Return rules as they are stored; empty for none."""
+    if not rules:
+        return ""
+    return msgspec.json.encode([rule.model_dump(exclude_defaults=True) for rule in rules]).decode()

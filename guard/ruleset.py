@@ -7,16 +7,22 @@ it is masked instead. What cannot be changed and should be masked (names, signed
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from guard.guard_config import ROLES, GuardRule, InputAction, OutputAction
-from guard.walker import Role, Text, Walk, loses_names
+from guard.walker import Part, Role, Text, Walk
 
 Action = Literal["block", "own", "mask", "flag", "open", "unseen"]
 """What was done: as a rule says, `open` where a rule could not be judged and lets pass, `unseen` where nobody could look."""
 _SALT_BYTES: Final = 16
+SHORT_CHARS: Final = 256
+"""Shorter texts are looked through together."""
+_LEAST_REMEMBERED: Final = 64
+"""Shorter parts are looked through sooner than they are recognised."""
+_BETWEEN: Final = "\0"
+"""What stands between texts that are looked through together: no pattern of our tables goes over it."""
 _STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
 
 
@@ -34,6 +40,11 @@ class Found(Protocol):
 class Scanner(Protocol):
     """Finds the parts of texts that are of its kinds."""
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What stands in the masks of each kind."""
+        ...
+
     def find(self, text: str) -> Sequence[Found]: ...
 
 
@@ -42,6 +53,22 @@ class Masking(Protocol):
 
     def mask(self, kind: str, value: str) -> str: ...
     def unmasked(self, text: str) -> str: ...
+
+
+class Memory(Protocol):
+    """What is known of parts of bodies that came before and in which nothing was found."""
+
+    def name_of(self, rules: "Ruleset", part: Part) -> bytes:
+        """Return the name under which a part is known."""
+        ...
+
+    def known(self, name: bytes) -> Mapping[str, int] | None:
+        """Return what could not be read in a part in which nothing was found; None for any other."""
+        ...
+
+    def remember(self, name: bytes, unseen: Mapping[str, int]) -> None:
+        """Take a part in which nothing was found."""
+        ...
 
 
 class Act(NamedTuple):
@@ -88,16 +115,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ruleset:
-    """The rules of one caller. `scanners` are asked one after the other; what two of them find in one place is one thing."""
+    """The rules of one caller. What two scanners find in one place is one thing."""
 
     def __init__(
-        self, rules: Iterable[GuardRule], kinds: Mapping[str, Sequence[str]], scanners: Sequence[Scanner]
+        self,
+        rules: Iterable[GuardRule],
+        kinds: Mapping[str, Sequence[str]],
+        *,
+        known: Scanner | None,
+        own: Scanner | None,
     ) -> None:
-        """`kinds` are those that each rule looks for, by its name."""
+        """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe."""
         self.rules = tuple(rules)
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
-        self._scanners = tuple(scanners)
+        self._known, self._own = known, own
+        self.labels = {name: label for each in (known, own) if each is not None for name, label in each.labels.items()}
+        """What stands in the masks of each kind."""
         self._input: dict[tuple[str, Role], Act] = {}
         self.output: dict[str, OutputAct] = {}
         """What is done with each kind in an answer."""
@@ -134,40 +168,58 @@ class Ruleset:
 
     def find(self, text: str) -> tuple[Found, ...]:
         """Return what is found in a text, by place."""
-        found = [each for scanner in self._scanners for each in scanner.find(text)]
-        if len(found) > 1:
-            found.sort(key=lambda each: (each.start, -each.end))
-        return tuple(found)
+        known = () if self._known is None else self._known.find(text)
+        own = () if self._own is None else self._own.find(text)
+        if not known or not own:
+            return tuple(known or own)
+        return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
 
     def judge(
         self,
         wire: str,
         body: bytes,
-        masks: Callable[[], Masking],
-        find: Callable[["Ruleset", str], Sequence[Found]] | None = None,
+        masks: Callable[["Ruleset"], Masking],
+        memory: Memory | None,
         *,
         sent: bool = False,
     ) -> Verdict:
-        """Return the verdict on a wire's body, which is a JSON object. `find` may remember what it found; `sent` is for a request that was
-        judged and sent before, of which only the masks are wanted. Raises TooMuch.
+        """Return the verdict on a wire's body, which is a JSON object. `memory` knows the parts in which nothing was found before; `sent` is
+        for a request that was judged and sent before, of which only the masks are wanted. Raises TooMuch.
         """
-        value: dict[str, Any] = msgspec.json.decode(body)
-        judging = _Judging(self, masks, sent=sent)
-        lossy = loses_names(body, value)
-        walk = Walk(wire, value)
-        for text in walk.texts:
-            found = self.find(text.text) if find is None else find(self, text.text)
-            if found:
-                judging.add(text, found)
+        judging = _Judging(self, sent=sent)
+        walk = Walk(wire, body)
+        judging.add_all(walk.texts, self._in_texts(walk.texts))
+        for part in walk.parts():
+            name = None if memory is None or len(part.raw) < _LEAST_REMEMBERED else memory.name_of(self, part)
+            known = None if name is None or memory is None else memory.known(name)
+            if known is not None:
+                walk.see(known)
+                continue
+            walked = walk.over(part)
+            found = self._in_texts(walked.texts)
+            if any(found):
+                judging.add_all(walked.texts, found)
+            elif name is not None and memory is not None and not walked.lossy:
+                memory.remember(name, walked.unseen)
+        findings = judging.findings(walk.unseen)
         if judging.blocked and not sent:
-            return Verdict(blocked=tuple(judging.blocked), findings=judging.findings(walk.unseen))
-        changed = judging.write() + walk.changed() + lossy
-        return Verdict(
-            body=msgspec.json.encode(value) if changed else None,
-            own=judging.own and not sent,
-            findings=judging.findings(walk.unseen),
-            masks=judging.masks,
-        )
+            return Verdict(blocked=tuple(judging.blocked), findings=findings)
+        made = judging.write(masks)
+        return Verdict(body=walk.written(), own=judging.own and not sent, findings=findings, masks=made)
+
+    def _in_texts(self, texts: Sequence[Text]) -> list[Sequence[Found]]:
+        """Return what is found in each of many texts."""
+        together = [each.text for each in texts if len(each.text) < SHORT_CHARS]
+        # One look at all short ones costs less than many looks.
+        clean = self._known is None or (len(together) > 1 and not self._known.find(_BETWEEN.join(together)))
+        if clean and self._own is None and len(together) == len(texts):
+            return []
+        return [
+            self._owns(each.text) if clean and len(each.text) < SHORT_CHARS else self.find(each.text) for each in texts
+        ]
+
+    def _owns(self, text: str) -> Sequence[Found]:
+        return () if self._own is None else self._own.find(text)
 
     def act(self, kind: str, role: Role) -> Act | None:
         """Return what is done with a kind in a text of that role; None for nothing."""
@@ -177,21 +229,25 @@ class Ruleset:
 class _Judging:
     """What is found in one body, before any of it is changed."""
 
-    def __init__(self, rules: Ruleset, masks: Callable[[], Masking], *, sent: bool) -> None:
+    def __init__(self, rules: Ruleset, *, sent: bool) -> None:
         self._rules = rules
-        self._new_masks = masks
         self._sent = sent
-        self.masks: Masking | None = None
         self.blocked: dict[str, None] = {}
         self.own = False
         self._counts: dict[tuple[str, str, Action], int] = {}
         self._masked: list[tuple[Text, list[Found]]] = []
 
-    def add(self, text: Text, found: Sequence[Found]) -> None:
+    def add_all(self, texts: Sequence[Text], found: Sequence[Sequence[Found]]) -> None:
+        """Add what was found in each of the texts."""
+        for text, each in zip(texts, found, strict=False):
+            if each:
+                self._add(text, each)
+
+    def _add(self, text: Text, found: Sequence[Found]) -> None:
         masked: list[Found] = []
         for each in found:
             act = self._rules.act(each.kind, text.role)
-            action = None if act is None else _action(act.action, text)
+            action = None if act is None else action_of(act.action, text)
             if act is None or action is None:
                 continue
             place = (act.name, act.label, action)
@@ -205,13 +261,14 @@ class _Judging:
         if masked:
             self._masked.append((text, masked))
 
-    def write(self) -> bool:
-        """Put the masks into their texts, and return True where there are any."""
+    def write(self, masks: Callable[[Ruleset], Masking]) -> Masking | None:
+        """Put masks into the texts, and return them; None where nothing is masked."""
+        if not self._masked:
+            return None
+        made = masks(self._rules)
         for text, found in self._masked:
-            if self.masks is None:
-                self.masks = self._new_masks()
-            text.put(_masked(text.text, found, self.masks))
-        return bool(self._masked)
+            text.put(_masked(text.text, found, made))
+        return made
 
     def findings(self, unseen: Mapping[str, int]) -> tuple[Finding, ...]:
         told = [Finding(name, label, action, count) for (name, label, action), count in self._counts.items()]
@@ -219,7 +276,7 @@ class _Judging:
         return tuple(told)
 
 
-def _action(said: InputAction, text: Text) -> Literal["block", "own", "mask", "flag"] | None:
+def action_of(said: InputAction, text: Text) -> Literal["block", "own", "mask", "flag"] | None:
     """Return what a rule comes to in a text; None for nothing."""
     if said == "block" and not text.new:
         # A turn that was refused must not refuse all that follow it.

@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -82,6 +82,21 @@ class TooMuch(Exception):
     """The body has more texts, or is nested more deeply, than is read."""
 
 
+class _Turn(msgspec.Struct):
+    """Who says a turn."""
+
+    role: Any = None
+    type: Any = None
+
+
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_turns: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_roles: Final = msgspec.json.Decoder(list[_Turn]).decode
+_MAY_HOLD: Final = (b'"', b"[", b"{")
+_MOST_DIGITS: Final = 8
+_BACKSLASH: Final = 0x5C
+
+
 class Place(NamedTuple):
     """What holds for all texts of a part of the body."""
 
@@ -95,24 +110,38 @@ class Place(NamedTuple):
     """True within arguments, whose names are not a wire's."""
 
 
-class _Encoded(msgspec.Struct, eq=False):
-    """A value that stands encoded in a text."""
+class Encoded(msgspec.Struct, eq=False):
+    """A value that stands encoded in another one: a part of the body, what a call's arguments say, the text of a file."""
 
     holder: Any
     key: str | int
-    value: Any
-    owner: "_Encoded | None"
+    within: Any
+    """A list or an object that has the value alone, so that it can be replaced."""
+    at: str | int = 0
+    owner: "Encoded | None" = None
     prefix: str | None = None
-    """The beginning of a data URL or empty for plain base64; None for JSON."""
+    """The beginning of a data URL, or empty, where it is a file's text; None for JSON."""
     in_base64: bool = True
+    is_part: bool = False
+    """True for a part of the body itself, which is kept as bytes."""
+    turns: bool = False
+    """True for the list of the turns, of which each is a part."""
     changed: bool = False
 
-    def written(self) -> str:
-        if self.prefix is None:
-            return msgspec.json.encode(self.value).decode()
-        text: str = self.value[0]
-        encoded = base64.b64encode(text.encode()).decode() if self.in_base64 else quote(text)
-        return self.prefix + encoded
+    def write(self) -> None:
+        """Put the value back into what it came from."""
+        self.holder[self.key] = self._written()
+        if self.owner is not None:
+            self.owner.changed = True
+
+    def _written(self) -> str | bytes:
+        if self.prefix is not None:
+            text: str = self.within[self.at]
+            return self.prefix + (base64.b64encode(text.encode()).decode() if self.in_base64 else quote(text))
+        value = self.within[self.at]
+        if self.is_part:
+            return _joined(value) if self.turns else msgspec.json.encode(value)
+        return msgspec.json.encode(value).decode()
 
 
 class Text(msgspec.Struct, eq=False):
@@ -127,7 +156,7 @@ class Text(msgspec.Struct, eq=False):
     """True where nothing may be changed."""
     holder: Any
     key: str | int
-    owner: _Encoded | None
+    owner: Encoded
 
     def __repr__(self) -> str:
         return f"Text({self.role}, {self.what}, {len(self.text)} characters)"
@@ -135,53 +164,122 @@ class Text(msgspec.Struct, eq=False):
     def put(self, text: str) -> None:
         """Put another text in its place."""
         self.text = self.holder[self.key] = text
-        if self.owner is not None:
-            self.owner.changed = True
+        self.owner.changed = True
+
+
+class Part(NamedTuple):
+    """A part of a body that is walked over by itself: a turn, or a field of another name."""
+
+    name: str
+    raw: bytes
+    place: Place
+    index: int | None = None
+    """The turn's number; None for a field."""
+
+
+class Walked(NamedTuple):
+    """What there is in a part."""
+
+    texts: list[Text]
+    unseen: Mapping[str, int]
+    lossy: bool
+    """True where it has a name twice in one object, and so is not sent as it came."""
 
 
 class Walk:
-    """The texts of one body, and what could not be read in it."""
+    """The texts of one body, part by part, and what could not be read in it."""
 
-    def __init__(self, wire: str, body: Mapping[str, Any]) -> None:
-        """Walk over a request's body. Raises TooMuch."""
+    def __init__(self, wire: str, body: bytes) -> None:
+        """Take a body, which is a JSON object, apart."""
         self.texts: list[Text] = []
         self.unseen: dict[str, int] = {}
         """How many things of each kind were not read: pictures, sound, files, tokens."""
-        self._encoded: list[_Encoded] = []
-        self._body(_TABLE.wires.get(_TABLE.shapes.get(wire, wire), _UNKNOWN), body)
+        self._wire = _TABLE.wires.get(_TABLE.shapes.get(wire, wire), _UNKNOWN)
+        self._fields: dict[str, Any] = {name: bytes(raw) for name, raw in _decode_fields(body).items()}
+        self._encoded: list[Encoded] = []
+        self._noted = self.unseen
+        self._turns: Encoded | None = None
+        usual = self._usual = Place("user", new=True, recent=True, fixed=self._wire.fixed)
+        self._rewritten = _has_twice(body, self._fields)
+        self._see_not(self._wire.unseen)
+        self._keys(self._fields, (), usual, Encoded(None, "", None))
 
-    def changed(self) -> bool:
-        """Write what stands encoded in other texts, and return True when anything of that was changed."""
-        any_changed = False
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts in which a text may be."""
+        wire, usual = self._wire, self._usual
+        for name, raw in self._fields.items():
+            if name == wire.turns and raw.startswith(b"["):
+                yield from self._split(name, raw)
+            elif raw.startswith(_MAY_HOLD) or len(raw) > _MOST_DIGITS:
+                role: Role = "user"
+                if name in wire.system:
+                    role = "system"
+                elif name in wire.definitions:
+                    role = "definition"
+                yield Part(name, raw, usual if role == "user" else usual._replace(role=role))
+
+    def _split(self, name: str, raw: bytes) -> Iterator[Part]:
+        turns = [bytes(each) for each in _decode_turns(raw)]
+        self._turns = Encoded(self._fields, name, [turns], is_part=True, turns=True)
+        try:
+            roles = [role_of(each.role, each.type) for each in _decode_roles(raw)]
+        except msgspec.ValidationError:
+            # A turn that is no object, which its wire refuses or knows.
+            roles = [_role_in(each) for each in turns]
+        for index, (turn, place) in enumerate(zip(turns, _places(roles, fixed=self._wire.fixed), strict=True)):
+            yield Part(name, turn, place, index)
+
+    def over(self, part: Part) -> "Walked":
+        """Walk over a part. Raises TooMuch."""
+        begun, first = len(self.texts), len(self._encoded)
+        self._noted = {}
+        self._over(part)
+        self.see(self._noted)
+        lossy = any(each.changed for each in self._encoded[first:])
+        return Walked(self.texts[begun:], self._noted, lossy)
+
+    def see(self, noted: Mapping[str, int]) -> None:
+        """Count what could not be read in a part."""
+        for media, count in noted.items():
+            self.unseen[media] = self.unseen.get(media, 0) + count
+
+    def _over(self, part: Part) -> None:
+        value = msgspec.json.decode(part.raw)
+        path: Path = (part.name,)
+        if part.index is None:
+            whole = Encoded(self._fields, part.name, {part.name: value}, part.name, is_part=True)
+        else:
+            assert self._turns is not None  # noqa: S101 - parts with a number come from there
+            whole = Encoded(self._turns.within[0], part.index, [value], owner=self._turns, is_part=True)
+            path = (part.name, part.index)
+        # What is read only once, of two fields of one name, is sent only once.
+        whole.changed = loses_names(part.raw, value)
+        self._encoded.append(whole)
+        self._any(value, whole.within, whole.at, path, part.place, whole)
+
+    def all(self) -> "Walk":
+        """Walk over all parts. Raises TooMuch."""
+        for part in self.parts():
+            self.over(part)
+        return self
+
+    @property
+    def is_changed(self) -> bool:
+        """True where a part was changed, or is not what it seems."""
+        return self._rewritten or any(each.changed for each in self._encoded)
+
+    def written(self) -> bytes | None:
+        """Return the body with what was changed in it; None where nothing was. Parts that were not changed are byte for byte as they were."""
+        if not self.is_changed:
+            return None
         for each in reversed(self._encoded):
             if each.changed:
-                any_changed = True
-                each.holder[each.key] = each.written()
-                if each.owner is not None:
-                    each.owner.changed = True
-        return any_changed
+                each.write()
+        if self._turns is not None and self._turns.changed:
+            self._turns.write()
+        return _joined(self._fields)
 
-    def _body(self, wire: _Wire, body: dict[str, Any]) -> None:
-        usual = Place("user", new=True, recent=True, fixed=wire.fixed)
-        self._see_not(wire.unseen)
-        self._keys(body, (), usual, None)
-        for name, value in body.items():
-            if name == wire.turns and isinstance(value, list):
-                self._turns(value, (name,), wire)
-                continue
-            role: Role = "user"
-            if name in wire.system:
-                role = "system"
-            elif name in wire.definitions:
-                role = "definition"
-            self._any(value, body, name, (name,), usual._replace(role=role), None)
-
-    def _turns(self, turns: list[Any], path: Path, wire: _Wire) -> None:
-        roles = [role_of(each) for each in turns]
-        for index, (turn, place) in enumerate(zip(turns, _places(roles, fixed=wire.fixed), strict=True)):
-            self._any(turn, turns, index, (*path, index), place, None)
-
-    def _any(self, value: Any, holder: Any, key: str | int, path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _any(self, value: Any, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded) -> None:
         if type(value) is str:
             if type(key) is str and type(holder) is dict and not place.meant:
                 self._field(key, value, holder, path, place, owner)
@@ -196,7 +294,7 @@ class Walk:
             fixed = place.fixed or not place.meant
             self._add(str(value), holder, key, path, place._replace(fixed=fixed), owner, "number")
 
-    def _list(self, values: list[Any], path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _list(self, values: list[Any], path: Path, place: Place, owner: Encoded) -> None:
         _check_depth(path)
         if path[0] in _TOKENS and values and all(type(each) is int and each < _LEAST_NUMBER for each in values):
             # A text as numbers of tokens, which only its model could read.
@@ -208,7 +306,7 @@ class Walk:
         for index, each in enumerate(values):
             self._any(each, values, index, (*path, index), texts if type(each) is str else place, owner)
 
-    def _object(self, value: dict[str, Any], path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _object(self, value: dict[str, Any], path: Path, place: Place, owner: Encoded) -> None:
         _check_depth(path)
         self._keys(value, path, place, owner)
         calls = False
@@ -221,9 +319,7 @@ class Walk:
             else:
                 self._any(each, value, name, (*path, name), place, owner)
 
-    def _field(
-        self, name: str, text: str, holder: dict[str, Any], path: Path, place: Place, owner: _Encoded | None
-    ) -> None:
+    def _field(self, name: str, text: str, holder: dict[str, Any], path: Path, place: Place, owner: Encoded) -> None:
         """Add the text of a field by what a field of its name holds."""
         if name in _F.names:
             if text not in _WORDS:
@@ -241,7 +337,7 @@ class Walk:
             self._add(text, holder, name, path, place._replace(fixed=True) if fixed else place, owner, "prose")
 
     def _add(
-        self, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: _Encoded | None, what: What
+        self, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded, what: What
     ) -> None:
         if not text:
             return
@@ -251,25 +347,25 @@ class Walk:
             Text(path, text, place.role, what, place.new, place.fixed or what in {"key", "link"}, holder, key, owner)
         )
 
-    def _keys(self, value: Mapping[str, Any], path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _keys(self, value: Mapping[str, Any], path: Path, place: Place, owner: Encoded) -> None:
         """Add the names of an object's fields that are none of a wire's, as one text: a value may stand there, too."""
         if place.meant or not _KNOWN.issuperset(value):
             odd = value if place.meant else [name for name in value if name not in _KNOWN]
             self._add("\n".join(odd), value, "", path, place, owner, "key")
 
-    def _arguments(self, text: str, holder: Any, key: str, path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _arguments(self, text: str, holder: Any, key: str, path: Path, place: Place, owner: Encoded) -> None:
         """Add the texts within a call's arguments; of what is no JSON, the text itself."""
         value = _json_in(text)
         if value is None:
             self._add(text, holder, key, path, place._replace(meant=True), owner, "arguments")
             return
-        encoded = _Encoded(holder, key, value, owner)
+        encoded = Encoded(holder, key, [value], owner=owner)
         # What is read only once, of two fields of one name, is sent only once.
         encoded.changed = loses_names(text.encode(), value)
         self._encoded.append(encoded)
-        self._any(value, None, "", path, place._replace(meant=True), encoded)
+        self._any(value, encoded.within, 0, path, place._replace(meant=True), encoded)
 
-    def _link(self, name: str, text: str, holder: Any, path: Path, place: Place, owner: _Encoded | None) -> None:
+    def _link(self, name: str, text: str, holder: Any, path: Path, place: Place, owner: Encoded) -> None:
         media = _NOTED.get(name) or next((_NOTED[each] for each in path if each in _NOTED), "")
         if _DATA_URL.match(text):
             self._blob(text, holder, name, path, place, owner, media)
@@ -278,9 +374,7 @@ class Walk:
             self._see_not(media or _UNREADABLE)
         self._add(text, holder, name, path, place, owner, "link")
 
-    def _blob(
-        self, text: str, holder: Any, key: str, path: Path, place: Place, owner: _Encoded | None, media: str
-    ) -> None:
+    def _blob(self, text: str, holder: Any, key: str, path: Path, place: Place, owner: Encoded, media: str) -> None:
         """Add the text of a file that is one, and note any other as not seen."""
         prefix, in_base64 = "", True
         found = _DATA_URL.match(text)
@@ -300,20 +394,22 @@ class Walk:
         if said is None:
             self._see_not(media or _UNREADABLE)
             return
-        encoded = _Encoded(holder, key, [said], owner, prefix, in_base64)
+        encoded = Encoded(holder, key, [said], owner=owner, prefix=prefix, in_base64=in_base64)
         self._encoded.append(encoded)
-        self._add(said, encoded.value, 0, path, place, encoded, "file")
+        self._add(said, encoded.within, 0, path, place, encoded, "file")
 
     def _see_not(self, media: str) -> None:
         if media:
-            self.unseen[media] = self.unseen.get(media, 0) + 1
+            self._noted[media] = self._noted.get(media, 0) + 1
 
 
-def role_of(turn: Any) -> Role:
+def _role_in(turn: bytes) -> Role:
+    found = msgspec.json.decode(turn)
+    return role_of(found.get("role"), found.get("type")) if isinstance(found, dict) else "user"
+
+
+def role_of(role: Any, kind: Any) -> Role:
     """Return who says a turn: as it says itself, else by its type, else the user."""
-    if not isinstance(turn, dict):
-        return "user"
-    role, kind = turn.get("role"), turn.get("type")
     if isinstance(role, str):
         return _TABLE.roles.get(role, "user")
     return _TABLE.types.get(kind, "user") if isinstance(kind, str) else "user"
@@ -326,8 +422,12 @@ def _places(roles: Sequence[Role], *, fixed: bool) -> list[Place]:
     end = len(roles)
     while end and roles[end - 1] == "assistant":
         end -= 1
-    answered = max((index for index in range(end) if roles[index] == "assistant"), default=-1)
-    asked = max((index for index in range(end) if roles[index] == "user"), default=-1)
+    answered = asked = -1
+    for index in range(end):
+        if roles[index] == "user":
+            asked = index
+        elif roles[index] == "assistant":
+            answered = index
     return [
         Place(
             role, role == "system" or (index > answered and (role != "user" or index >= asked)), index > answered, fixed
@@ -395,7 +495,26 @@ def loses_names(raw: bytes, value: Any) -> bool:
     """Return True where JSON may have a name twice in one object, of which `value` has the last alone: another reader may take the
     first. All colons are counted, which are between names and values or in texts, and of which nothing else is lost.
     """
-    return raw.count(b":") != msgspec.json.encode(value).count(b":") or b"\\u003a" in raw or b"\\u003A" in raw
+    if raw.count(b":") != msgspec.json.encode(value).count(b":"):
+        return True
+    # As a number: a byte is found several times faster than a piece of bytes.
+    return _BACKSLASH in raw and b"\\u003" in raw
+
+
+def _has_twice(body: bytes, fields: Mapping[str, bytes]) -> bool:
+    """Return True where the body itself may have a name twice, as `loses_names` tells it of its parts."""
+    known = len(fields)
+    for raw in fields.values():
+        known += raw.count(b":")
+    escaped = _BACKSLASH in body and b"\\u003" in body
+    return body.count(b":") != known or (escaped and any(":" in name for name in fields))
+
+
+def _joined(parts: Mapping[str, bytes] | Sequence[bytes]) -> bytes:
+    """Return an object or a list of parts that are JSON already."""
+    if isinstance(parts, Mapping):
+        return msgspec.json.encode({name: msgspec.Raw(each) for name, each in parts.items()})
+    return msgspec.json.encode([msgspec.Raw(each) for each in parts])
 
 
 def _check_depth(path: Path) -> None:

@@ -59,7 +59,7 @@ async def guarded(
             "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
             code="too_many_values",
         ) from error
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
         verdict = _not_judged(rules, error)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)

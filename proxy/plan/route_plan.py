@@ -635,10 +635,14 @@ def _no_target_error(
         return min(spent, key=lambda each: (not each.downgrade, each.retry_after_s))
     if "context" in obstacles:
         return _too_long(facts, reasons)
-    if "guard" in obstacles:
-        return ContentFiltered.of_own(reasons)
     if "provider-tool" in obstacles:
         return _nobody_runs(facts.provider_tools, f" that this request may go to ({reasons})")
+    return _nobody(reasons, guarded="guard" in obstacles)
+
+
+def _nobody(reasons: str, *, guarded: bool) -> Refused:
+    if guarded:
+        return ContentFiltered.of_own(reasons)
     return NoEligibleTarget(
         f"No target can serve this request ({reasons or 'no target is configured for it'}).", param="model"
     )
