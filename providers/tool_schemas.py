@@ -94,7 +94,8 @@ def fitting_answer(raw: bytes, rules: ToolSchemas) -> bytes | None:
 def fitting_schema(schema: Schema, rules: ToolSchemas) -> Schema:
     """Return the parameters of a tool as the host takes them."""
     fitting = _Fitting(schema, rules)
-    return fitting.inner(fitting.root() if rules.plain_root else schema, 0)
+    found: Schema = fitting.inner(fitting.root() if rules.plain_root else schema, 0)
+    return found
 
 
 class _Fitting:
