@@ -176,7 +176,7 @@ class Part(NamedTuple):
     name: str
     raw: bytes
     place: Place
-    index: int | None = None
+    number: int | None = None
     """The turn's number; None for a field."""
 
 
@@ -249,12 +249,12 @@ class Walk:
     def _over(self, part: Part) -> None:
         value = msgspec.json.decode(part.raw)
         path: Path = (part.name,)
-        if part.index is None:
+        if part.number is None:
             whole = Encoded(self._fields, part.name, {part.name: value}, part.name, is_part=True)
         else:
             assert self._turns is not None  # noqa: S101 - parts with a number come from there
-            whole = Encoded(self._turns.within[0], part.index, [value], owner=self._turns, is_part=True)
-            path = (part.name, part.index)
+            whole = Encoded(self._turns.within[0], part.number, [value], owner=self._turns, is_part=True)
+            path = (part.name, part.number)
         # What is read only once, of two fields of one name, is sent only once.
         whole.changed = loses_names(part.raw, value)
         self._encoded.append(whole)
@@ -368,7 +368,9 @@ class Walk:
         self._any(value, encoded.within, 0, path, place._replace(meant=True), encoded)
 
     def _link(self, name: str, text: str, holder: Any, path: Path, place: Place, owner: Encoded) -> None:
-        media = _NOTED.get(name) or next((_NOTED[each] for each in path if each in _NOTED), "")
+        media = _NOTED.get(name) or next(
+            (_NOTED[each] for each in path if isinstance(each, str) and each in _NOTED), ""
+        )
         if _DATA_URL.match(text):
             self._blob(text, holder, name, path, place, owner, media)
             return
