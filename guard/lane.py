@@ -59,7 +59,7 @@ class Lane:
         self._past = text[max(0, settled - _PAST_CHARS) : settled]
         self._held = text[settled:]
         held = len(self._held)
-        self._look_at = held + held // 4 if held > _LOOKED_AT_ONCE_CHARS else 0
+        self._look_at = min(held + held // 4, _MOST_HELD_CHARS + 1) if held > _LOOKED_AT_ONCE_CHARS else 0
         return "".join(pieces)
 
 
