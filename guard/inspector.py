@@ -104,9 +104,10 @@ class Guard:
 
     def judge(self, rules: Ruleset, team_id: str, wire: str, body: bytes, *, sent: bool = False) -> Verdict:
         """Return the verdict on a body. Raises TooMuch."""
-        return rules.judge(wire, body, lambda used: self._masks(used, team_id), self._memory, sent=sent)
+        return rules.judge(wire, body, lambda used: self.masks(used, team_id), self._memory, sent=sent)
 
-    def _masks(self, rules: Ruleset, team_id: str) -> Masking:
+    def masks(self, rules: Ruleset, team_id: str) -> Masking:
+        """Return masks for one request, none made yet."""
         from guard.masks import Masks  # noqa: PLC0415 - only those need it who mask
 
         return Masks(self._key, team_id, rules.labels)

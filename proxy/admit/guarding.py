@@ -1,14 +1,15 @@
 """The guard before the plan: a request's body is judged by the rules that hold for its caller, and read anew where it was changed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from accounts.caller import Caller
 from guard.inspector import Guard
-from guard.ruleset import Finding, Ruleset, Verdict
+from guard.ruleset import Finding, Masking, Ruleset, Verdict
 from guard.walker import TooMuch
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
 from proxy.http.reply import Header
@@ -28,6 +29,8 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     parsed: ParsedRequest
     """The request to go on with."""
+    masks: Callable[[], Masking]
+    """The masks for what its answer must not say: none of the request's own."""
 
     def check(self) -> None:
         """Raise ContentFiltered where the request is refused."""
@@ -49,8 +52,9 @@ async def guarded(
         raise GuardUnavailable(
             "The rules by which requests are judged cannot be used; ask an operator.", retry_after_s=5.0
         ) from error
+    masks = partial(guard.masks, rules, caller.team_id)
     if not rules.looks_in:
-        return Guarded(rules=rules, verdict=Verdict(), parsed=parsed)
+        return Guarded(rules=rules, verdict=Verdict(), parsed=parsed, masks=masks)
     body = parsed.body
     try:
         verdict = await bodies.read(body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
@@ -65,7 +69,7 @@ async def guarded(
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
         parsed = msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, own_only=True))
-    return Guarded(rules=rules, verdict=verdict, parsed=parsed)
+    return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks)
 
 
 def _not_judged(rules: Ruleset, error: Exception) -> Verdict:
