@@ -35,7 +35,7 @@ _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
 """What says an answer's tokens once more, each by itself, where no value is seen."""
 
 
-class Blocked(Exception):  # noqa: N818  The end of an answer, and nobody's error.
+class Blocked(Exception):
     """The answer says what a rule lets no answer say. `args` is the kind's name, never the value."""
 
 
@@ -106,7 +106,9 @@ class Answer:
     def tree(self, value: Any, name: str = "") -> Any:
         """Return an answer's JSON with all its texts as they may go out. What has no known name is a text. Raises Blocked."""
         if isinstance(value, str):
-            return value if name in _FIXED or (name in _BLOBS and len(value) > _LONG_CHARS) else self._named(value, name)
+            return (
+                value if name in _FIXED or (name in _BLOBS and len(value) > _LONG_CHARS) else self._named(value, name)
+            )
         if isinstance(value, list):
             return [self.tree(each, name) for each in value]
         return self._object(value) if isinstance(value, dict) else value
