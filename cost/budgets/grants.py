@@ -27,6 +27,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -339,9 +340,19 @@ def _bound(when: str, name: str) -> ColumnElement[int]:
 def _spent_subquery(scope_id: SQLColumnExpression[str] = _SCOPE_ID, *, later: bool = False) -> ColumnElement[int]:
     """Build the sum of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
     when = "later" if later else "now"
-    sums = [_sum(SpendDay, col(SpendDay.day_us), scope_id, when, "days")]
-    sums += [_sum(SpendQuarter, col(SpendQuarter.start_us), scope_id, when, part) for part in ("head", "tail")]
-    return sums[0] + sums[1] + sums[2] - (0 if later else col(BudgetRow.opening_nanousd))
+    days = _sum(SpendDay, col(SpendDay.day_us), scope_id, when, "days")
+    # Most periods begin and end where days of UTC do, and so have no quarters to be looked up.
+    quarters = [
+        case(
+            (
+                _bound(when, f"{part}_from") < _bound(when, f"{part}_to"),
+                _sum(SpendQuarter, col(SpendQuarter.start_us), scope_id, when, part),
+            ),
+            else_=literal_column("0"),
+        )
+        for part in ("head", "tail")
+    ]
+    return days + quarters[0] + quarters[1] - (0 if later else col(BudgetRow.opening_nanousd))
 
 
 def _sum(

@@ -15,7 +15,7 @@ from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, di
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
+from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names, whose, whose_asked
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -32,6 +32,8 @@ _MOST_NAMES: Final = 5_000
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
+    if (asked := await whose_asked(view)) is not None:
+        return asked
     by = _by(view.query.get("by", ""))
     reader = PeriodReader(gateway.database)
     async with reading(gateway, on=True):
@@ -61,7 +63,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         kept=kept_fields(view.query),
         tabs=_tabs(view.query, by),
         team=team,
-        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        teams=whose(teams),
         by=ON_PAGES[by].label.lower(),
         total=total,
         idle=idle,
