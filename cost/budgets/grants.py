@@ -6,6 +6,7 @@ both in one statement, and takes no more than is left.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -303,7 +304,13 @@ async def _by_calendar(
 
 def budget_of(row: Sequence[Any]) -> Budget:
     """Return the budget of a row that begins with the budget columns."""
-    return Budget(**dict(zip(Budget.__struct_fields__, row, strict=False)))
+    return _budget_of(tuple(row[: len(Budget.__struct_fields__)]))
+
+
+@lru_cache(maxsize=2 * MAX_BUDGETS)
+def _budget_of(values: tuple[Any, ...]) -> Budget:
+    """Every process reads all budgets every few seconds, and few are others than before."""
+    return Budget(**dict(zip(Budget.__struct_fields__, values, strict=True)))
 
 
 async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mapping[str, Grant]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Final, cast
 from urllib.parse import quote, urlencode
 
@@ -11,9 +12,9 @@ from starlette.responses import Response
 from api.web.reading import reading
 from cost.calendar import Days
 from cost.dimensions import ON_PAGES, Dimension
-from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
+from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, idle_of, known_cost_of, lines_by, spent
 from dashboards.ui.charts import Chart, Series
-from dashboards.ui.tables import Column, Table
+from dashboards.ui.tables import Column, LazyRow, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names, whose, whose_asked
 from dashboards.web.view import PageRequest
@@ -67,7 +68,9 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         by=ON_PAGES[by].label.lower(),
         total=total,
         idle=idle,
-        nobody=divided(lines, "team").get("", SpendSum()) if by == "team" else SpendSum(),
+        nobody=spent(line for line in lines if not line.team_id and line.origin != "idle")
+        if by == "team"
+        else SpendSum(),
         planned_days=_running(period, now_us),
         table=table,
         chart=_chart(days, teams, period, now_us),
@@ -120,7 +123,7 @@ async def _told(
         return teams, {
             key: f"/dashboard/finance/showback?{urlencode({'team': key, 'by': 'model', **days})}" for key in teams
         }
-    ids = list(divided(lines, by))[:_MOST_NAMES]
+    ids = list(lines_by(lines, by))[:_MOST_NAMES]
     if by == "model":
         priced = _priced(view)
         return {}, {key: f"/dashboard/finance/prices/{quote(key, safe='')}" for key in ids if key in priced}
@@ -131,13 +134,16 @@ async def _told(
     return names, {key: f"/dashboard/teams/{team_id}/keys/{key}" for key, (_, team_id) in keys.items()}
 
 
-def _rows(
-    lines: Sequence[PeriodLine], by: Dimension, names: Mapping[str, str], links: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _rows(lines: Sequence[PeriodLine], by: Dimension, names: Mapping[str, str], links: Mapping[str, str]) -> list[Row]:
     whole = spent(lines).cost_nanousd
-    rows = [
-        {**_row(names.get(key, key) if key else ON_PAGES[by].nobody, key, found, whole), "name_href": links.get(key)}
-        for key, found in divided(lines, by).items()
+
+    def made(key: str, found: Sequence[PeriodLine]) -> Row:
+        name = names.get(key, key) if key else ON_PAGES[by].nobody
+        return {**_row(name, key, spent(found), whole), "name_href": links.get(key)}
+
+    rows: list[Row] = [
+        LazyRow({"total": known_cost_of(found)}, partial(made, key, found))
+        for key, found in lines_by(lines, by).items()
     ]
     idle = idle_of(lines)
     if idle.cost_nanousd:

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
+from sqlalchemy import text
 
 from dashboards.ui.options import MOST_FOUND, MOST_LISTED, Offers
 from gateway.configuration.environment import Environment
@@ -32,6 +34,33 @@ def test_few_are_listed_and_many_are_searched() -> None:
     assert offers.matching("key", "nothing") == []
 
 
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/dashboard/finance/showback?options=team&typed=team_A", ["Team A"]),
+        ("/dashboard/finance/spend?options=team&typed=team_a", ["Team A"]),
+        ("/dashboard/finance?options=team&typed=nobody", []),
+        ("/dashboard/teams/team_a/budgets?options=limit_of&typed=key", ["Key tests"]),
+        ("/dashboard/teams/team_a/budgets?options=budget_of&typed=provider", ["One provider"]),
+    ],
+)
+async def test_choices_are_read_without_the_page(tmp_path: Path, path: str, found: list[str]) -> None:
+    """No book is looked at for them, and they are nobody's but those who may open the page."""
+    scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]
+    async with (
+        running_gateway(tmp_path, scripted) as running,
+        signed_in(running, "ada@example.com", role="admin") as ada,
+    ):
+        async with running.engine.begin() as connection:
+            for table in ("rollup_hour", "rollup_day", "rollup_team_day", "spend_day"):
+                await connection.execute(text(f"ALTER TABLE {table} RENAME TO {table}_away"))
+        assert (await ada.get(path.partition("?")[0])).status == 503
+        reply = await ada.get(path)
+        assert [told.partition(" (")[0] for _, told in json.loads(reply.text)] == found
+        async with signed_in(running, "milo@example.com", teams={}) as other:
+            assert (await other.get(path)).status in {403, 404}
+
+
 async def test_a_page_with_thousands_of_keys_sends_none_of_them(tmp_path: Path) -> None:
     """Its fields ask for those that match what is typed, with the rights of the page itself."""
     scripted = [model("m", [{"kind": "scripted", "upstream_model": "ok"}])]
@@ -48,7 +77,7 @@ async def test_a_page_with_thousands_of_keys_sends_none_of_them(tmp_path: Path) 
         assert "Service 42" not in page
         reply = await ada.get("/dashboard/teams/team_a/requests?options=key&typed=service%2042")
         assert reply.headers["content-type"] == "application/json"
-        assert [text for _, text in json.loads(reply.text)] == ["Service 42"]
+        assert [told for _, told in json.loads(reply.text)] == ["Service 42"]
         async with signed_in(running, "milo@example.com", teams={}) as other:
             refused = await other.get("/dashboard/teams/team_a/requests?options=key&typed=service")
             assert refused.status in {403, 404}
