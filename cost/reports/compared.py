@@ -48,7 +48,6 @@ _BY_HOUR_US: Final = 7 * DAY_US + HOUR_US
 """Longest time that is cut at the last full hour rather than at the last full day: a week, with a day of 25 hours."""
 _OFTEN_MANY: Final = frozenset({"team", "key", "tag"})
 """Dimensions with thousands of values."""
-_MANY_GROUPS: Final = 1_000
 _COUNTS: Final = ("attempts", "requests", "served", "input_tokens", "output_tokens", "unpriced_attempts")
 
 
@@ -373,8 +372,9 @@ async def _read(
 
 def _has_many_groups(query: ComparedQuery) -> bool:
     """Return True where the roll-ups may have thousands of groups, of which a few are shown. The ledger is read once only."""
-    few = query.limit < _MANY_GROUPS and not _OFTEN_MANY.isdisjoint(query.group_by)
-    return few and not query.usage_of(query.window.start_us, query.window.end_us).in_ledger
+    if _OFTEN_MANY.isdisjoint(query.group_by):
+        return False
+    return not query.usage_of(query.window.start_us, query.window.end_us).in_ledger
 
 
 def _largest(source: Source, query: ComparedQuery) -> Subquery:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, case, func, null, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.calendars import Offsets, day_of_row
@@ -162,7 +162,8 @@ class DaySpent(msgspec.Struct, frozen=True, kw_only=True):
     """Spending of one team on one day; an empty team is nobody's."""
 
     day_us: int
-    team_id: str
+    team_id: str | None
+    """None for all teams together that were not asked for."""
     is_idle: bool
     cost_nanousd: int
     baseline_nanousd: int
@@ -175,11 +176,18 @@ class PeriodReader:
         self._engine = engine
 
     async def lines(
-        self, scope: ReadScope, start_us: int, end_us: int, by: Sequence[Dimension]
+        self,
+        scope: ReadScope,
+        start_us: int,
+        end_us: int,
+        by: Sequence[Dimension],
+        apart: Sequence[str] = ("pool", "origin", "unit"),
     ) -> tuple[PeriodLine, ...]:
-        """Return the lines from `start_us` up to `end_us`, sorted by their names. Raises BadQuery."""
+        """Return the lines from `start_us` up to `end_us`, sorted by their names, and told `apart` by what is named there; without
+        the unit no quantity has a meaning. Raises BadQuery.
+        """
         _check_range(start_us, end_us)
-        names = [*(COLUMNS[each] for each in by), "pool", "origin", "unit"]
+        names = [*(COLUMNS[each] for each in by), *apart]
         rows = rolled_up(self._engine, start_us, end_us, names, partial(scoped, scope=scope), sums=_SUMMED).c
         group = [rows[name] for name in names]
         query = select(*group, *(whole_sum(rows[name]) for name in _SUMMED)).group_by(*group).limit(MOST_LINES + 1)
@@ -209,8 +217,25 @@ class PeriodReader:
                 found.setdefault(provider, []).append(int(day_us))
         return {provider: tuple(days) for provider, days in found.items()}
 
-    async def days(self, scope: ReadScope, start_us: int, end_us: int, offsets: Offsets = ()) -> tuple[DaySpent, ...]:
-        """Return each team's spending on each day, by the offsets of a zone. Raises BadQuery."""
+    async def dearest_teams(self, scope: ReadScope, start_us: int, end_us: int, most: int) -> tuple[str, ...]:
+        """Return the teams that cost most, without idle GPUs, which are no team's. Raises BadQuery."""
+        _check_range(start_us, end_us)
+
+        def used(columns: Columns) -> list[ColumnElement[bool]]:
+            return [*scoped(columns, scope), columns["origin"] != "idle"]
+
+        rows = rolled_up(self._engine, start_us, end_us, ["team_id"], used, sums=("cost_nanousd",)).c
+        query = select(rows.team_id).group_by(rows.team_id)
+        query = query.order_by(func.sum(rows.cost_nanousd).desc(), rows.team_id).limit(most)
+        async with self._engine.connect() as connection:
+            return tuple(await connection.scalars(query))
+
+    async def days(
+        self, scope: ReadScope, start_us: int, end_us: int, offsets: Offsets, teams: Sequence[str]
+    ) -> tuple[DaySpent, ...]:
+        """Return the spending of each of these teams on each day, by the offsets of a zone, and that of all others together. Raises
+        BadQuery.
+        """
         _check_range(start_us, end_us)
         rows = rolled_up(
             self._engine,
@@ -222,15 +247,16 @@ class PeriodReader:
             by_day=True,
             offsets=offsets,
         ).c
-        group = (day_of_row(rows.start_us, offsets), rows.team_id, (rows.origin == "idle").label("idle"))
+        told = case((rows.team_id.in_(teams), rows.team_id), else_=null()).label("told")
+        group = (day_of_row(rows.start_us, offsets), told, (rows.origin == "idle").label("idle"))
         query = select(*group, whole_sum(rows.cost_nanousd), whole_sum(rows.baseline_nanousd))
         async with self._engine.connect() as connection:
-            found = (await connection.execute(query.group_by(*group).limit(MOST_LINES))).all()
+            found = (await connection.execute(query.group_by(*group).order_by(*group).limit(MOST_LINES))).all()
         return tuple(
             DaySpent(
                 day_us=int(day), team_id=team, is_idle=bool(is_idle), cost_nanousd=int(cost), baseline_nanousd=int(base)
             )
-            for day, team, is_idle, cost, base in sorted(map(tuple, found))
+            for day, team, is_idle, cost, base in found
         )
 
 

@@ -41,8 +41,9 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         period = period_of(view.query, now_us, await view.calendar())
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        lines = await reader.lines(scope, period.start_us, period.end_us, (by,))
-        days = await reader.days(scope, period.start_us, period.end_us, period.span.offsets)
+        lines = await reader.lines(scope, period.start_us, period.end_us, (by,), apart=("origin",))
+        dearest = await reader.dearest_teams(scope, period.start_us, period.end_us, _SERIES)
+        days = await reader.days(scope, period.start_us, period.end_us, period.span.offsets, dearest)
         names, links = await _told(view, by, lines, teams, period)
     total = spent(lines)
     idle = idle_of(lines)
@@ -73,7 +74,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         else SpendSum(),
         planned_days=_running(period, now_us),
         table=table,
-        chart=_chart(days, teams, period, now_us),
+        chart=_chart(days, dearest, teams, period, now_us),
     )
 
 
@@ -174,18 +175,15 @@ def _running(period: Period, now_us: int) -> bool:
     return period.start_us <= now_us < period.end_us
 
 
-def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
+def _chart(
+    days: Sequence[DaySpent], named: Sequence[str], teams: Mapping[str, str], period: Period, now_us: int
+) -> Chart:
     """Return spend by day of the most expensive teams, of the others together, and of idle GPUs."""
-    totals: dict[str, int] = {}
-    for each in days:
-        if not each.is_idle:
-            totals[each.team_id] = totals.get(each.team_id, 0) + each.cost_nanousd
-    named = sorted(totals, key=lambda team: (-totals[team], team))[:_SERIES]
     x = list(
         Days(period.span.first, min(period.span.last, period.span.calendar.day(now_us)), period.span.calendar).marks
     )
     place = {day: at for at, day in enumerate(x)}
-    columns: dict[str, list[int]] = {each: [0] * len(x) for each in named}
+    columns: dict[str | None, list[int]] = {each: [0] * len(x) for each in named}
     others, idle = [0] * len(x), [0] * len(x)
     for each in days:
         column = idle if each.is_idle else columns.get(each.team_id, others)
