@@ -307,7 +307,7 @@ def budget_of(row: Sequence[Any]) -> Budget:
     return _budget_of(tuple(row[: len(Budget.__struct_fields__)]))
 
 
-@lru_cache(maxsize=2 * MAX_BUDGETS)
+@lru_cache(maxsize=MAX_BUDGETS)
 def _budget_of(values: tuple[Any, ...]) -> Budget:
     """Every process reads all budgets every few seconds, and few are others than before."""
     return Budget(**dict(zip(Budget.__struct_fields__, values, strict=True)))

@@ -84,7 +84,7 @@ class _Found(NamedTuple):
     """Budgets, limits and keys of the page's team."""
 
     keys: Sequence[KeyRecord]
-    """Those that a budget or limit is of, and the one that the address names."""
+    """Those that a budget or limit is of, and those that the address or the form names."""
     budgets: Sequence[BudgetStatus]
     limits: Sequence[Rule]
 
@@ -206,7 +206,7 @@ _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
 
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str], status: int = 400) -> Response:
-    found = await _read(view)
+    found = await _read(view, values)
     names, mine = _names(found.keys), _mine(found.keys)
     budgets = Table.of(
         _BUDGETS,
@@ -276,15 +276,14 @@ async def _keys(view: PageRequest, only: Collection[str]) -> list[KeyRecord]:
     return await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id, only)
 
 
-async def _read(view: PageRequest) -> _Found:
+async def _read(view: PageRequest, values: Mapping[str, str]) -> _Found:
     team, store = view.the_team, BudgetStore(view.gateway.database)
-    asked = view.query.get("limit_of", "").removeprefix(_KEY)
+    given = (view.query.get("limit_of", ""), values.get("limit_of", ""), values.get("budget_of", ""))
+    chosen = {each.removeprefix(_KEY) for each in given if each.startswith(_KEY) and each.isprintable()}
     async with looking():
         limits = await LimitStore(view.gateway.database).of_team(team.organisation_id, team.team_id)
         limited = {each.place.scope_id for each in limits if each.place.scope == "key"}
-        keys = await _keys(
-            view, {*limited, *await store.keys_with_one(team.organisation_id), *filter(str.isprintable, [asked])}
-        )
+        keys = await _keys(view, {*chosen, *limited, *await store.keys_with_one(team.organisation_id)})
         budgets = await store.of_team(team.organisation_id, team.team_id, [key.key_id for key in keys])
     return _Found(keys, budgets, limits)
 

@@ -7,6 +7,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from accounts.store import DEFAULT_ORGANISATION
+from cost.tables import COARSER_DAYS, rollup_day, rollup_hour
 from dashboards.ui.options import MOST_FOUND, MOST_LISTED, Offers
 from gateway.configuration.environment import Environment
 from gateway.configuration.peppers import peppers
@@ -52,7 +54,7 @@ async def test_choices_are_read_without_the_page(tmp_path: Path, path: str, foun
         signed_in(running, "ada@example.com", role="admin") as ada,
     ):
         async with running.engine.begin() as connection:
-            for table in ("rollup_hour", "rollup_day", "rollup_team_day", "spend_day"):
+            for table in (rollup_hour.name, rollup_day.name, *(each.name for each in COARSER_DAYS), "spend_day"):
                 await connection.execute(text(f"ALTER TABLE {table} RENAME TO {table}_away"))
         assert (await ada.get(path.partition("?")[0])).status == 503
         reply = await ada.get(path)
@@ -72,6 +74,12 @@ async def test_a_page_with_thousands_of_keys_sends_none_of_them(tmp_path: Path) 
         pepper = peppers(load(running.config_path, environment), environment)[0]
         for place in range(MOST_LISTED + 1):
             await running.accounts.create_key("team_a", f"Service {place}", pepper)
+        oldest = (await running.accounts.keys_of(DEFAULT_ORGANISATION, "team_a"))[0].key_id
+        form = {"budget_of": f"key:{oldest}", "limit_usd": "many"}
+        again = (await ada.post("/dashboard/teams/team_a/budgets", form)).text
+        # The oldest of more than are read for the form: it stays chosen where the form comes again.
+        assert f'value="key:{oldest}"' in again
+        assert "Key tests (" in again
         page = (await ada.get("/dashboard/teams/team_a/requests")).text
         assert 'data-search="key"' in page
         assert "Service 42" not in page
