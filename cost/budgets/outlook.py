@@ -92,8 +92,9 @@ def _habits_query() -> Select[Any]:
         func.sum(case((weekday == literal_column(str(each), BigInteger), col(SpendDay.spent_nanousd)), else_=0))
         for each in range(WEEK)
     ]
+    columns: list[Any] = [scope_id, func.min(day_us), *sums]
     return (
-        select(scope_id, func.min(day_us), *sums)
+        select(*columns)
         .where(
             col(SpendDay.scope) == bindparam("scope", type_=String),
             scope_id.in_(bindparam("ids", expanding=True, type_=String)),
