@@ -90,6 +90,7 @@ Reason = Literal[
     "agreement",
     "holdout",
     "spill-over",
+    "cache",
     "same-turn",
     "struggle",
 ]

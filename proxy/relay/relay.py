@@ -106,6 +106,10 @@ class RelayedAnswer:
         self._dispatcher = dispatcher
         self._seam: Seam | None = None
         self._said: _Said | None = None
+        self._kept = context.answer
+        """What is kept of it, as its model said it."""
+        if self._kept is not None:
+            self._kept.add(committed.events)
         if dispatcher is not None and not committed.whole and _is_wanted(committed.attempt):
             self._said = _Said()
             self._said.hear(committed.events)
@@ -123,6 +127,8 @@ class RelayedAnswer:
         if batch is None:
             return None if seam is None else seam.rest() or None
         self.attempt.observe(batch)
+        if self._kept is not None:
+            self._kept.add(batch)
         batch = self.within_limit(batch)
         if seam is not None:
             batch = seam.sewn(batch)
@@ -150,7 +156,19 @@ class RelayedAnswer:
 
     def observe_unread(self) -> None:
         """Count the events that arrived and are not read any more: they were made, and cost."""
-        self.attempt.observe(self.stream.unread())
+        unread = self.stream.unread()
+        self.attempt.observe(unread)
+        if self._kept is not None:
+            self._kept.add(unread)
+
+    def keep(self, settled: Settled) -> None:
+        """Keep the whole answer, to be given again."""
+        if self._kept is None:
+            return
+        if self._context.weakness is not None and self._context.escalated_from is None:
+            self._kept.give_up()
+        else:
+            self._kept.ended(self.attempt, settled)
 
     def aclose(self) -> Awaitable[None]:
         """Give the connection back, or cut it. Never raises."""
@@ -158,6 +176,8 @@ class RelayedAnswer:
 
     async def continued(self, error: UpstreamError) -> list[Event]:
         """Return the first events of the rest, from another replica. Raises the error where no other continues."""
+        if self._kept is not None:
+            self._kept.give_up()
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
             raise error
@@ -244,7 +264,10 @@ async def relay_answer(
         context.error_code = told.code
     except asyncio.CancelledError:
         answer.observe_unread()
-        answer.attempt.close(context.ending, status=CALLER_GONE)
+        settled = answer.attempt.close(context.ending, status=CALLER_GONE)
+        if answer.attempt.finished and answer.stream.ended:
+            # All of it came, and was paid for: it is as good as if its caller had stayed.
+            answer.keep(settled)
         raise
     except Exception as error:
         answer.attempt.close("failed", error, status=500)
@@ -288,8 +311,10 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
     events, attempt = answer.events, answer.attempt
     while (batch := await answer.stream.read()) is not None:
         attempt.observe(batch)
+        if context.answer is not None:
+            context.answer.add(batch)
         events += batch
-    settled = await _book(attempt)
+    settled = await _book(answer)
     tally = _tally(settled.usage, settled.cost_nanousd, settled.baseline_nanousd)
     served = _served(answer, lambda: tally)
     last = events[-1]
@@ -323,7 +348,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
         answer.attempt.close("failed", exceeded, status=200)
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
-    await _book(answer.attempt)
+    await _book(answer)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, None, served)
     await reply.end(last + writer.last_words())
@@ -352,7 +377,7 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
         else:
             reply.abort()
         raise
-    await _book(attempt)
+    await _book(answer)
     await reply.end()
 
 
@@ -388,11 +413,12 @@ async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None
         dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
-async def _book(attempt: Attempt) -> Settled:
+async def _book(answer: RelayedAnswer) -> Settled:
     """Settle before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
     crash.
     """
-    settled = attempt.close("ok", status=200)
+    settled = answer.attempt.close("ok", status=200)
+    answer.keep(settled)
     # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
     await asyncio.sleep(0)
     return settled
