@@ -56,7 +56,7 @@ _EVENT_BYTES: Final = 64
 def is_clean(request: ChatRequest, events: Sequence[Event]) -> bool:
     """Return True for an answer that came to its own end and says something: none that was cut, filtered or refused."""
     if request.operation == "embeddings":
-        return len(events) == 1 and events[0].choices == 0 and not events[0].media_type
+        return len(events) == 1 and events[0].finished and events[0].choices > 0
     ends: list[str] = []
     said = False
     for event in events:
