@@ -128,7 +128,7 @@ async def set_team(
     as_json: JsonOption = False,
 ) -> None:
     """Change what a team chose. Every server follows within seconds."""
-    given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
+    given: dict[str, Any] = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
     given |= {"weight": weight, "spill_over": spill_over, "continue_streams": continue_streams, "cache": cache}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if quality_floor is not None:
@@ -158,8 +158,8 @@ async def set_team(
     if as_json:
         print_json(changed)
     else:
-        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams")
-        shown += ("cache", "cache_ttl_s")
+        shown = ["quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams"]
+        shown += ["cache", "cache_ttl_s"]
         typer.echo(f"{team_id}: " + ", ".join(f"{name} {cell(name, changed[name])}" for name in shown))
 
 
