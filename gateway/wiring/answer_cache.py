@@ -17,8 +17,8 @@ from proxy.shared.redis.shared_state import ScriptRunner
 _PURPOSE: Final = b"answers given again"
 _PLACE: Final = "answer/"
 """Beginning of the names under which answers are sealed: a kept response in one's place does not open."""
-_ANSWERED_BY: Final = ("providers", "policy", "selfhosted", "cost", "deadlines")
-"""Sections that decide by whom a request is answered, and how it is sent."""
+_ANSWERED_BY: Final = ("providers", "policy", "selfhosted", "cost", "deadlines", "guard")
+"""Sections that decide by whom a request is answered, how it is sent, and what must not be said."""
 
 
 def open_answer_cache(

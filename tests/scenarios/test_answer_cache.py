@@ -137,8 +137,9 @@ class Told(NamedTuple):
 class House:
     """A gateway before one model."""
 
-    def __init__(self, gateway: Running, model: Model, session: aiohttp.ClientSession) -> None:
+    def __init__(self, gateway: Running, model: Model, session: aiohttp.ClientSession, served: Provider) -> None:
         self.gateway = gateway
+        self.provider = served
         self.model = model
         self.session = session
 
@@ -195,7 +196,7 @@ async def house(
         ):
             if redis_server is not None:
                 await until(lambda: _is_shared(gateway))
-            yield House(gateway, model, session)
+            yield House(gateway, model, session, served)
 
 
 async def _is_shared(gateway: Running) -> bool:
@@ -315,7 +316,7 @@ async def test_47_a_claudes_own_events_are_given_again_as_events(tmp_path: Path,
     async with house(tmp_path, model, redis_server=where, models=entry) as it:
         for stream in (False, True):
             for tools in (..., [{"name": "weigh", "input_schema": {"type": "object"}}]):
-                asked = {"model": "claude", "stream": stream, "tools": tools}
+                asked: dict[str, Any] = {"model": "claude", "stream": stream, "tools": tools}
                 first, second = await it.ask("messages", **asked), await it.ask("messages", **asked)
                 assert (first.status, first.cache, second.cache) == (200, "miss", "hit"), first.body
                 assert words_of(first, stream=stream) == words_of(second, stream=stream)
@@ -405,6 +406,48 @@ async def test_43_what_was_kept_under_other_rules_is_not_given(tmp_path: Path) -
         assert (await it.ask()).cache == "hit"
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_hit_is_inspected_as_a_models_answer_is(tmp_path: Path, *, stream: bool) -> None:
+    """What was masked on the way in comes back in words; what must not be said is not said again, and not kept."""
+    rules = [
+        {"name": "mails", "kind": "pii", "entities": ["email"], "input": "mask"},
+        {"name": "words", "kind": "words", "words": ["mudlark"], "output": "block"},
+    ]
+
+    async def echoes(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        model.says = {"content": body["messages"][-1]["content"]}
+        return await answer(request, body)
+
+    model = Model()
+    answer, model.answer = model.answer, echoes  # type: ignore[method-assign]
+    async with house(tmp_path, model, guard={"rules": rules}) as it:
+        asked: Any = {"stream": stream, "messages": [{"role": "user", "content": "write to ann@example.com now"}]}
+        told = [await it.ask(**asked) for _ in range(2)]
+        assert [each.cache for each in told] == ["miss", "hit"], told[0].body
+        assert "EMAIL_" in model.says["content"]
+        for each in told:
+            assert "ann@example.com" in _content(each, stream=stream)
+        model.calls = 0
+        blocked: Any = {"stream": stream, "messages": [{"role": "user", "content": "say mud-lark without its dash"}]}
+
+        async def says(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            model.says = {"content": "a mudlark it is"}
+            return await answer(request, body)
+
+        model.answer = says  # type: ignore[method-assign]
+        it.provider.answer = says
+        told = [await it.ask(**blocked) for _ in range(2)]
+        assert [each.cache for each in told] == ["miss", "miss"]
+        assert all(b"mudlark" not in each.body for each in told)
+        assert model.calls == 2
+
+
+def _content(told: Told, *, stream: bool) -> str:
+    if not stream:
+        return str(told.json["choices"][0]["message"]["content"])
+    return "".join(choice["delta"].get("content") or "" for each in told.events for choice in each["choices"])
+
+
 async def test_44_a_revoked_key_and_a_limit_come_first(tmp_path: Path, where: RedisServer | None) -> None:
     """A hit is a request like any other: its key has to be good, and it counts in the limit."""
     limits = {"team": {"requests_per_minute": 1, "request_burst": 4}}
@@ -444,7 +487,7 @@ async def test_45_only_clean_answers_are_kept(tmp_path: Path, *, stream: bool) -
                 ("stop", {"content": "", "reasoning_content": None}),
             )):  # fmt: skip
                 it.model.finish, it.model.says = finish, {"content": "hello", **says}
-                more = {"stream": stream, "top_p": 0.5 + number / 100}
+                more: dict[str, Any] = {"stream": stream, "top_p": 0.5 + number / 100}
                 told = [(await it.ask(wire, **more)).cache for _ in range(2)]
                 assert told == ["miss", "miss"], (wire, finish, says)
         it.model.status = 500
@@ -679,7 +722,7 @@ async def test_no_word_of_an_answer_or_a_request_is_in_redis(tmp_path: Path, emp
     async with house(tmp_path, redis_server=empty_redis) as it:
         secret = "thequickbrownsecret"
         it.model.says = {"content": secret * 20}
-        body = {"messages": [{"role": "user", "content": "askedforthequickbrown"}]}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": "askedforthequickbrown"}]}
         assert [(await it.ask(**body)).cache for _ in range(2)] == ["miss", "hit"]
         held = await asyncio.to_thread(_all_of, empty_redis)
     assert b"answer:" in held
