@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
-from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
+from accounts.caller import CacheUse, Caller, Escalation, Learning, Role, TeamSettings, narrowed
 from accounts.errors import (
     BadId,
     BadName,
@@ -34,6 +34,7 @@ from settings.words import closest
 DEFAULT_ORGANISATION: Final = "default"
 MAX_WEIGHT: Final = 1_000.0
 """Upper bound of a team's weight; beyond it, a team of weight 1 would starve beside it."""
+MAX_CACHE_TTL_S: Final = 30 * 24 * 3600
 MAX_KEYS_OF_TEAM: Final = 10_000
 """Keys of a team that are listed at most."""
 _MOST_OF_A_FAMILY: Final = 100
@@ -265,6 +266,8 @@ class AccountStore:
         weight: float | UnsetType = UNSET,
         spill_over: bool | UnsetType = UNSET,
         continue_streams: bool | UnsetType = UNSET,
+        cache: CacheUse | UnsetType = UNSET,
+        cache_ttl_s: int | UnsetType | None = UNSET,
     ) -> TeamRecord:
         """Change a team; what is left out stays. Servers follow within `accounts.fresh_s`.
 
@@ -279,6 +282,8 @@ class AccountStore:
             "weight": weight,
             "spill_over": spill_over,
             "continue_streams": continue_streams,
+            "cache": cache,
+            "cache_ttl_s": cache_ttl_s,
         }
         changes: dict[str, Any] = {field: value for field, value in given.items() if value is not UNSET}
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
@@ -305,6 +310,13 @@ class AccountStore:
             if "allowed_models" in changes
             else team.allowed_models,
         )
+
+    async def flush_cache(self, organisation_id: str, team_id: str) -> TeamRecord:
+        """Have nothing that was kept of a team's answers given again. Servers follow within `accounts.fresh_s`. Raises UnknownTeam."""
+        mine = (col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        async with self._engine.begin() as connection:
+            await connection.execute(update(Team).where(*mine).values(cache_epoch=col(Team.cache_epoch) + 1))
+        return await self.team_of(organisation_id, team_id)
 
     async def block_team(self, organisation_id: str, team_id: str, *, blocked: bool) -> TeamRecord:
         """Refuse all of a team's keys from now on, or let them work again; a second block keeps the first time. Raises UnknownTeam."""
@@ -603,6 +615,9 @@ _SETTINGS_COLUMNS: Final = (
     col(Team.weight),
     col(Team.spill_over),
     col(Team.continue_streams),
+    col(Team.cache),
+    col(Team.cache_ttl_s),
+    col(Team.cache_epoch),
 )
 _ORGANISATION_COLUMNS: Final = (
     col(Organisation.organisation_id),
@@ -691,9 +706,12 @@ def checked_settings(settings: TeamSettings) -> TeamSettings:
     for name, value, allowed in (
         ("escalation", settings.escalation, get_args(Escalation)),
         ("learning", settings.learning, get_args(Learning)),
+        ("cache", settings.cache, get_args(CacheUse)),
     ):
         if value not in allowed:
             raise BadSetting(f"{name} is one of {', '.join(allowed)}, not {str(value)[:80]!r}")
+    if settings.cache_ttl_s is not None and not 1 <= settings.cache_ttl_s <= MAX_CACHE_TTL_S:
+        raise BadSetting(f"answers are kept for 1 to {MAX_CACHE_TTL_S} seconds, not {settings.cache_ttl_s}")
     if share > 0 and settings.learning == "off":
         raise BadSetting(
             "a team whose learning is off keeps no verdicts: set its shadow share to 0, or its learning on"

@@ -23,6 +23,7 @@ from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import reload
 from gateway.link.data_sources import DataSources
 from gateway.wiring.admission import adopt, open_gate
+from gateway.wiring.answer_cache import open_answer_cache
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
 from gateway.wiring.metrics import AllMetrics
@@ -174,6 +175,15 @@ class ProcessPipeline:
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
         self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
+        answers = None
+        if self._serves_callers:
+            # What the control plane asks for itself is asked anew.
+            answers = open_answer_cache(
+                config, peppers(config, self._environment), gate.link, process.books.budgeted, metrics.cache
+            )
+        if answers is not None:
+            await sealing.ready()
+            stack.push_async_callback(answers.aclose)
         request_log = RequestLog(share=config.telemetry.log_success_share)
         stack.callback(request_log.tell_left_out)
         self.line = RequestPipeline(
@@ -205,6 +215,7 @@ class ProcessPipeline:
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
+            cache=answers,
             guard=open_guard(config, self._environment),
             reported_at_once=_REPORTED_AT_ONCE,
         )

@@ -65,6 +65,11 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
     batch_saved_nanousd: int = 0
     disputed_nanousd: int = 0
     """What upstreams told beyond the possible; in no cost."""
+    cache_hits: int = 0
+    """Requests that were given a kept answer; in no other figure, nor are their tokens and what they saved."""
+    replayed_input_tokens: int = 0
+    replayed_output_tokens: int = 0
+    cache_saved_nanousd: int = 0
 
     @property
     def known_cost_nanousd(self) -> int | None:

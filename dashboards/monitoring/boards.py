@@ -133,6 +133,11 @@ GATEWAY: Final = Board(
                   _rate("weighbridge_limits_refused_total", "", "scope, kind"), "{{scope}} {{kind}}", stacked=True),
             Panel("Idempotent requests", "Requests with an Idempotency-Key, and what became of them.", "reqps",
                   _rate("weighbridge_idempotent_requests_total", "", "event"), "{{event}}"),
+            Panel("Answer cache", "Requests by what the answer cache had for them.", "reqps",
+                  _rate("weighbridge_cache_requests_total", "", "result"), "{{result}}",
+                  more=[Query(_rate("weighbridge_cache_evictions_total"), "given up for newer ones")]),
+            Panel("Kept answers", "Bytes of answers that were kept a second.", "short", _rate("weighbridge_cache_stored_bytes_total"), "kept"),
+            Panel("Answers in processes", "Bytes of answers that processes without Redis hold.", "short", "sum(weighbridge_cache_bytes)", "held"),
         ],
         "Batches": [
             Panel("Lines of batches", "Answered, failed, begun again, and lost to another process; and what became of lines that a provider's batch API was handed.", "reqps",

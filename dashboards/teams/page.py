@@ -405,6 +405,8 @@ def _figures(usage: Usage) -> dict[str, Any]:
         "estimated": period.estimated_attempts,
         "unpriced": period.unpriced_attempts,
         "attempts": period.attempts,
+        "cache_hits": period.cache_hits,
+        "cache_saved": period.cache_saved_nanousd,
     }
 
 

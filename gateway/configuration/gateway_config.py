@@ -16,6 +16,7 @@ from proxy.admit.idempotency.idempotency_config import IdempotencySection
 from proxy.admit.limits.limits_config import LimitsSection
 from proxy.admit.queues.queues_config import QueuesSection
 from proxy.batch.batch_config import BatchSection
+from proxy.cache.cache_config import CacheSection
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.shared.deadline import DeadlinesSection
@@ -159,6 +160,9 @@ class GatewayConfig(Section):
     )
     responses: Reloadable[ResponsesSection] = Field(
         default=ResponsesSection(), description="Responses that are kept, so that conversations can go on from them."
+    )
+    cache: CacheSection | None = Field(
+        default=None, description="Answers that are given again to equal requests of the same team. None unless set."
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")

@@ -13,6 +13,7 @@ from proxy.admit.limits.limit_metrics import LimitMetrics
 from proxy.admit.overload_metrics import OverloadMetrics
 from proxy.admit.queues.queue_metrics import QueueMetrics
 from proxy.batch.batch_metrics import BatchMetrics
+from proxy.cache.cache_metrics import CacheMetrics
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.settle.observers.metrics import Metrics
 from proxy.shared.redis.redis_metrics import RedisMetrics
@@ -53,6 +54,7 @@ class AllMetrics(NamedTuple):
     prefixes: PrefixMetrics
     hosts: HostMetrics
     states: StateMetrics
+    cache: CacheMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -83,4 +85,5 @@ def all_metrics() -> AllMetrics:
         prefixes=PrefixMetrics(page),
         hosts=HostMetrics(page),
         states=StateMetrics(page),
+        cache=CacheMetrics(page),
     )

@@ -15,6 +15,7 @@ from cost.fleet.pool_config import pool_of_target
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.configuration.peppers import peppers
+from gateway.wiring.answer_cache import answers_digest
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from guard.inspector import Guard
 from providers.catalog import Catalog, unknown_facts
@@ -164,4 +165,5 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,
         cache_marks=config.policy.cache_marks,
+        answers_digest=answers_digest(config),
     )

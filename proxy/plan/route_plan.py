@@ -92,6 +92,7 @@ Reason = Literal[
     "agreement",
     "holdout",
     "spill-over",
+    "cache",
     "same-turn",
     "struggle",
 ]

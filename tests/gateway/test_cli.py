@@ -161,7 +161,7 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
     assert told == (
         "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes, "
-        "continue_streams no\n"
+        "continue_streams no, cache default, cache_ttl_s -\n"
     )
     _ok("teams", "set", "team_a", "--weight", "2.5", "--no-spill-over")
     _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
@@ -175,6 +175,18 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     assert row[heading.index("weight") :].split()[:2] == ["2.5", "no"]
     assert "spill_over yes" in _ok("teams", "set", "team_a", "--spill-over")
     assert "continue_streams yes" in _ok("teams", "set", "team_a", "--continue-streams")
+
+
+def test_a_teams_kept_answers_are_set_and_flushed() -> None:
+    """With their time, which none gives back to the gateway."""
+    _ok("teams", "create", "team_a")
+    assert "cache on, cache_ttl_s 600" in _ok("teams", "set", "team_a", "--cache", "on", "--cache-ttl", "600")
+    assert "cache on, cache_ttl_s -" in _ok("teams", "set", "team_a", "--cache-ttl", "none")
+    for wrong, status in (("0", 1), ("9999999", 1), ("-1", 2), ("an hour", 2)):
+        assert "seconds" in _fails("teams", "set", "team_a", "--cache-ttl", wrong, status=status)
+    assert _ok("teams", "flush-cache", "team_a", "--reason", "a wrong answer") == "flushed the kept answers of team_a\n"
+    assert json.loads(_ok("teams", "list", "--json"))[0]["cache_epoch"] == 1
+    assert "team.cache_flushed" in _ok("audit", "list", "--json")
 
 
 def test_bad_settings_are_one_line() -> None:
