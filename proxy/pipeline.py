@@ -38,6 +38,7 @@ from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router, with_names
+from proxy.plan.scores import Scoring
 from proxy.plan.session_affinity import Affinity
 from proxy.relay.error_response import tell_failure
 from proxy.relay.relay import relay_answer
@@ -70,6 +71,7 @@ class RequestPipeline:
         overruns: Overruns | None = None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
+        scoring: Scoring | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -83,7 +85,7 @@ class RequestPipeline:
         rates = AgreementRates()
         overruns = overruns or Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused, scoring)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
@@ -183,7 +185,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         if self._tracing is not None:
             context.trace = self._tracing.begin(headers.traceparent)
-        caller = context.caller = context.caller or await self.parser.authenticate(headers)
+        caller = context.caller = context.caller or await self.parser.authenticate(headers, exchange.headers)
         if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:

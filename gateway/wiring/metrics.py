@@ -7,6 +7,7 @@ from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
+from gateway.plugins.plugin_metrics import PluginMetrics
 from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
@@ -53,6 +54,7 @@ class AllMetrics(NamedTuple):
     prefixes: PrefixMetrics
     hosts: HostMetrics
     states: StateMetrics
+    plugins: PluginMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -83,4 +85,5 @@ def all_metrics() -> AllMetrics:
         prefixes=PrefixMetrics(page),
         hosts=HostMetrics(page),
         states=StateMetrics(page),
+        plugins=PluginMetrics(page),
     )

@@ -64,6 +64,7 @@ from proxy.plan.evidence import (
 )
 from proxy.plan.marginal_cost import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.plan.routing_config import DEFAULT_FLOOR
+from proxy.plan.scores import NO_SCORES, EligibleTarget, Scores
 from proxy.plan.session_affinity import Kept, Sticky, TurnChoice
 from proxy.plan.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
@@ -117,6 +118,7 @@ Obstacle = Literal[
     "budget",
     "weight-zero",
     "unavailable",
+    "vetoed",
     "too-hard",
     "unknown",
 ]
@@ -262,6 +264,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts = NO_COUNTS
     refused: Mapping[str, frozenset[str]] = {}
     """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+    scores: Scores = NO_SCORES
+    """Vetoes and margins of scorers. A target that nothing else allows gains nothing by them."""
 
     def lacking(self, target: Target) -> frozenset[str]:
         """Return what the target cannot take of this request."""
@@ -391,6 +395,32 @@ def plan(
         rejected=tuple(rejected),
         # A caller that names a model has decided about quality.
         cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
+    )
+
+
+def eligible_targets(
+    facts: Facts,
+    prediction: Prediction | None,
+    policy: Policy,
+    catalog: Catalog,
+    fleet: Fleet,
+) -> tuple[EligibleTarget, ...]:
+    """Return the targets that the request may go to, before anybody scores them. Raises ModelNotFound."""
+    pool, kind = _named_targets(facts, policy, catalog)
+    allowed = [each for each in pool if _obstacle(each, facts, fleet, policy.unpriced, kind) is None]
+    options = [_option(each, facts, prediction, None, "fallback") for each in allowed]
+    return tuple(
+        [
+            EligibleTarget(
+                target_id=each.target.target_id,
+                provider=each.target.provider,
+                own=is_own(each.target, policy.pooled),
+                expected_nanousd=each.expected,
+                adequate=None if each.outlook is None else each.outlook.adequate,
+                max_context_tokens=each.target.max_context_tokens,
+            )
+            for each in options
+        ]
     )
 
 
@@ -541,6 +571,8 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
     elif auto and wanted is not None and longest_answer(target, facts) != wanted:
         # Last, since it is no obstacle where everybody has it.
         found = ("output", f"answers with at most {target.max_output_tokens} tokens, {wanted} are wanted")
+    elif target.target_id in facts.scores.vetoes:
+        found = ("vetoed", facts.scores.vetoes[target.target_id])
     else:
         return None
     return Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
@@ -751,6 +783,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
             _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
         if compared is None:
             return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
+        if facts.scores.margins:
+            compared = max(0, compared + facts.scores.margins.get(target_id, 0))
         return _Option(
             target,
             outlook,
