@@ -407,7 +407,9 @@ def eligible_targets(
 ) -> tuple[EligibleTarget, ...]:
     """Return the targets that the request may go to, before anybody scores them. Raises ModelNotFound."""
     pool, kind = _named_targets(facts, policy, catalog)
-    allowed = [each for each in pool if _obstacle(each, facts, fleet, policy.unpriced, kind) is None]
+    obstacles = {each.target_id: _obstacle(each, facts, fleet, policy.unpriced, kind) for each in pool}
+    # One that writes shorter answers is asked where all do.
+    allowed = [each for each in pool if (found := obstacles[each.target_id]) is None or found.obstacle == "output"]
     options = [_option(each, facts, prediction, None, "fallback") for each in allowed]
     return tuple(
         [
@@ -568,11 +570,11 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
         found = ("weight-zero", "its routing weight is 0")
     elif not fleet.get(target.target_id):
         found = ("unavailable", _EJECTED if target.pool is None else _NOBODY_READY)
+    elif target.target_id in facts.scores.vetoes:
+        found = ("vetoed", facts.scores.vetoes[target.target_id])
     elif auto and wanted is not None and longest_answer(target, facts) != wanted:
         # Last, since it is no obstacle where everybody has it.
         found = ("output", f"answers with at most {target.max_output_tokens} tokens, {wanted} are wanted")
-    elif target.target_id in facts.scores.vetoes:
-        found = ("vetoed", facts.scores.vetoes[target.target_id])
     else:
         return None
     return Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
