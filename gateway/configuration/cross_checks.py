@@ -117,6 +117,12 @@ def plugin_problems(config: GatewayConfig, document: Document) -> list[Problem]:
         for index, name in enumerate(names)
         if name in names[:index]
     ]
+    # One that is named and not asked would let pass what it is there to stop.
+    problems += [
+        document.problem(("plugins", index, "kind"), "guards of plug-ins are not asked yet: leave it out")
+        for index, plugin in enumerate(config.plugins)
+        if plugin.kind == "guard"
+    ]
     dialects = [plugin.name for plugin in config.plugins if plugin.kind == "dialect"]
     for index, model in enumerate(config.providers.models):
         for place, deployment in enumerate(model.deployments):

@@ -227,7 +227,10 @@ class Router:
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
-        facts = _scored(self._scoring, request_id, caller, parsed, prediction, config, facts, fleet)
+        scoring = self._scoring
+        facts = (
+            facts if scoring is None else _scored(scoring, request_id, caller, parsed, prediction, config, facts, fleet)
+        )
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
         rooms = (
@@ -344,7 +347,7 @@ class Router:
 
 
 def _scored(
-    scoring: Scoring | None,
+    scoring: Scoring,
     request_id: str,
     caller: Caller,
     parsed: ParsedRequest,
@@ -354,8 +357,6 @@ def _scored(
     fleet: Fleet,
 ) -> Facts:
     """Return the facts with what scorers say of the targets that the request may go to."""
-    if scoring is None:
-        return facts
     targets = eligible_targets(facts, prediction, config.policy, config.catalog, fleet)
     request = parsed.request
     asked = ScoredRequest(

@@ -14,10 +14,10 @@ from weighbridge.plugins.facts import Call, Candidate, Kind, Outcome, RequestFac
 
 DEADLINES_S: Final[Mapping[Kind, float]] = {
     "guard": 0.3,
-    "scorer": 0.005,
+    "scorer": 0.05,
     "exporter": 10.0,
     "authenticator": 1.0,
-    "dialect": 0.05,
+    "dialect": 0.25,
 }
 """Seconds that one call may take where the configuration says nothing."""
 _Found = TypeVar("_Found")
