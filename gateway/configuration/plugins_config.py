@@ -22,7 +22,7 @@ class PluginConfig(Section):
         max_length=64,
         description="Unique; stands in logs, metrics and headers.",
     )
-    kind: Kind = Field(description="What it is: docs/plugins.md.")
+    kind: Kind = Field(description="What it is.")
     use: str = Field(
         min_length=1,
         max_length=256,
