@@ -10,7 +10,7 @@ from settings.types import Section
 from weighbridge.plugins import Kind
 from weighbridge.plugins.testing import DEADLINES_S
 
-_SECRET: Final = re.compile(r"key|secret|token$|password|passwd|credential", re.IGNORECASE)
+_SECRET: Final = re.compile(r"(^|[_-])(key|secret|token|password|passwd|credentials?)$", re.IGNORECASE)
 _READS_TEXT: Final = frozenset({"guard", "dialect"})
 
 

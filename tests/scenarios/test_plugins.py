@@ -218,6 +218,39 @@ async def test_an_exporter_gets_each_request_once(tmp_path: Path, house: Any) ->
     assert "hello" not in repr(house.KEPT)
 
 
+async def test_a_cut_stream_is_told_as_one(tmp_path: Path, house: Any) -> None:
+    """The end of a stream and its failure are two things; llm-d's plug-ins are told of the first alone (GIE 2079)."""
+    cut = [{"kind": "scripted", "upstream_model": "cut-2"}]
+    async with (
+        running_gateway(
+            tmp_path, [model("cut", cut, provider="there")], plugins=[plugin("lines", "exporter", "Keeps")]
+        ) as gateway,
+        asking(gateway, authorization=f"Bearer {gateway.key}") as client,
+    ):
+        asked = {"model": "cut", "messages": ASK, "stream": True}
+        assert "error" in (await client.post("/chat/completions", json=asked)).text
+    (told,) = house.KEPT
+    assert (told.status, told.error_code, told.target_id) == (200, "upstream_stream_cut", "cut")
+
+
+async def test_both_planes_have_them_and_a_reload_makes_no_second_ones(tmp_path: Path, house: Any) -> None:
+    """Kong's control plane did not know what its data plane ran (12639); each reload of LiteLLM left a flush loop (33065)."""
+    named = [
+        plugin("lines", "exporter", "Keeps"),
+        plugin("residency", "scorer", "Vetoes", settings={"targets": ["cheap"]}),
+    ]
+    async with running_gateway(tmp_path, models(), plugins=named) as gateway:
+        for live in (gateway.live, gateway.control.live):
+            assert live.plugins.names == ("lines", "residency")
+            assert live.line._router._scoring is not None
+        before = [each.get_name() for each in asyncio.all_tasks()].count("exporter-lines")
+        gateway.reload()
+        await asyncio.sleep(0)
+        assert [each.get_name() for each in asyncio.all_tasks()].count("exporter-lines") == before == 2
+        assert (await ask(gateway)).headers["x-weighbridge-target"] == "dear"
+    assert len(house.KEPT) == 1
+
+
 async def test_a_hanging_exporter_costs_no_caller_anything(tmp_path: Path, house: Any) -> None:
     """Requests are answered as without it, and the gateway stops in time."""
     slow = plugin("slow", "exporter", "HangsExporting", deadline_ms=20)

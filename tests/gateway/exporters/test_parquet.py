@@ -21,8 +21,16 @@ def outcomes(count: int, at: float = _NOON) -> list[Outcome]:
 
 
 def made(store: ObjectStore, prefix: str, **others: Any) -> Parquet:
-    reach = {"endpoint": store.endpoint, "access_key_id": KEY_ID, "secret_access_key": SECRET}
-    return Parquet(Bucket(bucket=BUCKET, prefix=prefix, **reach, **others))
+    return Parquet(
+        Bucket(
+            bucket=BUCKET,
+            prefix=prefix,
+            endpoint=store.endpoint,
+            access_key_id=KEY_ID,
+            secret_access_key=SECRET,
+            **others,
+        )
+    )
 
 
 def kept(store: ObjectStore, prefix: str) -> dict[str, list[dict[str, Any]]]:

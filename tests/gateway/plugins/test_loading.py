@@ -3,7 +3,7 @@
 import importlib.metadata
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ _WITH_SETTINGS = """
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Writes a module, and returns its name."""
     monkeypatch.syspath_prepend(tmp_path)
     made: list[str] = []
@@ -68,7 +68,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         return name
 
-    yield write  # type: ignore[misc]
+    yield write
     for name in made:
         sys.modules.pop(name, None)
 
@@ -146,7 +146,7 @@ def test_the_protocol_counts_and_no_version_label(
 ) -> None:
     """A label on the gateway's version broke every plug-in of Bifrost (stakgraph 1423)."""
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: "9.0.0+custom.build")
-    assert load_plugin(config(f"{module(_SCORER)}:House"), str)
+    assert load_plugin(config(f"{module(_SCORER)}:House"), str).plugin.protocol == 1
 
 
 @pytest.mark.parametrize("name", ["OfDataclass", "OfStruct", "OfModel"])
@@ -202,12 +202,19 @@ def test_an_installed_plugin_runs_only_where_it_is_named(
     assert "several packages have an entry point made-up" in problem(config("made-up"))
 
 
+def test_a_setting_that_only_sounds_like_a_key_is_none() -> None:
+    """A header's name, or words to look for."""
+    given = {"key_header": "x-user", "keywords": ["a"], "api_key": "env:KEY"}
+    assert config("made_up:House", settings=given).settings == given
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"kind": "guard"}, "grant them with `text: true`"),
         ({"kind": "dialect"}, "grant them with `text: true`"),
         ({"settings": {"api_key": "sk-1234"}}, "looks like a secret; write where it is found"),
+        ({"settings": {"token": "plain"}}, "looks like a secret; write where it is found"),
         ({"use": "../plugin.py"}, "String should match pattern"),
         ({"use": "https://example.com/plugin.py"}, "String should match pattern"),
     ],
