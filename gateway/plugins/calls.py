@@ -1,4 +1,4 @@
-"""Calls of one plug-in: each has a deadline, and one that was late three times in a row is taken out for a while.
+"""Calls of one plug-in: each has a deadline, and one that was late three times in a row, one after another, is taken out for a while.
 
 Late is what is not done in time, and what holds the event loop. What a plug-in raises is its failure and says nothing of time,
 a TimeoutError of its own included.
@@ -7,6 +7,7 @@ a TimeoutError of its own included.
 import asyncio
 import functools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
@@ -52,6 +53,8 @@ class Calls:
         self._observer = observer
         self._clock = clock
         self._late_in_a_row = 0
+        self._late_until = -math.inf
+        """When the last late call that counts was given up."""
         self._again_at: float | None = None
         self._told_at = -_TELL_EVERY_S
         observer.set_out(name, out=False)
@@ -114,7 +117,10 @@ class Calls:
     def _late(self, started: float) -> NoAnswer:
         now = self._clock()
         self._observer.called(self.name, "late", now - started)
-        self._late_in_a_row += 1
+        if started >= self._late_until:
+            # Many that wait at once for one that has stalled are late once.
+            self._late_in_a_row += 1
+            self._late_until = now
         if self._late_in_a_row >= MOST_LATE:
             if self._again_at is None:
                 _log.error(

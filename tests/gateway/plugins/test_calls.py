@@ -19,9 +19,12 @@ _LONG_S = 30.0
 
 
 class Clock:
+    """It stands but for a moment each time that it is looked at."""
+
     now = 1_000.0
 
     def __call__(self) -> float:
+        self.now += 1e-6
         return self.now
 
 
@@ -112,6 +115,17 @@ async def test_late_now_and_then_is_not_taken_out() -> None:
             await asked.ask(hangs)
         assert await asked.ask(in_time) == "answer"
     assert not asked.is_out
+
+
+async def test_a_stall_that_many_wait_for_is_late_once() -> None:
+    """With a hundred requests a second a moment's stall would else take it out."""
+    asked, told, clock = calls()
+    for round_of_calls in range(MOST_LATE):
+        assert told.out == {"house": False}
+        answers = await asyncio.gather(*(asked.ask(hangs) for _ in range(20)), return_exceptions=True)
+        assert {each.result for each in answers if isinstance(each, NoAnswer)} == {"late"}, round_of_calls
+        clock.now += 1
+    assert told.out == {"house": True}
 
 
 async def test_what_a_plugin_raises_is_a_failure_and_no_lateness(caplog: pytest.LogCaptureFixture) -> None:
