@@ -7,7 +7,7 @@ import hmac
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +83,7 @@ KEPT = []
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The plug-ins of a made-up house, as a module, and those of the examples."""
     (tmp_path / "house_plugins.py").write_text(_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
