@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from gateway.configuration.environment import Environment
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import load
+from tests.processes import make_site, serving, start
 from tests.providers.wires import provider
 from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, model, running_gateway
 
@@ -398,3 +399,28 @@ async def test_a_pluginless_gateway_tells_of_none(tmp_path: Path) -> None:
         assert (await ask(gateway)).status_code == 200
         assert "plugins" not in (await _ready(gateway))["checks"]
         assert await metric(gateway, "weighbridge_plugin_calls_total") == 0
+
+
+async def test_a_worker_of_its_own_is_not_held_by_what_hangs(tmp_path: Path) -> None:
+    """As a process, with the loop and the signals that it has there: it answers, and stops when it is told to."""
+    named = [
+        plugin("hangs", "scorer", "tests.gateway.plugins.hanging:HangingScorer"),
+        plugin("loops", "authenticator", "tests.gateway.plugins.hanging:LoopingAuthenticator", headers=["x-user"]),
+        {"name": "bad", "kind": "scorer", "use": "tests.gateway.plugins.hanging:Gone"},
+    ]
+    site = await make_site(tmp_path, models(), plugins=named[:2], classifier={"enabled": False})
+    async with serving(site) as server, httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
+        asked = {"model": "auto", "messages": ASK}
+        answers = [
+            await client.post("/chat/completions", json=asked, headers={"authorization": f"Bearer {site.key}"})
+            for _ in range(4)
+        ]
+        assert [each.headers.get("x-weighbridge-target") for each in answers] == ["cheap"] * 4
+        assert (await client.post("/chat/completions", json=asked, headers={"x-user": "a"})).status_code == 503
+        assert "the plug-in hangs was late 3 times in a row" in server.log
+        assert await server.stop() == 0
+    site.configure(models(), plugins=named, classifier={"enabled": False})
+    refused = start(site, "refused")
+    assert await refused.ended() != 0
+    assert "plugins.bad: the module tests.gateway.plugins.hanging has no Gone" in refused.log
+    assert "Traceback" not in refused.log
