@@ -565,6 +565,19 @@ class AccountStore:
         found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
         return [found.get(digest) for digest in digests]
 
+    async def find_named_key(self, team_id: str, name: str) -> StoredKey | None:
+        """Return the newest key of a team by its name that is not revoked; None where there is none."""
+        query = (
+            _STORED_KEYS.where(
+                col(ApiKey.team_id) == team_id, col(ApiKey.name) == name, col(ApiKey.revoked_at).is_(None)
+            )
+            .order_by(col(ApiKey.created_at).desc(), col(ApiKey.key_id))
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+
     async def guard_of(self, organisation_id: str, team_id: str = WHOLE_ORGANISATION) -> str:
         """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none."""
         query = select(col(GuardRules.rules)).where(

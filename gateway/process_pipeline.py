@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from accounts.directory import Directory
+from accounts.named_keys import NamedKeys
 from accounts.store import AccountStore
 from classifier.learning.store import Verdict
 from classifier.onnx_classifier import load_classifier
@@ -22,6 +23,8 @@ from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import reload
 from gateway.link.data_sources import DataSources
+from gateway.plugins.authenticating import OutsideCallers
+from gateway.plugins.plugins import Plugins
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.answer_cache import open_answer_cache
 from gateway.wiring.background_responses import open_background
@@ -131,7 +134,12 @@ class ProcessPipeline:
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
         self._catalog = catalog = self._built(config, self.prices.book)
         self.breakers.adopt(catalog)
-        upstreams = await open_upstreams(catalog, config.server, self._environment.forward_proxy())
+        self.plugins = Plugins(config.plugins, resolve_secret, metrics.plugins)
+        stack.push_async_callback(self.plugins.aclose)
+        exporters = self.plugins.exporters(stack)
+        upstreams = await open_upstreams(
+            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects()
+        )
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
         self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)
@@ -188,7 +196,7 @@ class ProcessPipeline:
         stack.callback(request_log.tell_left_out)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
-            parser=RequestParser(self.directory, self.responses),
+            parser=RequestParser(self.directory, self.responses, self._outside(process)),
             admission=AdmissionControl(
                 gate.limiter,
                 budgets=process.books.holds,
@@ -207,6 +215,7 @@ class ProcessPipeline:
                 self.learning_log,
                 self.refusals,
                 self.traffic,
+                *exporters,
             ),
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
@@ -216,6 +225,7 @@ class ProcessPipeline:
             background=self.background if self._serves_callers else None,
             counter=upstreams,
             cache=answers,
+            scoring=self.plugins.scoring(),
             guard=open_guard(config, self._environment),
             reported_at_once=_REPORTED_AT_ONCE,
         )
@@ -227,6 +237,17 @@ class ProcessPipeline:
             # After the tuning, which may know more.
             warn_of_evidence(self.line.config.policy, catalog, self.classifier)
         self._keep_current(sources, stack)
+
+    def _outside(self, process: ProcessParts) -> OutsideCallers | None:
+        section = self.config.accounts
+        return self.plugins.outside(
+            NamedKeys(
+                AccountStore(process.engine).find_named_key,
+                fresh_s=section.fresh_s,
+                outage_s=section.outage_s,
+                lookup_timeout_s=section.lookup_timeout_s,
+            )
+        )
 
     def _open_directory(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> Directory:
         section = self.config.accounts

@@ -42,6 +42,7 @@ from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router, with_names
+from proxy.plan.scores import Scoring
 from proxy.plan.session_affinity import Affinity
 from proxy.relay.error_response import tell_failure
 from proxy.relay.relay import relay_answer
@@ -75,6 +76,7 @@ class RequestPipeline:
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
         cache: AnswerCache | None = None,
+        scoring: Scoring | None = None,
         guard: Guard | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
@@ -90,7 +92,7 @@ class RequestPipeline:
         rates = AgreementRates()
         overruns = overruns or Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused, scoring)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
@@ -196,7 +198,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         if self._tracing is not None:
             context.trace = self._tracing.begin(headers.traceparent)
-        caller = context.caller = context.caller or await self.parser.authenticate(headers)
+        caller = context.caller = context.caller or await self.parser.authenticate(headers, exchange.headers)
         if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:

@@ -10,6 +10,7 @@ from accounts.people.sign_in_config import SignInSection
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
+from gateway.configuration.plugins_config import PluginConfig
 from guard.guard_config import GuardSection
 from providers.config import ProvidersSection, SecretRef
 from proxy.admit.idempotency.idempotency_config import IdempotencySection
@@ -166,3 +167,8 @@ class GatewayConfig(Section):
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
+    plugins: list[PluginConfig] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Code of others that runs in the gateway: [plugins](plugins.md). In order; nothing runs that is not named here.",
+    )
