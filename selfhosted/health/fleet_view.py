@@ -79,7 +79,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
     if registry.rests(config.name) and snapshot.replicas and state in ("draining", "ok", "degraded"):
         state = "asleep"
     asleep = [] if not problem else [{"kind": "no_sleep", "source": "watch", "text": problem}]
-    events = None if watched.kv_events is None else watched.kv_events()
+    events, ordered = None if watched.kv_events is None else watched.kv_events(), registry.ordered(config.name)
     return {
         "object": "fleet.pool",
         "name": config.name,
@@ -96,7 +96,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
         "problems": [*map(_problem_as_json, problems), *unread, *asleep, *_state_problems(state, desired)],
         "replicas": [
             {
-                **told_replica(each, now, ordered=each.name in registry.ordered(config.name)),
+                **told_replica(each, now, ordered=not ordered.isdisjoint((each.name, each.address.process))),
                 "kv_events": _events_as_json(events, each.name),
             }
             for each in snapshot.replicas
