@@ -88,6 +88,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
         "targets": list(config.served),
         **told_wish(wish),
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
+        "ranks": config.data_parallel_ranks,
         **_load(snapshot.replicas),
         "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
         "versions": _versions_as_json(snapshot.replicas, watched.hardware),
