@@ -137,7 +137,7 @@ def test_ranks_go_with_engines_that_take_one_from_a_request(fields: dict[str, An
     assert PoolConfig.model_validate({**told, "engine": "sglang"}).data_parallel_ranks == 2
     with pytest.raises(ValidationError, match="data_parallel_ranks"):
         PoolConfig.model_validate({**told, **fields})
-    assert PoolConfig.model_validate({**told, **fields, "data_parallel_ranks": 1})
+    assert PoolConfig.model_validate({**told, **fields, "data_parallel_ranks": 1}).data_parallel_ranks == 1
 
 
 def test_pools_with_ranks_do_not_take_turns() -> None:
