@@ -30,6 +30,7 @@ from gateway.wiring.overruns import SharedOverruns
 from gateway.wiring.pipeline import (
     hedging,
     open_guard,
+    open_moderation,
     open_prefix_tracker,
     open_tracing,
     open_upstreams,
@@ -47,6 +48,7 @@ from providers.catalog import Catalog, build_catalog, configured_prices, costs_n
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
+from proxy.admit.moderating import services_of
 from proxy.admit.queues.pool_sizes import sized
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
@@ -206,6 +208,7 @@ class ProcessPipeline:
             background=self.background if self._serves_callers else None,
             counter=upstreams,
             guard=open_guard(config, self._environment),
+            moderation=open_moderation(config, stack),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -410,6 +413,7 @@ class ProcessPipeline:
                 self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
                 return
             rules = self._reloaded_rules(answer.config, catalog)
+            services = services_of(answer.config.guard, resolve_secret)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             self._log.error("reload refused, the old configuration stays: %s", error)
             return
@@ -419,6 +423,8 @@ class ProcessPipeline:
         self.line.config = rules
         if self.line.guard is not None:
             self.line.guard.adopt(answer.config.guard)
+        if self.line.moderation is not None:
+            self.line.moderation.services = services
         self.breakers.adopt(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)

@@ -11,7 +11,7 @@ from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
 from guard.guard_config import GuardSection
-from providers.config import ProvidersSection, SecretRef
+from providers.config import ProvidersSection
 from proxy.admit.idempotency.idempotency_config import IdempotencySection
 from proxy.admit.limits.limits_config import LimitsSection
 from proxy.admit.queues.queues_config import QueuesSection
@@ -21,6 +21,7 @@ from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.redis.redis_config import RedisSection
 from selfhosted.config import SelfhostedSection
+from settings.secret_ref import SecretRef
 from settings.types import Finite, Given, Reloadable, Section
 
 

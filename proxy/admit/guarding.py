@@ -10,6 +10,7 @@ from accounts.caller import Caller
 from guard.inspector import Guard
 from guard.ruleset import Finding, Ruleset, Verdict
 from guard.walker import TooMuch
+from proxy.admit.moderating import Moderation, read_whole
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
 from proxy.http.reply import Header
 from proxy.parse.json_bounds import BodyReader
@@ -36,9 +37,16 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def guarded(
-    guard: Guard, caller: Caller, wire: Wire, parsed: ParsedRequest, bodies: BodyReader, *, sent: bool = False
+    guard: Guard,
+    caller: Caller,
+    wire: Wire,
+    parsed: ParsedRequest,
+    bodies: BodyReader,
+    *,
+    sent: bool = False,
+    moderation: Moderation | None = None,
 ) -> Guarded:
-    """Judge a request. `sent` is for one that was sent before, of which the answer is there.
+    """Judge a request. `sent` is for one that was sent before, of which the answer is there; `moderation` asks the services that rules name.
 
     Raises GuardUnavailable, and BadRequest for a body of more texts than are read.
     """
@@ -49,23 +57,42 @@ async def guarded(
         raise GuardUnavailable(
             "The rules by which requests are judged cannot be used; ask an operator.", retry_after_s=5.0
         ) from error
-    if not rules.looks_in:
-        return Guarded(rules=rules, verdict=Verdict(), parsed=parsed)
+    verdict = Verdict()
     body = parsed.body
-    try:
-        verdict = await bodies.read(body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
-    except TooMuch as error:
-        raise BadRequest(
-            "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
-            code="too_many_values",
-        ) from error
-    except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
-        verdict = _not_judged(rules, error)
+    if rules.looks_in:
+        try:
+            verdict = await bodies.read(body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
+        except TooMuch as error:
+            raise _too_much() from error
+        except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
+            verdict = _not_judged(rules, error)
+    if rules.services and not verdict.blocked and not sent:
+        verdict = await _asked(moderation, rules, verdict, wire, verdict.body or body, bodies)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
         parsed = msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, own_only=True))
     return Guarded(rules=rules, verdict=verdict, parsed=parsed)
+
+
+def _too_much() -> BadRequest:
+    return BadRequest(
+        "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
+        code="too_many_values",
+    )
+
+
+async def _asked(
+    moderation: Moderation | None, rules: Ruleset, verdict: Verdict, wire: Wire, body: bytes, bodies: BodyReader
+) -> Verdict:
+    """Return the verdict with those of services, which are asked last, about the text as it would be sent. Raises GuardUnavailable."""
+    if moderation is None:
+        raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
+    try:
+        walk = await bodies.read(body, lambda: read_whole(wire.name, body))
+    except TooMuch as error:
+        raise _too_much() from error
+    return await moderation.judge(rules.services, verdict, walk)
 
 
 def _not_judged(rules: Ruleset, error: Exception) -> Verdict:
