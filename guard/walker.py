@@ -56,7 +56,7 @@ class _Fields(msgspec.Struct, frozen=True):
     blobs: frozenset[str]
     links: frozenset[str]
     signatures: frozenset[str]
-    described: frozenset[str]
+    structural: frozenset[str]
     usual: frozenset[str]
     words: frozenset[str]
 
@@ -127,6 +127,9 @@ class Encoded(msgspec.Struct, eq=False):
     turns: bool = False
     """True for the list of the turns, of which each is a part."""
     changed: bool = False
+
+    def __repr__(self) -> str:
+        return "Encoded(…)"
 
     def write(self) -> None:
         """Put the value back into what it came from."""
@@ -300,9 +303,7 @@ class Walk:
             # A text as numbers of tokens, which only its model could read.
             self._see_not("tokens")
             return
-        texts = place
-        if path[-1] in _F.names or (place.role == "definition" and path[-1] not in _F.described):
-            texts = place._replace(fixed=True)
+        texts = place._replace(fixed=True) if path[-1] in _F.names else place
         for index, each in enumerate(values):
             self._any(each, values, index, (*path, index), texts if type(each) is str else place, owner)
 
@@ -312,9 +313,11 @@ class Walk:
         calls = False
         if not place.meant:
             place = _within(value, place)
-            calls = value.get("type") in _CALLS
+            calls = kind_of(value) in _CALLS
         for name, each in value.items():
-            if calls and name in _F.arguments and type(each) is not str:
+            if place.role == "definition" and name in _F.structural:
+                self._any(each, value, name, (*path, name), place._replace(fixed=True), owner)
+            elif calls and name in _F.arguments and type(each) is not str:
                 self._any(each, value, name, (*path, name), place._replace(meant=True), owner)
             else:
                 self._any(each, value, name, (*path, name), place, owner)
@@ -326,15 +329,14 @@ class Walk:
                 self._add(text, holder, name, path, place._replace(fixed=True), owner, "name")
                 if name == "file_id":
                     self._see_not(_UNREADABLE)
-        elif name == "arguments" or (name == "input" and holder.get("type") in _CALLS):
+        elif name == "arguments" or (name == "input" and kind_of(holder) in _CALLS):
             self._arguments(text, holder, name, path, place, owner)
         elif name in _F.links:
             self._link(name, text, holder, path, place, owner)
         elif name in _F.blobs and _is_blob(name, text, holder, path):
             self._blob(text, holder, name, path, place, owner, _media(holder, path))
         else:
-            fixed = place.role == "definition" and name not in _F.described
-            self._add(text, holder, name, path, place._replace(fixed=True) if fixed else place, owner, "prose")
+            self._add(text, holder, name, path, place, owner, "prose")
 
     def _add(
         self, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded, what: What
@@ -403,6 +405,12 @@ class Walk:
             self._noted[media] = self._noted.get(media, 0) + 1
 
 
+def kind_of(value: Mapping[str, Any]) -> str:
+    """Return the type that an object says it has; empty for none."""
+    found = value.get("type")
+    return found if isinstance(found, str) else ""
+
+
 def _role_in(turn: bytes) -> Role:
     found = msgspec.json.decode(turn)
     return role_of(found.get("role"), found.get("type")) if isinstance(found, dict) else "user"
@@ -438,8 +446,7 @@ def _places(roles: Sequence[Role], *, fixed: bool) -> list[Place]:
 
 def _within(value: Mapping[str, Any], place: Place) -> Place:
     """Return the place of an object's texts: a tool's result within a user's turn is the tool's, and what is signed stays."""
-    kind = value.get("type")
-    role = _TABLE.types.get(kind) if isinstance(kind, str) and place.role not in {"definition", "system"} else None
+    role = _TABLE.types.get(kind_of(value)) if place.role not in {"definition", "system"} else None
     if role is not None and role != place.role:
         place = place._replace(role=role, new=place.new or (role == "tool" and place.recent))
     if not _F.signatures.isdisjoint(value) and any(value.get(name) for name in _F.signatures):
@@ -525,4 +532,4 @@ def _check_depth(path: Path) -> None:
 _TOKENS: Final = frozenset({"input", "prompt"})
 _CALLS: Final = frozenset(name for name, role in _TABLE.types.items() if role == "assistant" and name != "reasoning")
 _WORDS: Final = _F.words | _TABLE.types.keys() | _TABLE.roles.keys()
-_KNOWN: Final = _F.usual | _F.names | _F.arguments | _F.blobs | _F.links | _F.described
+_KNOWN: Final = _F.usual | _F.names | _F.arguments | _F.blobs | _F.links | _F.structural

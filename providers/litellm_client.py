@@ -29,10 +29,12 @@ from providers.errors import (
 )
 from providers.media_links import refuse_links_in
 from providers.parameters import DECISIVE, MINOR, NOTES, is_said
+from providers.quirks import tool_schemas
 from providers.refusals import SERVER_FAULT
 from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
 from providers.thoughts import with_thoughts
+from providers.tool_schemas import fitting_tool
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import Event, closest_effort, decode_event, field_of, speaks_anthropic
@@ -260,6 +262,9 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
 
 
 def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
+    if (schemas := call.deployment.quirks.tool_schemas) and isinstance(arguments.get("tools"), list):
+        rules = tool_schemas(schemas)
+        arguments["tools"] = [fitting_tool(each, rules) for each in arguments["tools"]]
     if speaks_anthropic(call.deployment):
         _suit_anthropic(arguments, call)
         return

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from providers.tool_schemas import ToolSchemas
+
 TABLE_FILE: Final = Path(__file__).parent / "data" / "quirks.toml"
 
 Thinking = Literal["", "none", "budget", "both", "adaptive"]
@@ -69,6 +71,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     fetches_links_in_text: bool = False
     takes_notes: bool = False
     searches: str = ""
+    tool_schemas: str = ""
 
     @property
     def changes_turns(self) -> bool:
@@ -118,6 +121,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fetches_links_in_text: bool | None = None
     takes_notes: bool | None = None
     searches: str | None = None
+    tool_schemas: str | None = None
 
     source: str
     as_of: Day
@@ -130,6 +134,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     media_types: dict[str, str]
     litellm: dict[str, str]
     families: dict[str, tuple[str, ...]]
+    tool_schemas: dict[str, ToolSchemas]
     quirk: tuple[Row, ...]
 
 
@@ -252,6 +257,11 @@ def _is_at(wanted: str, host: str) -> bool:
 def _version(said: str) -> tuple[int, int]:
     major, _, minor = said.partition(".")
     return int(major), int(minor or 0)
+
+
+def tool_schemas(name: str) -> ToolSchemas:
+    """Return what a host takes of schemas, by the name that its row says."""
+    return read_table().tool_schemas[name]
 
 
 def media_type(given: str) -> str:

@@ -19,9 +19,10 @@ from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
 from providers.message_roles import suited
 from providers.provider_tools import AsWritten, model_of_dialect
-from providers.quirks import Quirks
+from providers.quirks import Quirks, tool_schemas
 from providers.target import OWN_ENGINES, Capability, Deployment, Tier
 from providers.thoughts import Thought, needs_thoughts, with_thoughts
+from providers.tool_schemas import ToolSchemas, fitting_answer, fitting_tools
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
 
@@ -757,6 +758,8 @@ def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deploy
         _think_again(fields, request, deployment)
     if quirks.prefill == "continue" and _is_prefilled(request):
         fields.update(CONTINUE_FIELDS)
+    if quirks.tool_schemas:
+        _suit_schemas(fields, tool_schemas(quirks.tool_schemas))
     if quirks.one_call and bytes(fields.get("tools", b"")) not in _NO_CALLS:
         fields["parallel_tool_calls"] = msgspec.Raw(b"false")
     if request.effort == "none" and quirks.thinking_off:
@@ -765,6 +768,20 @@ def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deploy
         fields.pop("reasoning_effort", None)
     elif quirks.efforts and "reasoning_effort" in fields:
         fields["reasoning_effort"] = _closest_effort(fields["reasoning_effort"], quirks.efforts)
+
+
+def _suit_schemas(fields: dict[str, Any], rules: ToolSchemas) -> None:
+    """Write schemas of tools, and of the answer where its host holds that to the same, as they are taken."""
+    tools = bytes(fields.get("tools", b""))
+    if tools not in _NO_CALLS and (fitting := fitting_tools(tools, rules)) is not None:
+        fields["tools"] = msgspec.Raw(fitting)
+    asked = fields.get("response_format")
+    if (
+        rules.answers
+        and isinstance(asked, msgspec.Raw)
+        and (fitting := fitting_answer(bytes(asked), rules)) is not None
+    ):
+        fields["response_format"] = msgspec.Raw(fitting)
 
 
 def _is_prefilled(request: ChatRequest) -> bool:

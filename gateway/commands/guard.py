@@ -130,7 +130,7 @@ async def set_rules(
     except BadRules as error:
         fail(str(error), USAGE)
     await _change(organisation, team, [rule.model_dump(exclude_defaults=True) for rule in found])
-    typer.echo(f"{len(found)} rules are set; they hold in every process within seconds")
+    typer.echo(f"set: {len(found)}; the rules hold in every process within seconds")
 
 
 @guard_app.command("remove")

@@ -15,8 +15,9 @@ from providers.claude.schema import answer_schema
 from providers.errors import CannotCarry
 from providers.parameters import DECISIVE, MINOR, NOTES, is_said
 from providers.provider_tools import AsWritten, model_of_dialect
-from providers.quirks import Quirks, media_type
+from providers.quirks import Quirks, media_type, tool_schemas
 from providers.target import Deployment
+from providers.tool_schemas import fitting_schema
 from providers.upstream import UpstreamCall
 from providers.wire import field_of
 
@@ -307,10 +308,9 @@ def _tool(tool: Any, deployment: Deployment, names: dict[str, str]) -> Fields:
     if not isinstance(function, dict):
         raise _cannot_carry(deployment, "This model's provider takes tools of the type `function` alone.", "tools")
     schema = function.get("parameters")
-    schema = schema if isinstance(schema, dict) else {}
     found: Fields = {
         "name": _name(function.get("name"), names),
-        "input_schema": {"type": "object", **({"properties": {}} if "properties" not in schema else {}), **schema},
+        "input_schema": fitting_schema(schema if isinstance(schema, dict) else {}, tool_schemas("anthropic")),
     }
     if function.get("description"):
         found["description"] = function["description"]

@@ -49,7 +49,9 @@ Value = TypeVar("Value")
 
 MAX_CACHED: Final = 512
 MAX_GROUNDS: Final = 8
-"""The most cached choice tables, about a megabyte each."""
+"""The most cached choice tables."""
+MAX_CELLS: Final = 1_200_000
+"""The most prompts times targets in them together, but for the latest: some 70 bytes each. Three hundred models have half of it."""
 FLOORS: Final = (0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
 
 
@@ -450,6 +452,8 @@ class Tolerances:
         found = self._choice_table(self._sample, allowed, empty)
         with self._tables_lock:
             _remember(self._tables, key, found, most=MAX_GROUNDS)
+            while len(self._tables) > 1 and sum(map(_cells, self._tables.values())) > MAX_CELLS:
+                self._tables.popitem(last=False)
         return found
 
     def _choice_table(
@@ -552,6 +556,10 @@ def _willingness(ground: _ChoiceTable | None, floor: float) -> Willingness:
     if ground.choices is ground.by_average:
         return Willingness(by_average, by_average, most_lost(floor))
     return Willingness(by_average, ground.willingness(floor), most_lost(floor))
+
+
+def _cells(table: _ChoiceTable | None) -> int:
+    return 0 if table is None else table.choices.adequate.size
 
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value, *, most: int = MAX_CACHED) -> None:

@@ -144,3 +144,43 @@ def test_a_hosts_own_name_stands_for_a_parameter() -> None:
     body = sent(request, deployment(base_url="https://api.mistral.ai/v1", upstream_model="mistral-large-latest"))
     assert body["random_seed"] == 7
     assert "seed" not in body
+
+
+_ROOT_UNION: Any = {
+    "type": "object",
+    "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    "properties": {"a": {}, "b": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "request_"),
+    [
+        (
+            CHAT,
+            {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f", "parameters": _ROOT_UNION}}]},
+        ),
+        (MESSAGES, {"max_tokens": 9, "messages": [USER], "tools": [{"name": "f", "input_schema": _ROOT_UNION}]}),
+        (
+            RESPONSES,
+            {"input": [USER], "tools": [{"type": "function", "name": "f", "parameters": _ROOT_UNION, "strict": False}]},
+        ),
+    ],
+    ids=["chat", "messages", "responses"],
+)
+def test_a_tools_schema_is_sent_as_its_host_takes_it(dialect: Any, request_: dict[str, Any]) -> None:
+    """From every wire, at the hosts that refuse it; an own engine has it as it was."""
+    request = read(dialect, {"model": "auto", **request_})
+    for address in (
+        OPENAI,
+        FIREWORKS,
+        "https://api.moonshot.ai/v1",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+    ):
+        model = "gemini-2.5-flash" if "google" in address else "m"
+        found = sent(request, deployment("openai", base_url=address, upstream_model=model))["tools"][0]["function"][
+            "parameters"
+        ]
+        assert "anyOf" not in found
+        assert found["properties"].keys() == {"a", "b"}
+    assert sent(request, deployment("vllm"))["tools"][0]["function"]["parameters"] == _ROOT_UNION

@@ -120,6 +120,21 @@ def test_what_is_remembered_has_a_limit() -> None:
     assert len(counted._known) == len(counted._requested) == MAX_CACHED
 
 
+def test_tables_of_many_models_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table has a cell for each prompt and target: with hundreds of targets, eight of them would be half a gigabyte."""
+    weighs = classifier()
+    counted = tolerances(weighs)
+    rows = len(made_up_sample().weights)
+    monkeypatch.setattr("proxy.plan.quality_tolerance.MAX_CELLS", 3 * rows)
+    for allowed in (frozenset({"big", "small"}), frozenset({"big", "middle"}), frozenset({"big", "small"})):
+        before = weighs.weighed
+        counted.preview([0.95], allowed)
+        assert weighs.weighed > before
+        before = weighs.weighed
+        counted.preview([0.9], allowed)
+        assert weighs.weighed == before
+
+
 def test_teams_without_requests_of_their_own_share_the_sum() -> None:
     """The gateway's own floor is computed at the start, and the sample is weighed once for every other floor too."""
     weighs = classifier()
