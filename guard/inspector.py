@@ -105,9 +105,10 @@ class Guard:
 
     def judge(self, rules: Ruleset, team_id: str, wire: str, body: bytes, *, sent: bool = False) -> Verdict:
         """Return the verdict on a body. Raises TooMuch."""
-        return rules.judge(wire, body, lambda used: self._masks(used, team_id), self._memory, sent=sent)
+        return rules.judge(wire, body, lambda used: self.masks(used, team_id), self._memory, sent=sent)
 
-    def _masks(self, rules: Ruleset, team_id: str) -> Masking:
+    def masks(self, rules: Ruleset, team_id: str) -> Masking:
+        """Return masks for one request, none made yet."""
         from guard.masks import Masks  # noqa: PLC0415 - only those need it who mask
 
         return Masks(self._key, team_id, rules.labels)
@@ -179,6 +180,11 @@ class Several:
         """Return what any of them finds, by place."""
         found = [one for each in self._scanners for one in each.find(text)]
         return sorted(found, key=lambda each: (each.start, -each.end))
+
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[Sequence[Found], int]:
+        """Return what any of them finds from `begin` on, and how far the text is settled for all."""
+        told = [each.partial(text, begin, final=final) for each in self._scanners]
+        return [one for found, _ in told for one in found], min(settled for _, settled in told)
 
 
 def together(layers: Iterable[Sequence[GuardRule]]) -> tuple[GuardRule, ...]:

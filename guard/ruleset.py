@@ -46,6 +46,9 @@ class Scanner(Protocol):
         ...
 
     def find(self, text: str) -> Sequence[Found]: ...
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[Sequence[Found], int]:
+        """Return what is found from `begin` on, and how far the text is settled, whatever may follow it."""
+        ...
 
 
 class Masking(Protocol):
@@ -116,6 +119,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"Verdict({', '.join(f'{each.name}={each.action}:{each.count}' for each in self.findings)})"
 
 
+class _Over(NamedTuple):
+    kind: str
+    start: int
+    end: int
+
+
 class Ruleset:
     """The rules of one caller. What two scanners find in one place is one thing."""
 
@@ -177,6 +186,32 @@ class Ruleset:
         if not known or not own:
             return tuple(known or own)
         return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
+
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[list[Found], int]:
+        """Return what is found in an answer's text from `begin` on, none over another, and how far it is settled."""
+        found: list[Found] = []
+        settled = len(text)
+        for scanner in (self._known, self._own):
+            if scanner is not None:
+                more, until = scanner.partial(text, begin, final=final)
+                found += [each for each in more if each.kind in self.output]
+                settled = min(settled, until)
+        for each in sorted(found, key=lambda each: -each.end):
+            if each.start < settled < each.end:
+                settled = each.start
+        return self._apart([each for each in found if each.end <= settled]), settled
+
+    def _apart(self, found: list[Found]) -> list[Found]:
+        """Return what is found, by place; of two that overlap the stricter one, over all that both cover."""
+        apart: list[Found] = []
+        for each in sorted(found, key=lambda each: (each.start, -each.end)):
+            if not apart or apart[-1].end <= each.start:
+                apart.append(each)
+                continue
+            last = apart[-1]
+            stricter = max(last, each, key=lambda one: _STRICTEST[self.output[one.kind].action])
+            apart[-1] = _Over(stricter.kind, last.start, max(last.end, each.end))
+        return apart
 
     def judge(
         self,

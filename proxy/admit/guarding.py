@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from accounts.caller import Caller
 from guard.inspector import Guard
-from guard.ruleset import Finding, Ruleset, Verdict
+from guard.ruleset import Finding, Masking, Ruleset, Verdict
 from guard.walker import TooMuch
 from proxy.admit.moderating import Moderation, read_whole
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
@@ -33,6 +34,8 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     parsed: ParsedRequest
     """The request to go on with."""
+    masks: Callable[[], Masking]
+    """The masks for what its answer must not say: none of the request's own."""
 
     def check(self) -> None:
         """Raise ContentFiltered where the request is refused."""
@@ -61,11 +64,14 @@ async def guarded(
         raise GuardUnavailable(
             "The rules by which requests are judged cannot be used; ask an operator.", retry_after_s=5.0
         ) from error
+    masks = partial(guard.masks, rules, caller.team_id)
     verdict = Verdict()
     body = parsed.body
     if rules.looks_in:
         try:
-            verdict = await _beside(bodies, body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
+            verdict = await _beside(
+                bodies, body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent)
+            )
         except TooMuch as error:
             raise _too_much() from error
         except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
@@ -76,7 +82,7 @@ async def guarded(
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
         parsed = msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, own_only=True))
-    return Guarded(rules=rules, verdict=verdict, parsed=parsed)
+    return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks)
 
 
 def _too_much() -> BadRequest:
