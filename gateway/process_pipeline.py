@@ -53,6 +53,7 @@ from proxy.admit.queues.pool_sizes import sized
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.judge import schema_check
+from proxy.learning.llama_guard import TargetRules
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -208,7 +209,7 @@ class ProcessPipeline:
             background=self.background if self._serves_callers else None,
             counter=upstreams,
             guard=open_guard(config, self._environment),
-            moderation=open_moderation(config, stack),
+            moderation=open_moderation(config, self.dispatcher, self._target_rules, stack),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -285,6 +286,11 @@ class ProcessPipeline:
         stack.push_async_callback(shadow.aclose)
         shadow.start()
         self.line.shadow = shadow
+
+    def _target_rules(self) -> TargetRules:
+        now = self.line.config
+        fleet = self.breakers.fleet(now.catalog.targets)
+        return TargetRules(catalog=now.catalog, fleet=fleet, timeouts=now.timeouts, pools=now.pools)
 
     def write_down(self) -> None:
         """Hand over the counts, so that other processes see them."""

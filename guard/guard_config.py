@@ -32,7 +32,7 @@ _NEEDED: Final[dict[RuleKind, str]] = {
     "words": "words",
     "pattern": "pattern",
     "injection": "",
-    "http": "url",
+    "http": "",
 }
 """What a rule of each kind cannot do without."""
 _GROUPS: Final[dict[RuleKind, str]] = {"pii": "personal", "secret": "secrets"}
@@ -41,7 +41,7 @@ _TAKEN: Final[dict[str, tuple[RuleKind, ...]]] = {
     "words": ("words",),
     "pattern": ("pattern",),
     "false_rate": ("injection",),
-    **dict.fromkeys(("url", "shape", "model", "key", "categories", "scores", "timeout_ms"), ("http",)),
+    **dict.fromkeys(("url", "target", "shape", "model", "key", "categories", "scores", "timeout_ms"), ("http",)),
 }
 _SOLE_ROLES: Final[frozenset[RuleKind]] = frozenset({"injection", "http"})
 """Kinds that look at what users and tools say, unless a rule names roles."""
@@ -100,6 +100,12 @@ class GuardRule(Section):
         min_length=1,
         max_length=2_000,
         description="Of `http`: the whole address that texts are posted to.",
+    )
+    target: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Of `http`, in place of `url`: a model of this gateway that answers like Llama Guard; its calls are booked to the team.",
     )
     shape: Shape | None = Field(
         default=None,
@@ -195,11 +201,16 @@ class GuardRule(Section):
     def _check_service(self) -> None:
         if self.input == "mask" and self.shape != "litellm":
             raise ValueError("only a service of shape `litellm` says what stands in a text's place: block, own or flag")
-        if self.shape == "llama_guard" and self.model is None:
+        if self.shape == "llama_guard" and self.model is None and self.target is None:
             raise ValueError("a service of shape `llama_guard` needs the `model`")
         if self.scores and self.shape in {"litellm", "llama_guard"}:
             raise ValueError(f"a service of shape `{self.shape}` gives no scores")
-        _check_address(self.url or "")
+        if (self.url is None) == (self.target is None):
+            raise ValueError("a rule of kind `http` needs `url`, or `target` in its place")
+        if self.url is not None:
+            _check_address(self.url)
+        elif self.key is not None or self.model is not None or self.shape not in {None, "llama_guard"}:
+            raise ValueError("`target` says which model is asked, and how: leave `key`, `model` and `shape` out")
 
     def _check_kinds(self) -> None:
         """Compile what is the rule's own, and look up what it names. Raises ValueError."""

@@ -244,6 +244,11 @@ def _of_chat(said: dict[str, Any]) -> Verdict:
         content = said["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         content = None
+    return verdict_in(content)
+
+
+def verdict_in(content: object) -> Verdict:
+    """Return what a model said that answers like Llama Guard. Raises OddReply."""
     begins = _VERDICT.match(content) if isinstance(content, str) else None
     if begins is None:
         raise OddReply("the model answered neither `safe` nor `unsafe`")

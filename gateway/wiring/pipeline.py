@@ -26,6 +26,8 @@ from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
 from proxy.admit.moderating import Moderation, services_of
 from proxy.dispatch.attempt_policy import FIRST_HEDGES
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.learning.llama_guard import LlamaGuard, TargetRules
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
@@ -65,9 +67,12 @@ def open_guard(config: GatewayConfig, environment: Environment) -> Guard:
     return Guard(config.guard, key)
 
 
-def open_moderation(config: GatewayConfig, stack: contextlib.AsyncExitStack) -> Moderation:
+def open_moderation(
+    config: GatewayConfig, dispatcher: Dispatcher, rules: Callable[[], TargetRules], stack: contextlib.AsyncExitStack
+) -> Moderation:
     """Return who asks the services of the guard's rules. Raises NoKey."""
-    moderation = Moderation(services_of(config.guard, resolve_secret), ModerationClient())
+    services = services_of(config.guard, resolve_secret)
+    moderation = Moderation(services, ModerationClient(), LlamaGuard(dispatcher, rules))
     stack.push_async_callback(moderation.aclose)
     return moderation
 

@@ -77,7 +77,7 @@ async def guarded(
         except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
             verdict = _not_judged(rules, error)
     if rules.services and not verdict.blocked and not sent:
-        verdict = await _asked(moderation, rules, verdict, wire, verdict.body or body, bodies)
+        verdict = await _asked(moderation, caller, rules, verdict, wire, verdict.body or body, bodies)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
@@ -93,7 +93,13 @@ def _too_much() -> BadRequest:
 
 
 async def _asked(
-    moderation: Moderation | None, rules: Ruleset, verdict: Verdict, wire: Wire, body: bytes, bodies: BodyReader
+    moderation: Moderation | None,
+    caller: Caller,
+    rules: Ruleset,
+    verdict: Verdict,
+    wire: Wire,
+    body: bytes,
+    bodies: BodyReader,
 ) -> Verdict:
     """Return the verdict with those of services, which are asked last, about the text as it would be sent. Raises GuardUnavailable."""
     if moderation is None:
@@ -102,7 +108,7 @@ async def _asked(
         walk = await _beside(bodies, body, lambda: read_whole(wire.name, body))
     except TooMuch as error:
         raise _too_much() from error
-    return await moderation.judge(rules.services, verdict, walk)
+    return await moderation.judge(caller, rules.services, verdict, walk)
 
 
 async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], _T]) -> _T:

@@ -6,10 +6,11 @@ Asked are those texts alone that are new, but for rules of own engines: what onc
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from accounts.caller import Caller
 from guard.guard_config import GuardRule, GuardSection
 from guard.moderation import OddReply, found
 from guard.moderation import Verdict as Said
@@ -66,48 +67,66 @@ def services_of(section: GuardSection, resolve: Callable[[str], str]) -> Service
     return found
 
 
+class AsksTarget(Protocol):
+    """Whoever asks a model of ours."""
+
+    async def judge(self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float) -> Said:
+        """Return what it says of the texts. Raises ServiceUnavailable."""
+        ...
+
+
 class Moderation:
     """The services of the configuration, for one process."""
 
-    def __init__(self, services: Services, client: ModerationClient) -> None:
+    def __init__(self, services: Services, client: ModerationClient, target: AsksTarget | None = None) -> None:
+        """`target` asks a model of ours."""
         self._client = client
+        self._target = target
         self.services = services
         """Replaced whole where a configuration is read anew."""
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def judge(self, rules: Sequence[GuardRule], verdict: Verdict, walk: Walk) -> Verdict:
+    async def judge(self, caller: Caller, rules: Sequence[GuardRule], verdict: Verdict, walk: Walk) -> Verdict:
         """Return the verdict with what services say of the texts that were walked over. Raises GuardUnavailable."""
         texts = [text for text in walk.texts if text.what in _READ]
         judged: list[_Judged] = []
         for rule in rules:
             if rule.input == "mask":
                 # One after the other: the next one is asked about what this one made of it.
-                said = await self._one(rule, texts)
+                said = await self._one(caller, rule, texts)
                 judged.append(said)
                 verdict = _with_texts(verdict, said, _of(rule, texts))
         others = [rule for rule in rules if rule.input != "mask"]
-        judged += await asyncio.gather(*(self._one(rule, texts) for rule in others))
+        judged += await asyncio.gather(*(self._one(caller, rule, texts) for rule in others))
         body = walk.written()
         verdict = _with_findings(verdict, judged)
         return verdict if body is None else msgspec.structs.replace(verdict, body=body)
 
-    async def _one(self, rule: GuardRule, texts: Sequence[Text]) -> _Judged:
+    async def _one(self, caller: Caller, rule: GuardRule, texts: Sequence[Text]) -> _Judged:
         asked = [text.text for text in _of(rule, texts)]
         if not asked:
             return _Judged(rule, ())
         try:
-            said = await self._client.judge(self.services[_service_name(rule)], asked, "input")
+            said = await self._said(caller, rule, asked)
             return _Judged(rule, _names(rule, said, asked), said.texts)
         except (ServiceUnavailable, OddReply, KeyError) as error:
             if rule.on_error == "open":
                 return _Judged(rule, (), open=True)
-            _log.info("guard: a request was not judged by rule %s: %s", rule.name, type(error).__name__)
+            why = "its service is not known" if isinstance(error, KeyError) else error
+            _log.info("guard: a request was not judged by rule %s: %s", rule.name, why)
             raise GuardUnavailable(
                 f"The request could not be judged by `{rule.name}`, so it was not sent; try again shortly.",
                 retry_after_s=_RETRY_AFTER_S,
             ) from None
+
+    async def _said(self, caller: Caller, rule: GuardRule, asked: Sequence[str]) -> Said:
+        if rule.target is None:
+            return await self._client.judge(self.services[_service_name(rule)], asked, "input")
+        if self._target is None:
+            raise ServiceUnavailable("connection", "no model of this gateway can be asked here")
+        return await self._target.judge(caller, rule.target, asked, (rule.timeout_ms or _TIMEOUT_MS) / 1000)
 
 
 def read_whole(wire: str, body: bytes) -> Walk:

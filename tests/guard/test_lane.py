@@ -25,7 +25,50 @@ SCANNER = Scanner(
 )
 VALUES = [value for example in examples() for value in example.values]
 VALUES += ["project  falcon", "MÜLLER GMBH", "机密", "PRJ-1234", "begin xx end"]
-WORDS = ["the", "card", "ssn", "phone", "is", "of", "my", "12", "4111", "a@", "foo.bar@x", "sk-", "eyJ", "--", "(", "+49", "DE89", "iban", "born", "birth", "ip", "[EMAIL_", "[CARD_k3f9a2]", "机密", "Proj", "project,", "https://", "x:y@", "\n", ".", "über", "–", "„q“", "１２", "\u200b", "client", "VIN", "078-05", "begin", "end", "2024-03-07", "hello"]
+WORDS = [
+    "the",
+    "card",
+    "ssn",
+    "phone",
+    "is",
+    "of",
+    "my",
+    "12",
+    "4111",
+    "a@",
+    "foo.bar@x",
+    "sk-",
+    "eyJ",
+    "--",
+    "(",
+    "+49",
+    "DE89",
+    "iban",
+    "born",
+    "birth",
+    "ip",
+    "[EMAIL_",
+    "[CARD_k3f9a2]",
+    "机密",
+    "Proj",
+    "project,",
+    "https://",
+    "x:y@",
+    "\n",
+    ".",
+    "über",
+    "–",
+    "„q“",
+    "１２",
+    "\u200b",
+    "client",
+    "VIN",
+    "078-05",
+    "begin",
+    "end",
+    "2024-03-07",
+    "hello",
+]
 WIDE = str.maketrans("0123456789", "０１２３４５６７８９")
 CASES = [pytest.param(range(100), id="100"), pytest.param(range(100, 10_000), marks=pytest.mark.long, id="10,000")]
 

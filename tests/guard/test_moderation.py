@@ -229,9 +229,10 @@ def test_a_long_text_is_asked_about_in_pieces_that_overlap() -> None:
 
 def test_texts_without_end_are_not_asked_about() -> None:
     """BerriAI/litellm#19501: too much is said to be so, and not sent."""
-    for shape in ("openai", "llama_guard"):
+    shapes: tuple[Shape, ...] = ("openai", "llama_guard")
+    for shape in shapes:
         with pytest.raises(TooLong):
-            calls(shape, ["x" * PIECE_CHARS * (MOST_PIECES + 1)], "input", None)  # type: ignore[arg-type]
+            calls(shape, ["x" * PIECE_CHARS * (MOST_PIECES + 1)], "input", None)
     with pytest.raises(TooLong):
         calls("litellm", ["x" * MOST_BODY_BYTES], "input", None)
 

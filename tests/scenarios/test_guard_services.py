@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.providers.wires import LITELLM_WARNINGS, provider
-from tests.running_gateway import Running, running_gateway
-from tests.scenarios.test_model_facts import bare, whole
+from tests.running_gateway import DEAR_PRICES, Running, running_gateway
+from tests.scenarios.test_model_facts import answer, bare, whole
 
 pytestmark = LITELLM_WARNINGS
 
@@ -183,6 +183,35 @@ async def test_llama_guard_judges(tmp_path: Path) -> None:
         assert (flagged.status_code, flagged.headers["x-weighbridge-guard"]) == (200, "house=flag:1")
         assert "x-weighbridge-guard" not in (await post(gateway, turns("nice"))).headers
         assert house.asked[0]["model"] == "llama-guard"
+
+
+async def test_a_model_of_ours_judges(tmp_path: Path) -> None:
+    """Llama Guard on an own pool: asked by its name, booked to the team, and no request of a caller's is judged twice."""
+    asked: list[str] = []
+
+    async def judge(_request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        said = body["messages"][-1]["content"]
+        asked.append(said)
+        told = answer(body)
+        told["choices"][0]["message"]["content"] = (
+            "unsafe\nS1" if "awful" in said else "I like it" if "odd" in said else "\n\nsafe"
+        )
+        return web.json_response(told)
+
+    rules = [{"name": "house", "kind": "http", "target": "llama-guard", "timeout_ms": 30_000, "input": "block"}]
+    async with (
+        provider(judge) as judges,
+        provider(whole) as served,
+        running_gateway(
+            tmp_path, [bare("gpt-4o", served), bare("llama-guard", judges, prices=DEAR_PRICES)], guard={"rules": rules}
+        ) as gateway,
+    ):
+        assert (await post(gateway, turns("nice"))).status_code == 200
+        assert (await post(gateway, turns("awful"))).status_code == 400
+        refused = await post(gateway, turns("odd"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "guard_unavailable")
+        assert asked == ["nice", "awful", "odd"]
+        assert len(served.bodies) == 1
 
 
 @pytest.mark.parametrize(("on_error", "status"), [("closed", 503), ("open", 200)])

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -51,18 +52,16 @@ def test_readers_read_their_form(tmp_path: Path, reader: str, field: str, conten
     """Each of the forms in which the sources come; the same text counts once."""
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.data").write_text(content)
-    row = Source(
-        name="n",
-        folder="set",
-        files=["*.data"],
-        reader=reader,
-        use="train",
-        licence="MIT",
-        obtain="",
-        sha256="",
-        field=field,
-        benign="b",  # type: ignore[arg-type]
-    )
+    said = {
+        "name": "n",
+        "folder": "set",
+        "files": ["*.data"],
+        "use": "train",
+        "licence": "MIT",
+        "obtain": "",
+        "sha256": "",
+    }
+    row = msgspec.convert({**said, "reader": reader, "field": field, "benign": "b"}, Source)
     read_texts = texts(row, tmp_path)
     assert len(read_texts) == found
     assert all(not text.attack and text.family == "b" for text in read_texts)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from accounts.caller import Caller
 from guard.guard_config import GuardRule, GuardSection
 from guard.moderation import Direction
 from guard.moderation import Verdict as Said
@@ -22,6 +23,9 @@ CHAT: dict[str, Any] = {
         {"role": "user", "content": [{"type": "text", "text": "a new question"}]},
     ],
 }
+
+
+CALLER = Caller(key_id="key", key_name="key", team_id="team", organisation_id="organisation")
 
 
 def rule(**fields: Any) -> GuardRule:
@@ -50,7 +54,9 @@ async def judged(
 ) -> Verdict:
     section = GuardSection(rules=list(rules))
     moderation = Moderation(services_of(section, str), client)
-    return await moderation.judge(section.rules, before or Verdict(), read_whole(wire, json.dumps(body).encode()))
+    return await moderation.judge(
+        CALLER, section.rules, before or Verdict(), read_whole(wire, json.dumps(body).encode())
+    )
 
 
 async def test_new_texts_are_asked_about_and_all_where_own_engines_are_the_matter() -> None:

@@ -5,7 +5,7 @@ import contextlib
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import pytest
 from aiohttp import web
@@ -37,7 +37,7 @@ async def asked(answer: Answer, texts: Sequence[str] = (SECRET,), *, timeout_s: 
         return await client.judge(to, texts, "input")
 
 
-def saying(body: bytes, status: int = 200, **headers: str) -> Answer:
+def saying(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
     async def answer(request: web.Request) -> web.StreamResponse:
         await request.read()
         return web.Response(body=body, status=status, headers=headers, content_type="application/json")
@@ -211,7 +211,7 @@ async def test_a_kept_connection_that_was_just_closed_is_tried_once_more() -> No
 async def test_a_reply_without_end_is_not_read(packed: bool) -> None:
     """A megabyte is enough, also of one that was small while it was packed."""
     body = b'{"results": [{"flagged": false}], "x": "' + b"0" * 4 * MOST_REPLY_BYTES + b'"}'
-    answer = saying(gzip.compress(body), **{"content-encoding": "gzip"}) if packed else saying(body)
+    answer = saying(gzip.compress(body), headers={"content-encoding": "gzip"}) if packed else saying(body)
     with pytest.raises(ServiceUnavailable) as raised:
         await asked(answer)
     assert raised.value.reason == "reply"
@@ -220,7 +220,7 @@ async def test_a_reply_without_end_is_not_read(packed: bool) -> None:
 async def test_a_packed_reply_is_read() -> None:
     """A proxy before the service packs what it passes on."""
     assert (
-        await asked(saying(gzip.compress(json.dumps(CLEAN).encode()), **{"content-encoding": "gzip"}))
+        await asked(saying(gzip.compress(json.dumps(CLEAN).encode()), headers={"content-encoding": "gzip"}))
     ).flagged is False
 
 
@@ -230,7 +230,7 @@ async def test_a_packed_reply_is_read() -> None:
 async def test_a_reply_packed_wrongly_is_no_verdict(body: bytes, coding: str) -> None:
     """No gzip, a coding that was not asked for, and a part of one."""
     with pytest.raises(ServiceUnavailable):
-        await asked(saying(body, **{"content-encoding": coding}))
+        await asked(saying(body, headers={"content-encoding": coding}))
 
 
 async def test_one_failing_part_of_a_long_text_allows_nothing_and_the_others_forbid() -> None:
