@@ -38,6 +38,9 @@ _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
 class Blocked(Exception):
     """The answer says what a rule lets no answer say. `args` is the kind's name, never the value."""
 
+    before = ""
+    """What may still go out of the text that says it, from before the value."""
+
 
 class Voice(Protocol):
     """One text of an answer."""
@@ -150,15 +153,24 @@ class _Text:
         self._unmasking = answer.unmasking() if unmasks else None
 
     def feed(self, text: str) -> str:
-        if self._lane is not None:
-            text = self._lane.feed(text)
-        return text if self._unmasking is None else self._unmasking.feed(text)
+        return self._unmasked(text if self._lane is None else self._looked_at(self._lane, text, final=False))
 
     def finish(self) -> str:
-        text = "" if self._lane is None else self._lane.finish()
-        if self._unmasking is None:
+        text = "" if self._lane is None else self._looked_at(self._lane, "", final=True)
+        return self._unmasked(text, final=True)
+
+    def _looked_at(self, lane: Lane, text: str, *, final: bool) -> str:
+        try:
+            return lane.ended(text) if final else lane.feed(text)
+        except Blocked as blocked:
+            blocked.before = self._unmasked(lane.before, final=True)
+            raise
+
+    def _unmasked(self, text: str, *, final: bool = False) -> str:
+        unmasking = self._unmasking
+        if unmasking is None:
             return text
-        return self._unmasking.feed(text) + self._unmasking.finish()
+        return unmasking.feed(text) + unmasking.finish() if final else unmasking.feed(text)
 
 
 class _Arguments:

@@ -32,7 +32,7 @@ class Scanning(Protocol):
 class Lane:
     """The hold-back of one text. Ordinary prose waits for the end of a word, and never for more than its pattern is long."""
 
-    __slots__ = ("_act", "_held", "_look_at", "_past", "_scanner")
+    __slots__ = ("_act", "_held", "_look_at", "_past", "_scanner", "before")
 
     def __init__(self, scanner: Scanning, act: Act) -> None:
         """Begin an empty text."""
@@ -41,6 +41,8 @@ class Lane:
         self._past = ""
         self._held = ""
         self._look_at = 0
+        self.before = ""
+        """Where `act` raised: what may still go out, the text before that value."""
 
     @property
     def held_chars(self) -> int:
@@ -69,7 +71,11 @@ class Lane:
         found, settled = self._scanner.partial(text, begin, final=final)
         pieces: list[str] = []
         for value in found:
-            instead = self._act(value.kind, text[value.start : value.end])
+            try:
+                instead = self._act(value.kind, text[value.start : value.end])
+            except Exception:
+                self.before = "".join([*pieces, text[begin : value.start]])
+                raise
             if instead is not None:
                 pieces += (text[begin : value.start], instead)
                 begin = value.end

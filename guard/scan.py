@@ -223,7 +223,7 @@ def _rule(kind: str, shape: Shape) -> _Rule:
 
 
 def _word(word: str) -> str:
-    return (r"\b" if word[0].isascii() else "") + re2.escape(word)
+    return (r"\b" if word[0].isascii() else "") + str(re2.escape(word))
 
 
 def _gate(patterns: Sequence[str]) -> Callable[[bytes], Sequence[int]]:

@@ -5,7 +5,7 @@ out before its end is told. Where a rule ends the answer, it ends as its dialect
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from guard.ruleset import Finding
 from providers.wire import ChatRequest, Event
 from proxy.admit.guarding import Guarded
 from proxy.dispatch.stream_resumption import endings
+from proxy.parse.wires.messages.dialect import STOP_DETAILS
 from proxy.parse.wires.responses.dialect import usage_of
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -31,7 +32,6 @@ _ARGUMENTS: Final = ("function_call_arguments", "mcp_call_arguments")
 _ENDING: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _SAYING: Final = frozenset({"chat", "rerank", "transcriptions", "translations"})
 """The operations whose answers say something."""
-_EXPLANATION: Final = "A rule of this gateway ended the answer."
 Key = tuple[Any, ...]
 
 
@@ -43,11 +43,64 @@ class _Open(msgspec.Struct):
     says: dict[str, Any]
     holder: dict[str, Any]
     name: str
+    count: Callable[[dict[str, Any]], None]
 
     def said(self, text: str) -> Event:
         """Return an event that says a piece of it."""
         self.holder[self.name] = text
+        self.count(self.says)
         return _event(self.event, self.says)
+
+    def feed(self, text: str, told: list[Event]) -> str:
+        """Return what may go out with the next piece. Raises Blocked, and says before what it still may."""
+        try:
+            return self.voice.feed(text)
+        except Blocked as blocked:
+            self._say_before(blocked, told)
+            raise
+
+    def finish(self, told: list[Event]) -> str:
+        """Return what is left. Raises Blocked, as `feed` does."""
+        try:
+            return self.voice.finish()
+        except Blocked as blocked:
+            self._say_before(blocked, told)
+            raise
+
+    def _say_before(self, blocked: Blocked, told: list[Event]) -> None:
+        if blocked.before:
+            told.append(self.said(blocked.before))
+
+
+class _Piece(NamedTuple):
+    """A piece of one text of a chat's choice: in which object and under which name it stands."""
+
+    key: Key
+    holder: dict[str, Any]
+    name: str
+    means: Means
+
+
+class _Chunk(NamedTuple):
+    """An event of a chat, taken apart."""
+
+    said: dict[str, Any]
+    choice: dict[str, Any]
+    delta: dict[str, Any]
+
+    def like(self, piece: _Piece) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return an event that says nothing but a piece of the same text, and what in it holds the text."""
+        within: dict[str, Any] = {piece.name: ""}
+        choice: dict[str, Any] = {"index": self.choice.get("index", 0), "finish_reason": None}
+        if piece.holder is self.choice:
+            choice = within = choice | within
+        elif piece.holder is self.delta:
+            choice["delta"] = within
+        elif piece.holder is self.delta.get("function_call"):
+            choice["delta"] = {"function_call": within}
+        else:
+            choice["delta"] = {"tool_calls": [{"index": piece.key[-1], "function": within}]}
+        return {name: self.said[name] for name in _HEAD if name in self.said} | {"choices": [choice]}, within
 
 
 class GuardedAnswer:
@@ -156,66 +209,53 @@ class GuardedAnswer:
             return False
         texts = self._texts(choice, delta)
         held = bool(texts)
-        for key, holder, name, means in texts:
-            head = {each: said[each] for each in _HEAD if each in said}
-            held = not self._say((index, *key), event, head, choice, delta, holder, name, means, told) and held
+        for text in texts:
+            held = not self._say(event, _Chunk(said, choice, delta), text, told) and held
         finished = choice.get("finish_reason") is not None
         if finished:
-            for key, holder, name, _ in texts:
-                if (opened := self._open.pop((index, *key), None)) is not None:
-                    holder[name] += opened.voice.finish()
+            for text in texts:
+                if (opened := self._open.pop((index, *text.key), None)) is not None:
+                    text.holder[text.name] += opened.finish(told)
             self._flush((index,), told)
         others = [name for name, value in delta.items() if value is not None and name not in {"content", "text"}]
         return held and not finished and not others
 
-    def _texts(self, choice: dict[str, Any], delta: dict[str, Any]) -> list[tuple[Key, dict[str, Any], str, Means]]:
+    def _texts(self, choice: dict[str, Any], delta: dict[str, Any]) -> list[_Piece]:
         """Return the texts of a choice that come in pieces; the others are changed as they are."""
-        texts: list[tuple[Key, dict[str, Any], str, Means]] = []
+        texts: list[_Piece] = []
         if isinstance(choice.get("text"), str):
-            texts.append((("text",), choice, "text", "text"))
+            texts.append(_Piece(("text",), choice, "text", "text"))
         for name, value in delta.items():
             if name in _CHAT_FIELDS and isinstance(value, str):
-                texts.append(((name,), delta, name, _CHAT_FIELDS[name]))
+                texts.append(_Piece((name,), delta, name, _CHAT_FIELDS[name]))
             elif name == "tool_calls" and isinstance(value, list):
-                for place, call in enumerate(value):
-                    texts += _of_call(call, place)
+                texts += [piece for place, call in enumerate(value) for piece in _of_call(call, place)]
             elif name == "function_call" and isinstance(value, dict) and isinstance(value.get("arguments"), str):
-                texts.append((("function_call",), value, "arguments", "arguments"))
+                texts.append(_Piece(("function_call",), value, "arguments", "arguments"))
             elif value is not None:
                 delta[name] = self._answer.tree(value, name)
         return texts
 
-    def _say(
-        self,
-        key: Key,
-        event: Event,
-        head: dict[str, Any],
-        choice: dict[str, Any],
-        delta: dict[str, Any],
-        holder: dict[str, Any],
-        name: str,
-        means: Means,
-        told: list[Event],
-    ) -> bool:
+    def _say(self, event: Event, chunk: _Chunk, piece: _Piece, told: list[Event]) -> bool:
         """Say the next piece of a voice. Return True where some of it goes out."""
-        text = holder[name]
+        text = piece.holder[piece.name]
+        key = (chunk.choice.get("index", 0), *piece.key)
+        if self._in_blocks and key not in self._open and (text or piece.means == "arguments"):
+            self._flush(key[:1], told)
         if not text:
             return False
-        if self._in_blocks and key not in self._open:
-            self._flush(key[:1], told)
         opened = self._open.get(key)
-        voice = self._answer.voice(means) if opened is None else opened.voice
-        again, within = _like(head, choice, delta, holder, name)
-        self._open[key] = _Open(voice, event, again, within, name)
-        holder[name] = voice.feed(text)
-        return bool(holder[name])
+        voice = self._answer.voice(piece.means) if opened is None else opened.voice
+        again, within = chunk.like(piece)
+        opened = self._open[key] = _Open(voice, event, again, within, piece.name, self._count)
+        out = piece.holder[piece.name] = opened.feed(text, told)
+        return bool(out)
 
     def _flush(self, of: Key, told: list[Event]) -> None:
         """Say what the voices hold whose key begins so, and end them."""
         for key in [key for key in self._open if key[: len(of)] == of]:
             opened = self._open.pop(key)
-            if text := opened.voice.finish():
-                self._count(opened.says)
+            if text := opened.finish(told):
                 told.append(opened.said(text))
 
     def _message(self, event: Event, said: dict[str, Any], told: list[Event]) -> None:
@@ -261,8 +301,8 @@ class GuardedAnswer:
         delta = {"type": _DELTAS[name], name: ""}
         again = {"type": "content_block_delta", "index": said.get("index"), "delta": delta}
         like = msgspec.structs.replace(event, kind="content_block_delta")
-        self._open[key] = opened = _Open(voice, like, again, delta, name)
-        if out := voice.feed(text):
+        self._open[key] = opened = _Open(voice, like, again, delta, name, self._count)
+        if out := opened.feed(text, told):
             told.append(opened.said(out))
 
     def _response(self, event: Event, said: dict[str, Any], told: list[Event]) -> None:
@@ -288,9 +328,8 @@ class GuardedAnswer:
         if said.get("logprobs") and self._answer.looks:
             said["logprobs"] = []
         text, said["delta"] = said["delta"], ""
-        self._open[key] = opened = _Open(voice, event, said, said, "delta")
-        if out := voice.feed(text):
-            self._count(said)
+        self._open[key] = opened = _Open(voice, event, said, said, "delta", self._count)
+        if out := opened.feed(text, told):
             told.append(opened.said(out))
 
     def _count(self, said: dict[str, Any]) -> None:
@@ -321,7 +360,7 @@ class GuardedAnswer:
         return msgspec.structs.replace(_event(event, ended), kind=kind, finished=True)
 
     def _ended_message(self, event: Event) -> list[Event]:
-        delta = {"stop_reason": "refusal", "stop_sequence": None, "stop_details": _stop_details()}
+        delta = {"stop_reason": "refusal", "stop_sequence": None, "stop_details": STOP_DETAILS}
         ended: list[tuple[dict[str, Any], bool]] = [
             ({"type": "message_delta", "delta": delta, "usage": {"output_tokens": self._used().output_tokens}}, True),
             ({"type": "message_stop"}, False),
@@ -337,39 +376,16 @@ class GuardedAnswer:
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
 
 
-def _of_call(call: Any, place: int) -> list[tuple[Key, dict[str, Any], str, Means]]:
+def _of_call(call: Any, place: int) -> list[_Piece]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return []
-    index = call.get("index", place)
-    return [(("tool_calls", index), function, "arguments", "arguments")]
-
-
-def _like(
-    head: Mapping[str, Any], choice: Mapping[str, Any], delta: Mapping[str, Any], holder: dict[str, Any], name: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an event that says nothing but a piece of the same text, and what in it holds the text."""
-    within: dict[str, Any] = {name: ""}
-    again: dict[str, Any] = {"index": choice.get("index", 0), "finish_reason": None}
-    if holder is choice:
-        within |= again
-        return {**head, "choices": [within]}, within
-    if holder is delta:
-        again["delta"] = within
-    elif holder is delta.get("function_call"):
-        again["delta"] = {"function_call": within}
-    else:
-        call = next(each for each in delta["tool_calls"] if each.get("function") is holder)
-        again["delta"] = {"tool_calls": [{"index": call.get("index", 0), "function": within}]}
-    return {**head, "choices": [again]}, within
+    return [_Piece(("tool_calls", call.get("index", place)), function, "arguments", "arguments")]
 
 
 def _place_of(said: Mapping[str, Any]) -> Key:
-    place = [said.get("output_index")]
-    for name in ("content_index", "summary_index"):
-        if name in said:
-            place.append(said[name])
-    return tuple(place)
+    inner = (said[name] for name in ("content_index", "summary_index") if name in said)
+    return (said.get("output_index"), *inner)
 
 
 def _event(event: Event, said: Mapping[str, Any]) -> Event:
@@ -389,16 +405,12 @@ def _words_of(said: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _stop_details() -> dict[str, Any]:
-    return {"type": "refusal", "category": None, "explanation": _EXPLANATION}
-
-
 def _filtered(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return a whole answer without what it says, ended by a filter."""
     if said.get("object") == "response":
         return {**said, "status": "incomplete", "incomplete_details": {"reason": "content_filter"}, "output": []}
     if said.get("type") == "message":
-        ended = {"stop_reason": "refusal", "stop_sequence": None, "stop_details": _stop_details()}
+        ended = {"stop_reason": "refusal", "stop_sequence": None, "stop_details": STOP_DETAILS}
         return {**said, "content": [], **ended}
     if "choices" not in said:
         return {name: "" if isinstance(each, str) else None for name, each in said.items()}
