@@ -98,7 +98,7 @@ class Finding(NamedTuple):
     name: str
     label: str
     action: Action
-    count: int
+    count: int  # type: ignore[assignment]  # A tuple has a method of that name, which nobody calls.
     side: Literal["input", "output"] = "input"
 
 

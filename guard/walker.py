@@ -25,6 +25,7 @@ MOST_DEPTH: Final = 100
 MOST_TEXTS: Final = 100_000
 _LEAST_NUMBER: Final = 10**8
 """Shorter numbers are no card and no account."""
+_LEAST_FILE_CHARS: Final = 256
 _MOST_WITHIN: Final = 20_000
 """Objects and lists within the arguments of one call; of more the text is read as it stands."""
 _DATA_URL: Final = re.compile(r"data:([^,]{0,300}),", re.IGNORECASE)
@@ -176,7 +177,7 @@ class Part(NamedTuple):
     name: str
     raw: bytes
     place: Place
-    index: int | None = None
+    number: int | None = None
     """The turn's number; None for a field."""
 
 
@@ -249,12 +250,12 @@ class Walk:
     def _over(self, part: Part) -> None:
         value = msgspec.json.decode(part.raw)
         path: Path = (part.name,)
-        if part.index is None:
+        if part.number is None:
             whole = Encoded(self._fields, part.name, {part.name: value}, part.name, is_part=True)
         else:
             assert self._turns is not None  # noqa: S101 - parts with a number come from there
-            whole = Encoded(self._turns.within[0], part.index, [value], owner=self._turns, is_part=True)
-            path = (part.name, part.index)
+            whole = Encoded(self._turns.within[0], part.number, [value], owner=self._turns, is_part=True)
+            path = (part.name, part.number)
         # What is read only once, of two fields of one name, is sent only once.
         whole.changed = loses_names(part.raw, value)
         self._encoded.append(whole)
@@ -368,7 +369,9 @@ class Walk:
         self._any(value, encoded.within, 0, path, place._replace(meant=True), encoded)
 
     def _link(self, name: str, text: str, holder: Any, path: Path, place: Place, owner: Encoded) -> None:
-        media = _NOTED.get(name) or next((_NOTED[each] for each in path if each in _NOTED), "")
+        media = _NOTED.get(name) or next(
+            (_NOTED[each] for each in path if isinstance(each, str) and each in _NOTED), ""
+        )
         if _DATA_URL.match(text):
             self._blob(text, holder, name, path, place, owner, media)
             return
@@ -385,7 +388,7 @@ class Walk:
             family = found[1].partition("/")[0].lower()
             media = family if family in _FAMILIES else _UNREADABLE
         if media in _FAMILIES:
-            self._see_not(media)
+            self._not_a_text(media, text, holder, key, path, place, owner)
             return
         raw = _decoded(text[len(prefix) :]) if in_base64 else unquote(text[len(prefix) :], errors="replace").encode()
         if raw is None:
@@ -394,11 +397,19 @@ class Walk:
             return
         said = _text_in(raw)
         if said is None:
-            self._see_not(media or _UNREADABLE)
+            self._not_a_text(media or _UNREADABLE, text, holder, key, path, place, owner)
             return
         encoded = Encoded(holder, key, [said], owner=owner, prefix=prefix, in_base64=in_base64)
         self._encoded.append(encoded)
         self._add(said, encoded.within, 0, path, place, encoded, "file")
+
+    def _not_a_text(
+        self, media: str, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded
+    ) -> None:
+        """Note what could not be read. So little is no picture and no file, but may be a value itself: it is read as it stands."""
+        self._see_not(media)
+        if len(text) < _LEAST_FILE_CHARS:
+            self._add(text, holder, key, path, place, owner, "prose")
 
     def _see_not(self, media: str) -> None:
         if media:

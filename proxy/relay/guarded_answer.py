@@ -263,7 +263,7 @@ class GuardedAnswer:
         if kind == "content_block_start":
             block = said.get("content_block") or {}
             self._block = index
-            self._signed[index] = self._answer.changed
+            self._signed[index or 0] = self._answer.changed
             first = {name: block.pop(name) for name in _BLOCK_FIELDS if isinstance(block.get(name), str)}
             said["content_block"] = self._answer.tree(block) | dict.fromkeys(first, "")
             told.append(_event(event, said))

@@ -153,13 +153,13 @@ def chat(script: Script) -> tuple[Any, Iterator[dict[str, Any]]]:
 def messages(script: Script) -> tuple[Any, Iterator[dict[str, Any]]]:
     blocks: list[tuple[dict[str, Any], str, str, str]] = []
     if script.thought:
-        begun = {"type": "thinking", "thinking": "", "signature": ""}
+        begun: dict[str, Any] = {"type": "thinking", "thinking": "", "signature": ""}
         blocks.append((begun, "thinking_delta", "thinking", script.thought))
     blocks.append(({"type": "text", "text": ""}, "text_delta", "text", script.text))
     if script.arguments:
         begun = {"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {}}
         blocks.append((begun, "input_json_delta", "partial_json", script.arguments))
-    message = {
+    message: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -453,7 +453,7 @@ async def test_a_callers_own_values_come_back(tmp_path: Path, wire: str, stream:
             arguments=json.dumps({"to": "{mask}", "cc": [MAIL], "text": 'she said "hi"\n'}),
             most=2,
         )
-        more = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
+        more: Any = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
         said = await here.ask(wire, f"mail {HER_MAIL} please", stream=stream, **more)
         assert HER_MAIL not in here.mouth.sent[0]
         assert said.text == f"I wrote to {HER_MAIL}, see [EMAIL] and a[0]."
@@ -489,7 +489,7 @@ async def test_thoughts_are_looked_at(tmp_path: Path, wire: str, stream: bool) -
 async def test_arguments_are_read_as_they_are_meant(tmp_path: Path, wire: str, stream: bool) -> None:
     """A value behind an escape, and one that is a number, end the answer as any other does."""
     async with house(tmp_path) as here:
-        more = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
+        more: Any = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
         for arguments in ('{"a": "x\\n4111 1111\\u00201111 1111"}', '{"n": 4111111111111111}'):
             here.mouth.script = Script(text="ok", arguments=arguments, most=3)
             said = await here.ask(wire, stream=stream, **more)
@@ -563,7 +563,7 @@ async def test_no_random_answer_leaks(tmp_path: Path, count: int) -> None:
             arguments = json.dumps({"a": planted(chance)[0].replace(CARD, "none"), "n": 1}) if seed % 3 == 0 else ""
             here.mouth.script = Script(text=text, arguments=arguments, seed=seed, most=chance.choice([1, 3, 9, 60]))
             wire = WIRES[seed % len(WIRES)]
-            more = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
+            more: Any = {"tools": [{"type": "function", "function": WEIGH}]} if wire == "chat" else {}
             answers = [await here.ask(wire, f"mail {HER_MAIL}", stream=stream, **more) for stream in (False, True)]
             for said in answers:
                 assert MAIL not in said.raw, (seed, wire)
