@@ -249,10 +249,11 @@ def _of_chat(said: dict[str, Any]) -> Verdict:
 
 def verdict_in(content: object) -> Verdict:
     """Return what a model said that answers like Llama Guard. Raises OddReply."""
-    begins = _VERDICT.match(content) if isinstance(content, str) else None
+    said = content if isinstance(content, str) else ""
+    begins = _VERDICT.match(said)
     if begins is None:
         raise OddReply("the model answered neither `safe` nor `unsafe`")
-    rest = content[begins.end() :]
+    rest = said[begins.end() :]
     codes = _CODE.findall(rest)
     if begins[1].lower() == "unsafe":
         return Verdict(flagged=True, categories=frozenset(codes[:_MOST_CATEGORIES]))
