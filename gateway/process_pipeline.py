@@ -34,6 +34,7 @@ from gateway.wiring.overruns import SharedOverruns
 from gateway.wiring.pipeline import (
     hedging,
     open_guard,
+    open_moderation,
     open_prefix_tracker,
     open_tracing,
     open_upstreams,
@@ -51,10 +52,12 @@ from providers.catalog import Catalog, build_catalog, configured_prices, costs_n
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
+from proxy.admit.moderating import services_of
 from proxy.admit.queues.pool_sizes import sized
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.judge import schema_check
+from proxy.learning.llama_guard import TargetRules
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -227,6 +230,7 @@ class ProcessPipeline:
             cache=answers,
             scoring=self.plugins.scoring(),
             guard=open_guard(config, self._environment),
+            moderation=open_moderation(config, self.dispatcher, self._target_rules, stack),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -314,6 +318,11 @@ class ProcessPipeline:
         stack.push_async_callback(shadow.aclose)
         shadow.start()
         self.line.shadow = shadow
+
+    def _target_rules(self) -> TargetRules:
+        now = self.line.config
+        fleet = self.breakers.fleet(now.catalog.targets)
+        return TargetRules(catalog=now.catalog, fleet=fleet, timeouts=now.timeouts, pools=now.pools)
 
     def write_down(self) -> None:
         """Hand over the counts, so that other processes see them."""
@@ -442,6 +451,7 @@ class ProcessPipeline:
                 self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
                 return
             rules = self._reloaded_rules(answer.config, catalog)
+            services = services_of(answer.config.guard, resolve_secret)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             self._log.error("reload refused, the old configuration stays: %s", error)
             return
@@ -451,6 +461,8 @@ class ProcessPipeline:
         self.line.config = rules
         if self.line.guard is not None:
             self.line.guard.adopt(answer.config.guard)
+        if self.line.moderation is not None:
+            self.line.moderation.services = services
         self.breakers.adopt(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)

@@ -19,6 +19,7 @@ from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.guarding import guarded, header_of
 from proxy.admit.idempotency.recording import is_worth_keeping
+from proxy.admit.moderating import Moderation
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.cache.answer_cache import BYPASS, AnswerCache, Lookup
@@ -78,6 +79,7 @@ class RequestPipeline:
         cache: AnswerCache | None = None,
         scoring: Scoring | None = None,
         guard: Guard | None = None,
+        moderation: Moderation | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -87,6 +89,7 @@ class RequestPipeline:
         """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
         self.parser = parser
         self.guard = guard
+        self.moderation = moderation
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
@@ -335,7 +338,9 @@ class RequestPipeline:
         """
         if self.guard is None or not self.guard.is_on(caller.guard):
             return parsed
-        found = await guarded(self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent)
+        found = await guarded(
+            self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent, moderation=self.moderation
+        )
         context.guarded = found
         context.reply.lines += field_lines(header_of(found.verdict.findings))
         found.check()

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
 from selfhosted.model_swap.turns import Rules
+from settings.secret_ref import SecretRef, is_reference
 from settings.types import Finite, Given, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

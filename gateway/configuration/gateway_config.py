@@ -12,7 +12,7 @@ from classifier.config import ClassifierSection
 from cost.config import CostSection
 from gateway.configuration.plugins_config import PluginConfig
 from guard.guard_config import GuardSection
-from providers.config import ProvidersSection, SecretRef
+from providers.config import ProvidersSection
 from proxy.admit.idempotency.idempotency_config import IdempotencySection
 from proxy.admit.limits.limits_config import LimitsSection
 from proxy.admit.queues.queues_config import QueuesSection
@@ -23,6 +23,7 @@ from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.redis.redis_config import RedisSection
 from selfhosted.config import SelfhostedSection
+from settings.secret_ref import SecretRef
 from settings.types import Finite, Given, Reloadable, Section
 
 

@@ -12,7 +12,7 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
-from gateway.configuration.environment import Environment
+from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.configuration.peppers import peppers
 from gateway.wiring.answer_cache import answers_digest
@@ -26,13 +26,17 @@ from providers.spoken_dialects import SpokenDialect
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
+from proxy.admit.moderating import Moderation, services_of
 from proxy.dispatch.attempt_policy import FIRST_HEDGES
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.learning.llama_guard import LlamaGuard, TargetRules
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, evidence_for_auto
 from proxy.settle.observers.telemetry import Tracing, build_tracing
 from proxy.shared.background_tasks import background
+from proxy.shared.moderation_client import ModerationClient
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -63,6 +67,16 @@ def open_guard(config: GatewayConfig, environment: Environment) -> Guard:
     """Return the guard of one process. Its masks are keyed by the pepper: the same in each process and after each start."""
     key = blake2b(b"guard masks", key=peppers(config, environment)[0].secret[:64]).digest()
     return Guard(config.guard, key)
+
+
+def open_moderation(
+    config: GatewayConfig, dispatcher: Dispatcher, rules: Callable[[], TargetRules], stack: contextlib.AsyncExitStack
+) -> Moderation:
+    """Return who asks the services of the guard's rules. Raises NoKey."""
+    services = services_of(config.guard, resolve_secret)
+    moderation = Moderation(services, ModerationClient(), LlamaGuard(dispatcher, rules))
+    stack.push_async_callback(moderation.aclose)
+    return moderation
 
 
 def open_tracing(
