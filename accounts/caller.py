@@ -65,6 +65,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     allowed_models: frozenset[str] | None = None
     settings: TeamSettings = TeamSettings()
     role: Role = "member"
+    guard: tuple[str, str] | None = None
+    """The guard's rules of its organisation and of its team, as JSON, empty for none; None where neither has any."""
 
     @property
     def scope(self) -> tuple[str, str]:

@@ -8,9 +8,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Row, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
@@ -26,7 +27,7 @@ from accounts.errors import (
 )
 from accounts.keys import MintedKey, Pepper, mint_key
 from accounts.secret_shapes import mask_text
-from accounts.tables import ID_CHARS, NAME_CHARS, ApiKey, Organisation, Team
+from accounts.tables import ID_CHARS, NAME_CHARS, WHOLE_ORGANISATION, ApiKey, GuardRules, Organisation, Team
 from settings.key_ids import SEPARATOR, first_id
 from settings.words import closest
 
@@ -100,6 +101,8 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     models: list[str] | None = None
     blocked_at: datetime | None = None
     team_blocked_at: datetime | None = None
+    organisation_guard: str | None = None
+    team_guard: str | None = None
 
     @property
     def blocked(self) -> bool:
@@ -117,6 +120,9 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
             allowed_models=narrowed(self.allowed_models, self.models),
             settings=self.settings,
             role=self.role,
+            guard=(self.organisation_guard or "", self.team_guard or "")
+            if self.organisation_guard or self.team_guard
+            else None,
         )
 
 
@@ -520,6 +526,25 @@ class AccountStore:
         found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
         return [found.get(digest) for digest in digests]
 
+    async def guard_of(self, organisation_id: str, team_id: str = WHOLE_ORGANISATION) -> str:
+        """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none."""
+        query = select(col(GuardRules.rules)).where(
+            col(GuardRules.organisation_id) == organisation_id, col(GuardRules.team_id) == team_id
+        )
+        async with self._engine.connect() as connection:
+            return await connection.scalar(query) or ""
+
+    async def set_guard(self, organisation_id: str, team_id: str, rules: str) -> None:
+        """Replace the guard's rules of an organisation, or of one of its teams; empty takes them away. Servers follow within
+        `accounts.fresh_s`.
+        """
+        place = {"organisation_id": organisation_id, "team_id": team_id}
+        mine = (col(GuardRules.organisation_id) == organisation_id, col(GuardRules.team_id) == team_id)
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(GuardRules).where(*mine))
+            if rules:
+                await connection.execute(insert(GuardRules).values(**place, rules=rules, updated_at=self._clock()))
+
     async def _exists(self, table: type[Organisation | Team | ApiKey], condition: ColumnElement[bool]) -> bool:
         async with self._engine.connect() as connection:
             return bool(await connection.scalar(select(exists().select_from(table).where(condition))))
@@ -574,6 +599,8 @@ def _key_record(row: Sequence[Any]) -> KeyRecord:
 
 
 _KEY_COLUMNS: Final = [col(getattr(ApiKey, name)) for name in KeyRecord.__struct_fields__]
+_FLOOR: Final[Any] = aliased(GuardRules)
+_TEAMS_OWN: Final[Any] = aliased(GuardRules)
 _STORED_COLUMNS: Final[tuple[Any, ...]] = (
     col(ApiKey.key_id),
     col(ApiKey.name),
@@ -588,9 +615,19 @@ _STORED_COLUMNS: Final[tuple[Any, ...]] = (
     col(Team.blocked_at).label("team_blocked_at"),
     col(Team.organisation_id),
     col(Team.allowed_models),
+    _FLOOR.rules.label("organisation_guard"),
+    _TEAMS_OWN.rules.label("team_guard"),
     *_SETTINGS_COLUMNS,
 )
-_STORED_KEYS: Final = select(*_STORED_COLUMNS).join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+_STORED_KEYS: Final = (
+    select(*_STORED_COLUMNS)
+    .join_from(ApiKey, Team, col(ApiKey.team_id) == col(Team.team_id))
+    .outerjoin(_FLOOR, and_(_FLOOR.organisation_id == col(Team.organisation_id), _FLOOR.team_id == WHOLE_ORGANISATION))
+    .outerjoin(
+        _TEAMS_OWN,
+        and_(_TEAMS_OWN.organisation_id == col(Team.organisation_id), _TEAMS_OWN.team_id == col(Team.team_id)),
+    )
+)
 _KEYS_OF: Final = _STORED_KEYS.where(col(ApiKey.digest).in_(bindparam("digests", expanding=True)))
 _LEARNING_OF: Final = select(col(Team.team_id), col(Team.learning)).where(
     col(Team.team_id).in_(bindparam("team_ids", expanding=True))

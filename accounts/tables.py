@@ -3,7 +3,20 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Boolean, Column, DateTime, Float, ForeignKey, Index, String, UniqueConstraint, false, true
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+    true,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
@@ -71,6 +84,21 @@ class Team(SQLModel, table=True):
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     blocked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     """Since when its keys are refused for now; null while they work."""
+
+
+WHOLE_ORGANISATION = ""
+"""In place of a team, where something is a whole organisation's. No team has it as its id."""
+
+
+class GuardRules(SQLModel, table=True):
+    """The guard's rules that an organisation adds to the configuration's, and a team to both; a JSON list of `guard.rules`."""
+
+    __tablename__: ClassVar[str] = "guard_rules"
+
+    organisation_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    team_id: str = Field(sa_column=Column(String(ID_CHARS), primary_key=True))
+    rules: str = Field(sa_column=Column(Text, nullable=False))
+    updated_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
 
 
 class ApiKey(SQLModel, table=True):

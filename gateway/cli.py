@@ -15,6 +15,7 @@ from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
 from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
+from gateway.commands.guard import guard_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
 from gateway.commands.limits import limits_app
@@ -105,6 +106,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "batch": batch_app,
     "budgets": budgets_app,
     "limits": limits_app,
+    "guard": guard_app,
     "prices": prices_app,
     "ledger": ledger_app,
     "database": database_app,

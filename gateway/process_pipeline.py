@@ -29,6 +29,7 @@ from gateway.wiring.metrics import AllMetrics
 from gateway.wiring.overruns import SharedOverruns
 from gateway.wiring.pipeline import (
     hedging,
+    open_guard,
     open_prefix_tracker,
     open_tracing,
     open_upstreams,
@@ -204,6 +205,7 @@ class ProcessPipeline:
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
+            guard=open_guard(config, self._environment),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -415,6 +417,8 @@ class ProcessPipeline:
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules
+        if self.line.guard is not None:
+            self.line.guard.adopt(answer.config.guard)
         self.breakers.adopt(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)

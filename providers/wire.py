@@ -169,6 +169,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The file that goes on with the fields, as a form."""
     thoughts: Mapping[int, Thought] = MappingProxyType({})
     """The thoughts behind the assistant's messages, by their number among its own, for targets that take them."""
+    own_only: bool = False
+    """True where nobody but own engines may be asked, and so whoever compares or judges its answer, too."""
 
 
 WireUsage = dict[str, Any]

@@ -10,6 +10,7 @@ from accounts.caller import Caller
 from cost.dimensions import Dimension
 from cost.errors import BudgetExceeded
 from providers.wire import Operation
+from proxy.admit.guarding import Guarded
 from proxy.admit.limits.limit import Admission
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, RequestTrace, Weakness
@@ -60,6 +61,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     parsed: ParsedRequest | None = None
     """The request as its caller made it. A file that came with it is closed with the request."""
     admission: Admission | None = None
+    guarded: Guarded | None = None
+    """The guard's verdict on it, and the rules by which its answer is judged; None where no rule holds for its caller."""
     bounded: bool = False
     """True when a hard budget holds money for it."""
     spent_targets: Mapping[tuple[Dimension, str], BudgetExceeded] = {}

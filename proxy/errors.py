@@ -5,7 +5,7 @@ The body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`, all fou
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -327,6 +327,35 @@ class FleetUnavailable(Refused, status=503, code="fleet_unavailable"):
 
 class ContextTooLong(Refused, status=400, code="context_length_exceeded"):
     """The prompt exceeds the context of every target that could otherwise serve it."""
+
+
+class ContentFiltered(Refused, status=400, code="content_filter"):
+    """A rule of the guard refuses the request. Names of rules and kinds are told, never what was found."""
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        blocked = {name: {"filtered": True, "detected": True} for name in names}
+        inner = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": blocked}
+        super().__init__(message, param="prompt", details={"innererror": inner})
+
+    @classmethod
+    def blocked(cls, names: Sequence[str]) -> "ContentFiltered":
+        """Return the refusal of a request in which something of these kinds was found."""
+        found = ", ".join(f"`{name}`" for name in names)
+        return cls(
+            f"This request was refused, because what it has of {found} must not be sent. Send it without.", names
+        )
+
+    @classmethod
+    def of_own(cls, reasons: str) -> "ContentFiltered":
+        """Return the refusal of a request that only own engines may be asked, of which none can serve it."""
+        return cls(
+            f"What this request has may be sent to own engines alone, and none of them can serve it ({reasons}). Send it without, or name "
+            "a model of your own."
+        )
+
+
+class GuardUnavailable(Refused, status=503, code="guard_unavailable"):
+    """The guard cannot judge the request, and its rules let pass nothing that was not judged."""
 
 
 class NoEligibleTarget(Refused, status=400, code="no_eligible_target"):

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from accounts.caller import Caller
 from classifier.prediction import Classifier
 from cost.errors import BudgetExceeded
+from guard.inspector import Guard
 from providers.breaker import Breakers
 from providers.token_counts import TokenCounter
 from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
+from proxy.admit.guarding import guarded, header_of
 from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import LineReply, LineRequest
@@ -24,6 +26,7 @@ from proxy.dispatch.dispatcher import Committed, Dispatcher
 from proxy.dispatch.outcome import Observer
 from proxy.errors import Draining, Overloaded, ReadsOnly, Refused
 from proxy.http.exchange import CallerGone, Exchange
+from proxy.http.reply_head import field_lines
 from proxy.http.request_id import new_request_id
 from proxy.judge.escalation import BetterAnswers
 from proxy.judge.two_answers import TwoAnswers
@@ -70,6 +73,7 @@ class RequestPipeline:
         overruns: Overruns | None = None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
+        guard: Guard | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -78,6 +82,7 @@ class RequestPipeline:
         self.shadow: Shadow | None = None
         """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
         self.parser = parser
+        self.guard = guard
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
@@ -215,12 +220,15 @@ class RequestPipeline:
         """Admit, plan, dispatch and relay."""
         # Admit: what it may use, and whether it was answered before.
         context.watch_caller(exchange)
+        body = parsed.body
+        if self._is_guarded(caller):
+            parsed = await self._judged_within_limits(context, caller, parsed)
         if parsed.idempotency_key is not None:
             # Limits first: neither what they refuse nor repeats without end may keep the database from others.
-            context.admission = await self._admission.take(caller, parsed, context.reply)
+            context.admission = context.admission or await self._admission.take(caller, parsed, context.reply)
             if await self._admission.replays(
                 parsed.idempotency_key,
-                parsed.body,
+                body,
                 caller,
                 exchange,
                 context.reply,
@@ -252,6 +260,36 @@ class RequestPipeline:
         context.answering = committed.attempt
         await relay_answer(context, committed, self._habits, self._dispatcher)
 
+    def _is_guarded(self, caller: Caller) -> bool:
+        return self.guard is not None and self.guard.is_on(caller.guard)
+
+    async def _judged_within_limits(
+        self, context: RequestContext, caller: Caller, parsed: ParsedRequest
+    ) -> ParsedRequest:
+        """Return the request as the guard lets it go on: limits first, as looking takes time. One that is answered later goes on as its
+        caller sent it, and is judged again then. Raises RateLimited, and the refusals of the guard.
+        """
+        if parsed.later is not None:
+            await self.judged(context, caller, parsed)
+            return parsed
+        context.admission = await self._admission.take(caller, parsed, context.reply)
+        return await self.judged(context, caller, parsed)
+
+    async def judged(
+        self, context: RequestContext, caller: Caller, parsed: ParsedRequest, *, sent: bool = False
+    ) -> ParsedRequest:
+        """Return the request as the guard lets it go on, and tell in the reply's head what was found. `sent` is for one that was judged and
+        sent before. Raises ContentFiltered, GuardUnavailable or BadRequest.
+        """
+        if self.guard is None or not self.guard.is_on(caller.guard):
+            return parsed
+        found = await guarded(self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent)
+        context.guarded = found
+        context.reply.lines += field_lines(header_of(found.verdict.findings))
+        found.check()
+        context.parsed = found.parsed
+        return found.parsed
+
     async def _answer_without_model(self, context: RequestContext, caller: Caller, parsed: ParsedRequest) -> None:
         """Answer a wire's own question, or count the prompt's tokens as its target would."""
         wire = context.wire
@@ -260,6 +298,8 @@ class RequestPipeline:
             body, told = wire.answer(parsed.request, parsed.input_tokens)
             await context.reply.whole(200, body, told)
         elif wire.count is not None:
+            # Its target may be asked to count.
+            parsed = await self.judged(context, caller, parsed)
             target = None
             with contextlib.suppress(Refused):
                 target = self.plan(context, caller, parsed, downgraded=False, dry=True).plan.candidates[0].target

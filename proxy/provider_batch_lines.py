@@ -126,6 +126,7 @@ class PipelineOffers:
             understood=context.understood,
         )
         context.keeper = parsed.keeper
+        parsed = await pipeline.judged(context, caller, parsed, sent=not to_be_held)
         context.bounded = to_be_held and pipeline.is_bounded(caller, parsed.request)
         routed = pipeline.plan(context, caller, parsed, downgraded=False)
         return context, exchange, msgspec.structs.replace(routed, at_batch_price=True)

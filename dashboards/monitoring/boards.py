@@ -105,6 +105,8 @@ GATEWAY: Final = Board(
             Panel("Attempts that failed", "By deployment and how they ended.", "reqps",
                   _rate("weighbridge_attempts_total", 'result!="ok"', "deployment, result"), "{{deployment}} {{result}}",
                   stacked=True),
+            Panel("What the guard found", "In requests and in answers, and what was done.", "reqps",
+                  _rate("weighbridge_guard_findings_total", "", "kind, action, side"), "{{kind}}: {{action}} ({{side}})", stacked=True),
             Panel("Incidents", "Open ones, as the operators' pages list them; on several hosts those of the one that sees most.", "short",
                   "max by (severity) (weighbridge_incidents)", "{{severity}}", limit=1),
             Panel("States", "The worst of callable, failing, slow and saturated: 0 well, 1 a warning, 2 grave.", "none",

@@ -12,6 +12,7 @@ from proxy.plan.decision_record import Considered, ConsideredTarget, read
 OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "too-hard": "not good enough",
     "not-allowed": "not for this team",
+    "guard": "the guard keeps it to own engines",
     "tier": "not in this tier",
     "capability-missing": "cannot do it",
     "context": "too long for it",

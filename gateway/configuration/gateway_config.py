@@ -10,6 +10,7 @@ from accounts.people.sign_in_config import SignInSection
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
+from guard.guard_config import GuardSection
 from providers.config import ProvidersSection, SecretRef
 from proxy.admit.idempotency.idempotency_config import IdempotencySection
 from proxy.admit.limits.limits_config import LimitsSection
@@ -133,6 +134,9 @@ class GatewayConfig(Section):
     limits: Reloadable[LimitsSection] = Field(
         default=LimitsSection(),
         description="What each organisation, team, key and model may use in a minute and at once.",
+    )
+    guard: Reloadable[GuardSection] = Field(
+        default=GuardSection(), description="What must not leave in a request, or come back in an answer."
     )
     redis: RedisSection = Field(default=RedisSection(), description="The Redis that all processes share.")
     accounts: AccountsSection = Field(default=AccountsSection(), description="Teams, keys and their peppers.")

@@ -16,6 +16,7 @@ from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.configuration.peppers import peppers
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
+from guard.inspector import Guard
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.http_client import HttpLimits, HttpUpstream
@@ -54,6 +55,12 @@ def open_prefix_tracker(
     stack.push_async_callback(keeping.aclose)
     background(stack, keeping.run())
     return habits
+
+
+def open_guard(config: GatewayConfig, environment: Environment) -> Guard:
+    """Return the guard of one process. Its masks are keyed by the pepper: the same in each process and after each start."""
+    key = blake2b(b"guard masks", key=peppers(config, environment)[0].secret[:64]).digest()
+    return Guard(config.guard, key)
 
 
 def open_tracing(

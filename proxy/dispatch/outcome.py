@@ -11,6 +11,7 @@ import msgspec
 
 from accounts.caller import Caller, TeamSettings
 from classifier.prediction import Prediction, Prompt
+from guard.ruleset import Finding
 from providers.wire import ChatRequest, Operation
 from proxy.plan.tool_loop import Struggle
 
@@ -136,6 +137,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     prediction: Prediction | None = None
     settings: TeamSettings | None = None
     """The team's settings when the request came."""
+    guard: tuple[Finding, ...] = ()
+    """What the guard found and did: names and counts."""
     # For teams that let us learn from their requests, and for those alone:
     prompt: Prompt | None = None
     conversation: Hashable = None

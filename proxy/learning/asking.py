@@ -57,6 +57,7 @@ def routed_to(
         media=media_of(request),
         max_output_tokens=request.max_output_tokens,
         allowed_models=caller.allowed_models,
+        own_only=request.own_only,
     )
     return RoutedRequest(
         request_id=request_id,

@@ -246,7 +246,13 @@ class Shadow:
             if not other:
                 return "no-answer"
             trial = Trial.drawn(question_of(comparison.request), comparison.answer, other, self._draws)
-            said = await self._answer_from(rules, comparison, judge, trial.request(), "judge")
+            said = await self._answer_from(
+                rules,
+                comparison,
+                judge,
+                msgspec.structs.replace(trial.request(), own_only=comparison.request.own_only),
+                "judge",
+            )
         except (_OverBudget, BudgetExceeded, UnpricedUnderBudget):
             return "over-budget"
         winner = trial.winner(said)

@@ -73,6 +73,8 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body for a target that counts in its dialect, where tokens are all that is asked for."""
     keeper: Callable[[Kept], Awaitable[bool]] | None = None
     """Keeps the answer for its caller, on a wire whose answers can be kept."""
+    again: Callable[[bytes], "ParsedRequest"] | None = None
+    """Reads another body in its place, as the guard changed it. Raises BadRequest."""
 
 
 async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller:
@@ -168,7 +170,7 @@ class RequestParser:
                 memory=memory,
             )
 
-        def read() -> ParsedRequest:
+        def read(body: bytes = body, understood: Callable[[Understood], None] = _nothing) -> ParsedRequest:
             found = wire.read(body, headers, config.has_model)
             understood(found)
             request = _of_caller(found.request, upload, config, caller)
@@ -196,15 +198,22 @@ class RequestParser:
                 later=found.later,
                 to_count=found.to_count,
                 keeper=keeper,
+                again=read,
             )
 
         try:
             # Nearly all are read here and now, which a coroutine of its own would make dearer.
-            return await self.bodies.read(body, read) if is_heavy(body) else read()
+            if is_heavy(body):
+                return await self.bodies.read(body, lambda: read(understood=understood))
+            return read(understood=understood)
         except BaseException:
             if upload is not None:
                 upload.close()
             raise
+
+
+def _nothing(_found: Understood) -> None:
+    """Tell nobody: who writes the answer was told of the body as its caller sent it."""
 
 
 def _of_caller(request: ChatRequest, upload: Upload | None, config: ParseConfig, caller: Caller) -> ChatRequest:

@@ -34,6 +34,7 @@ from providers.target import (
     METERED_CAPABILITIES,
     NO_LIMITS,
     NOT_CHAT,
+    OWN_ENGINES,
     Capability,
     Deployment,
     Dialect,
@@ -43,6 +44,7 @@ from providers.target import (
 from proxy.errors import (
     FAULTS,
     BadRequest,
+    ContentFiltered,
     ContextTooLong,
     ModelNotFound,
     NoEligibleTarget,
@@ -106,6 +108,7 @@ _Kind = Literal["auto", "alias", "named"]
 """The kind of a requested name: `auto`, an alias for several targets, or one target."""
 Obstacle = Literal[
     "not-allowed",
+    "guard",
     "tier",
     "capability-missing",
     "context",
@@ -262,6 +265,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts = NO_COUNTS
     refused: Mapping[str, frozenset[str]] = {}
     """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+    own_only: bool = False
+    """True where nobody but own engines may be asked, as a rule of the guard says."""
 
     def lacking(self, target: Target) -> frozenset[str]:
         """Return what the target cannot take of this request."""
@@ -520,12 +525,19 @@ def may_use(allowed: frozenset[str] | None, target: Target) -> bool:
     return allowed is None or target.target_id in allowed or target.pattern in allowed
 
 
+def stays_here(target: Target) -> bool:
+    """Return True for a target all of whose deployments are own engines: what is sent to it goes to nobody else."""
+    return target.pool is not None or all(each.kind in OWN_ENGINES for each in target.deployments)
+
+
 def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, kind: _Kind) -> Rejection | None:
     """Return the first reason why a target cannot serve the request, or None."""
     auto, wanted = kind == AUTO, facts.max_output_tokens
     found: tuple[Obstacle, str]
     if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
         found = ("not-allowed", "the team may not use it")
+    elif facts.own_only and not stays_here(target):
+        found = ("guard", "a rule of the guard lets this request go to own engines alone")
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
@@ -625,6 +637,12 @@ def _no_target_error(
         return _too_long(facts, reasons)
     if "provider-tool" in obstacles:
         return _nobody_runs(facts.provider_tools, f" that this request may go to ({reasons})")
+    return _nobody(reasons, guarded="guard" in obstacles)
+
+
+def _nobody(reasons: str, *, guarded: bool) -> Refused:
+    if guarded:
+        return ContentFiltered.of_own(reasons)
     return NoEligibleTarget(
         f"No target can serve this request ({reasons or 'no target is configured for it'}).", param="model"
     )

@@ -120,6 +120,8 @@ def facts_of(
         facts = replace(facts, opening_tokens=opening_tokens(request, parsed.prompt, parsed.input_tokens))
     if request.as_written is not None:
         facts = replace(facts, dialect=request.as_written.dialect, provider_tools=request.as_written.tools)
+    if request.own_only:
+        facts = replace(facts, own_only=True)
     return _with_units(facts, request)
 
 

@@ -88,6 +88,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
     if context.parsed is not None and context.parsed.request.end_user:
         outcome = msgspec.structs.replace(outcome, end_user=context.parsed.request.end_user)
+    if context.guarded is not None:
+        outcome = msgspec.structs.replace(outcome, guard=context.guarded.verdict.findings)
     if context.waits:
         outcome = msgspec.structs.replace(outcome, waits=tuple(context.waits))
     if context.error_code is not None:

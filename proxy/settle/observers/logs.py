@@ -361,6 +361,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "agreement": outcome.agreement,
         "loop_steps": outcome.loop_steps,
         "struggle": outcome.struggle,
+        "guard": [[each.side, each.name, each.action, each.count] for each in outcome.guard] or None,
         "attempts": [_attempt_fields(attempt) for attempt in outcome.attempts[:MAX_LOGGED_ATTEMPTS]],
         "input_tokens": outcome.input_tokens,
         "cached_input_tokens": outcome.cached_input_tokens,

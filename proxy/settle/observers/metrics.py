@@ -169,6 +169,11 @@ class Metrics:
             "Requests that two cheap models were asked for, by the target that answered and what became of the two answers.",
             ("target", "result"),
         )
+        self._guarded = self._counter(
+            "weighbridge_guard_findings",
+            "What the guard found, by kind, what was done, and where: in requests (input) or in answers (output).",
+            ("kind", "action", "side"),
+        )
         self._continued = self._counter(
             "weighbridge_continued_streams",
             "Streams whose replica was lost and that another one went on with, by how that ended.",
@@ -262,6 +267,8 @@ class Metrics:
         served.cached_tokens.amount += outcome.cached_input_tokens
         served.output_tokens.amount += outcome.output_tokens
         _count_money(served, outcome)
+        for found in outcome.guard:
+            self._guarded.labels(found.label, found.action, found.side).inc(found.count)
         self._count_attempts(outcome)
 
     def write(self) -> None:

@@ -1,0 +1,179 @@
+"""The `guard` section of the configuration, and the rules that teams and organisations have beside it: one shape."""
+
+import tomllib
+from importlib.resources import files
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from guard.walker import Role
+from settings.types import Section
+from settings.words import closest
+
+InputAction = Literal["block", "own", "mask", "flag", "off"]
+"""What is done with what is found in a request, the strictest first. `own`: only own engines are asked."""
+OutputAction = Literal["block", "mask", "flag", "off"]
+RuleKind = Literal["pii", "secret", "words", "pattern"]
+
+MOST_RULES: Final = 100
+MOST_WORDS: Final = 1_000
+_MOST_KINDS: Final = 200
+_NEEDED: Final[dict[RuleKind, str]] = {"pii": "entities", "secret": "", "words": "words", "pattern": "pattern"}
+"""What a rule of each kind cannot do without."""
+_GROUPS: Final[dict[RuleKind, str]] = {"pii": "personal", "secret": "secrets"}
+_TAKEN: Final[dict[str, tuple[RuleKind, ...]]] = {
+    "entities": ("pii", "secret"),
+    "words": ("words",),
+    "pattern": ("pattern",),
+}
+_RIVALS: Final[dict[str, dict[str, str]]] = tomllib.loads((files("guard") / "rivals.toml").read_text())
+_UNSEEN: Final = (
+    "names, addresses, places and dates cannot be told by patterns; a service that can is asked over HTTP, and docs/guard.md says what is"
+    " not seen"
+)
+
+
+def _named_here(table: str) -> BeforeValidator:
+    """Return a validator that tells what a word of another gateway is called here. The value itself is not changed."""
+
+    def check(value: Any) -> Any:
+        own = _RIVALS[table].get(value) if isinstance(value, str) else None
+        if own is not None and own != value:
+            raise ValueError(f"`{value}` is another gateway's word; here it is `{own}`")
+        return value
+
+    return BeforeValidator(check)
+
+
+class GuardRule(Section):
+    """One thing to look for, and what is done with it."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]{0,39}$",
+        description="The rule's name, in headers, logs and masks: small letters, digits, `_` and `-`.",
+    )
+    kind: Annotated[RuleKind, _named_here("kinds")] = Field(
+        description="`pii`: personal data by `entities`; `secret`: keys and passwords, all kinds unless `entities` names some; `words`: a list "
+        "of words; `pattern`: an RE2 pattern."
+    )
+    entities: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_MOST_KINDS,
+        description="The kinds to look for: `weighbridge guard kinds` lists them.",
+    )
+    words: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
+        default=None, min_length=1, max_length=MOST_WORDS, description="Whole words or phrases, in any case."
+    )
+    pattern: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_000,
+        description="An RE2 pattern: no look-around and no back-references.",
+    )
+    input: Annotated[InputAction, _named_here("actions")] = Field(
+        default="off",
+        description="In requests. `block`: refused, where it is new; `own`: only own engines are asked; `mask`: another word is put in its "
+        "place; `flag`: told.",
+    )
+    output: Annotated[OutputAction, _named_here("actions")] = Field(default="off", description="In answers.")
+    roles: list[Role] | None = Field(
+        default=None,
+        min_length=1,
+        description="Whose texts alone are looked at: system, user, assistant, tool (results), definition (of tools). Default: all; definitions "
+        "are never a reason to refuse unless they are named.",
+    )
+    on_error: Literal["closed", "open"] = Field(
+        default="closed", description="`open`: when the rule cannot be judged the request passes, which is told."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_others(cls, value: Any) -> Any:
+        for key in value if isinstance(value, dict) else ():
+            if (here := _RIVALS["keys"].get(key)) is not None and key not in cls.model_fields:
+                raise ValueError(f"`{key}` is another gateway's: {here}")
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        needed = _NEEDED[self.kind]
+        if needed and getattr(self, needed) is None:
+            raise ValueError(f"a rule of kind `{self.kind}` needs `{needed}`")
+        for name, kinds in _TAKEN.items():
+            if getattr(self, name) is not None and self.kind not in kinds:
+                raise ValueError(
+                    f"`{name}` does nothing in a rule of kind `{self.kind}`; it belongs to {' and '.join(kinds)}"
+                )
+        if self.input == self.output == "off":
+            raise ValueError("it does nothing: set `input` or `output` to block, mask or flag, or `input` to own")
+        self._check_kinds()
+        return self
+
+    def _check_kinds(self) -> None:
+        """Compile what is the rule's own, and look up what it names. Raises ValueError."""
+        # Patterns take megabytes, which only those have a use for who have rules.
+        from guard.kinds import KINDS, BadPattern, block_list, own_kind  # noqa: PLC0415
+
+        known = kinds_of(self.kind)
+        for entity in self.entities or ():
+            if entity not in known:
+                raise ValueError(_no_kind(entity, self.kind, known))
+        if self.kind in {"words", "pattern"} and self.name in KINDS:
+            raise ValueError(f"`{self.name}` is the name of a kind; choose another one for your own")
+        try:
+            if self.pattern is not None:
+                own_kind(self.name, self.pattern)
+            if self.words is not None:
+                block_list(self.name, self.words)
+        except BadPattern as error:
+            raise ValueError(str(error)) from error
+
+
+def kinds_of(kind: RuleKind) -> tuple[str, ...]:
+    """Return the names that `entities` of such a rule may have."""
+    from guard.kinds import KINDS  # noqa: PLC0415
+
+    return tuple(name for name, each in KINDS.items() if each.group == _GROUPS.get(kind))
+
+
+def _no_kind(entity: str, kind: RuleKind, known: tuple[str, ...]) -> str:
+    shown = entity[:40]
+    own = _RIVALS["entities"].get(entity)
+    if own == "":
+        return f"`{shown}` is not known here: {_UNSEEN}"
+    if own in known:
+        return f"`{shown}` is another gateway's word; here it is `{own}`"
+    near = closest(entity[:80], list(known))
+    meant = f"; did you mean `{near}`?" if near else ""
+    return f"`{shown}` is no kind of `{kind}`{meant} (there are {', '.join(known)})"
+
+
+class GuardSection(Section):
+    """What must not leave in a request, or come back in an answer."""
+
+    rules: list[GuardRule] = Field(
+        default_factory=list,
+        max_length=MOST_RULES,
+        description="Every organisation's floor: organisations and teams may add rules of their own, and take none of these away.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_others(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "guardrails" in value:
+            raise ValueError(
+                "`guardrails` is another gateway's: write `rules`, a list of `name`, `kind`, `input` and `output`"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        names = [each.name for each in self.rules]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two rules are called `{twice}`")
+        return self
+
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)

@@ -1,0 +1,303 @@
+"""The rules that hold for one caller, compiled, and the verdict on a request by them. Pure.
+
+Several rules may look for one thing: the strictest counts, so rules that are added tighten and never loosen. What is new may
+refuse a request. What was there before may not, or a conversation in which something was refused once could never go on: there
+it is masked instead. What cannot be changed and should be masked (names, signed thoughts, what becomes a vector) goes to own engines.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from guard.guard_config import ROLES, GuardRule, InputAction, OutputAction
+from guard.walker import Part, Role, Text, Walk
+
+Action = Literal["block", "own", "mask", "flag", "open", "unseen"]
+"""What was done: as a rule says, `open` where a rule could not be judged and lets pass, `unseen` where nobody could look."""
+_SALT_BYTES: Final = 16
+SHORT_CHARS: Final = 256
+"""Shorter texts are looked through together."""
+_LEAST_REMEMBERED: Final = 64
+"""Shorter parts are looked through sooner than they are recognised."""
+_BETWEEN: Final = "\0"
+"""What stands between texts that are looked through together: no pattern of our tables goes over it."""
+_STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
+
+
+class Found(Protocol):
+    """A part of a text that is of a kind."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class Scanner(Protocol):
+    """Finds the parts of texts that are of its kinds."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What stands in the masks of each kind."""
+        ...
+
+    def find(self, text: str) -> Sequence[Found]: ...
+
+
+class Masking(Protocol):
+    """The words that stand in place of values, for one request."""
+
+    def mask(self, kind: str, value: str) -> str: ...
+    def unmasked(self, text: str) -> str: ...
+
+
+class Memory(Protocol):
+    """What is known of parts of bodies that came before and in which nothing was found."""
+
+    def name_of(self, rules: "Ruleset", part: Part) -> bytes:
+        """Return the name under which a part is known."""
+        ...
+
+    def known(self, name: bytes) -> Mapping[str, int] | None:
+        """Return what could not be read in a part in which nothing was found; None for any other."""
+        ...
+
+    def remember(self, name: bytes, unseen: Mapping[str, int]) -> None:
+        """Take a part in which nothing was found."""
+        ...
+
+
+class Act(NamedTuple):
+    """What a rule does with a kind: `name` as callers see it, `label` as metrics count it."""
+
+    action: InputAction
+    name: str
+    label: str
+
+
+class OutputAct(NamedTuple):
+    """What a rule does with a kind in an answer."""
+
+    action: OutputAction
+    name: str
+    label: str
+
+
+class Finding(NamedTuple):
+    """How often something was found and what was done: names and counts, never a value."""
+
+    name: str
+    label: str
+    action: Action
+    count: int
+    side: Literal["input", "output"] = "input"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one request. Its `repr` shows no text."""
+
+    body: bytes | None = None
+    """The body to go on with; None where nothing was changed."""
+    blocked: tuple[str, ...] = ()
+    """The names of what it is refused for."""
+    own: bool = False
+    """True where only own engines may be asked."""
+    findings: tuple[Finding, ...] = ()
+    masks: Masking | None = None
+    """The masks of this request, by which an answer is changed back; None where nothing was masked."""
+
+    def __repr__(self) -> str:
+        return f"Verdict({', '.join(f'{each.name}={each.action}:{each.count}' for each in self.findings)})"
+
+
+class Ruleset:
+    """The rules of one caller. What two scanners find in one place is one thing."""
+
+    def __init__(
+        self,
+        rules: Iterable[GuardRule],
+        kinds: Mapping[str, Sequence[str]],
+        *,
+        known: Scanner | None,
+        own: Scanner | None,
+    ) -> None:
+        """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe."""
+        self.rules = tuple(rules)
+        self.salt = secrets.token_bytes(_SALT_BYTES)
+        """By which what is remembered of texts is told apart from that of other rules."""
+        self._known, self._own = known, own
+        self.labels = {name: label for each in (known, own) if each is not None for name, label in each.labels.items()}
+        """What stands in the masks of each kind."""
+        self._input: dict[tuple[str, Role], Act] = {}
+        self.output: dict[str, OutputAct] = {}
+        """What is done with each kind in an answer."""
+        for rule in self.rules:
+            for kind in kinds[rule.name]:
+                self._add(rule, kind)
+
+    def _add(self, rule: GuardRule, kind: str) -> None:
+        label = kind if rule.kind in {"pii", "secret"} else rule.kind
+        for role in rule.roles or ROLES:
+            action = rule.input
+            if role == "definition" and rule.roles is None and action == "block":
+                # What describes a tool is sent with every request, and was written by nobody who asks.
+                action = "mask"
+            known = self._input.get((kind, role))
+            if action != "off" and (known is None or _STRICTEST[action] > _STRICTEST[known.action]):
+                self._input[kind, role] = Act(action, kind, label)
+        before = self.output.get(kind)
+        if rule.output != "off" and (before is None or _STRICTEST[rule.output] > _STRICTEST[before.action]):
+            self.output[kind] = OutputAct(rule.output, kind, label)
+
+    @property
+    def looks_in(self) -> bool:
+        """True where requests are looked at."""
+        return bool(self._input)
+
+    @property
+    def open(self) -> tuple[Finding, ...] | None:
+        """What is told where requests pass though they cannot be judged; None where a rule says that they do not."""
+        looking = [rule for rule in self.rules if rule.input != "off"]
+        if any(rule.on_error == "closed" for rule in looking):
+            return None
+        return tuple(Finding(rule.name, rule.kind, "open", 1) for rule in looking)
+
+    def find(self, text: str) -> tuple[Found, ...]:
+        """Return what is found in a text, by place."""
+        known = () if self._known is None else self._known.find(text)
+        own = () if self._own is None else self._own.find(text)
+        if not known or not own:
+            return tuple(known or own)
+        return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
+
+    def judge(
+        self,
+        wire: str,
+        body: bytes,
+        masks: Callable[["Ruleset"], Masking],
+        memory: Memory | None,
+        *,
+        sent: bool = False,
+    ) -> Verdict:
+        """Return the verdict on a wire's body, which is a JSON object. `memory` knows the parts in which nothing was found before; `sent` is
+        for a request that was judged and sent before, of which only the masks are wanted. Raises TooMuch.
+        """
+        judging = _Judging(self, sent=sent)
+        walk = Walk(wire, body)
+        judging.add_all(walk.texts, self._in_texts(walk.texts))
+        for part in walk.parts():
+            name = None if memory is None or len(part.raw) < _LEAST_REMEMBERED else memory.name_of(self, part)
+            known = None if name is None or memory is None else memory.known(name)
+            if known is not None:
+                walk.see(known)
+                continue
+            walked = walk.over(part)
+            found = self._in_texts(walked.texts)
+            if any(found):
+                judging.add_all(walked.texts, found)
+            elif name is not None and memory is not None and not walked.lossy:
+                memory.remember(name, walked.unseen)
+        findings = judging.findings(walk.unseen)
+        if judging.blocked and not sent:
+            return Verdict(blocked=tuple(judging.blocked), findings=findings)
+        made = judging.write(masks)
+        return Verdict(body=walk.written(), own=judging.own and not sent, findings=findings, masks=made)
+
+    def _in_texts(self, texts: Sequence[Text]) -> list[Sequence[Found]]:
+        """Return what is found in each of many texts."""
+        together = [each.text for each in texts if len(each.text) < SHORT_CHARS]
+        # One look at all short ones costs less than many looks.
+        clean = self._known is None or (len(together) > 1 and not self._known.find(_BETWEEN.join(together)))
+        if clean and self._own is None and len(together) == len(texts):
+            return []
+        return [
+            self._owns(each.text) if clean and len(each.text) < SHORT_CHARS else self.find(each.text) for each in texts
+        ]
+
+    def _owns(self, text: str) -> Sequence[Found]:
+        return () if self._own is None else self._own.find(text)
+
+    def act(self, kind: str, role: Role) -> Act | None:
+        """Return what is done with a kind in a text of that role; None for nothing."""
+        return self._input.get((kind, role))
+
+
+class _Judging:
+    """What is found in one body, before any of it is changed."""
+
+    def __init__(self, rules: Ruleset, *, sent: bool) -> None:
+        self._rules = rules
+        self._sent = sent
+        self.blocked: dict[str, None] = {}
+        self.own = False
+        self._counts: dict[tuple[str, str, Action], int] = {}
+        self._masked: list[tuple[Text, list[Found]]] = []
+
+    def add_all(self, texts: Sequence[Text], found: Sequence[Sequence[Found]]) -> None:
+        """Add what was found in each of the texts."""
+        for text, each in zip(texts, found, strict=False):
+            if each:
+                self._add(text, each)
+
+    def _add(self, text: Text, found: Sequence[Found]) -> None:
+        masked: list[Found] = []
+        for each in found:
+            act = self._rules.act(each.kind, text.role)
+            action = None if act is None else action_of(act.action, text)
+            if act is None or action is None:
+                continue
+            place = (act.name, act.label, action)
+            self._counts[place] = self._counts.get(place, 0) + 1
+            if action == "block":
+                self.blocked[act.name] = None
+            elif action == "own":
+                self.own = True
+            elif action == "mask":
+                masked.append(each)
+        if masked:
+            self._masked.append((text, masked))
+
+    def write(self, masks: Callable[[Ruleset], Masking]) -> Masking | None:
+        """Put masks into the texts, and return them; None where nothing is masked."""
+        if not self._masked:
+            return None
+        made = masks(self._rules)
+        for text, found in self._masked:
+            text.put(_masked(text.text, found, made))
+        return made
+
+    def findings(self, unseen: Mapping[str, int]) -> tuple[Finding, ...]:
+        told = [Finding(name, label, action, count) for (name, label, action), count in self._counts.items()]
+        told += [Finding(media, media, "unseen", count) for media, count in unseen.items()]
+        return tuple(told)
+
+
+def action_of(said: InputAction, text: Text) -> Literal["block", "own", "mask", "flag"] | None:
+    """Return what a rule comes to in a text; None for nothing."""
+    if said == "block" and not text.new:
+        # A turn that was refused must not refuse all that follow it.
+        said = "mask"
+    if said == "flag":
+        return "flag" if text.new else None
+    if said == "mask" and text.fixed:
+        return "flag" if text.role == "definition" else "own"
+    return None if said == "off" else said
+
+
+def _masked(text: str, found: Sequence[Found], masks: Masking) -> str:
+    """Return a text with masks in place of what was found, which is in the order of its beginnings and may overlap."""
+    pieces: list[str] = []
+    at, index = 0, 0
+    while index < len(found):
+        first, end = found[index], found[index].end
+        while index + 1 < len(found) and found[index + 1].start < end:
+            index += 1
+            end = max(end, found[index].end)
+        pieces += (text[at : first.start], masks.mask(first.kind, text[first.start : end]))
+        at, index = end, index + 1
+    pieces.append(text[at:])
+    return "".join(pieces)

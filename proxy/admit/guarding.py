@@ -1,0 +1,94 @@
+"""The guard before the plan: a request's body is judged by the rules that hold for its caller, and read anew where it was changed."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from accounts.caller import Caller
+from guard.inspector import Guard
+from guard.ruleset import Finding, Ruleset, Verdict
+from guard.walker import TooMuch
+from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
+from proxy.http.reply import Header
+from proxy.parse.json_bounds import BodyReader
+from proxy.parse.parsed_request import ParsedRequest
+from proxy.parse.wires.wire import Wire
+
+_log: Final = logging.getLogger("weighbridge.guard")
+HEADER: Final = b"x-weighbridge-guard"
+_MOST_TOLD: Final = 40
+
+
+class Guarded(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was judged, with the rules by which its answer is."""
+
+    rules: Ruleset
+    verdict: Verdict
+    parsed: ParsedRequest
+    """The request to go on with."""
+
+    def check(self) -> None:
+        """Raise ContentFiltered where the request is refused."""
+        if self.verdict.blocked:
+            raise ContentFiltered.blocked(self.verdict.blocked)
+
+
+async def guarded(
+    guard: Guard, caller: Caller, wire: Wire, parsed: ParsedRequest, bodies: BodyReader, *, sent: bool = False
+) -> Guarded:
+    """Judge a request. `sent` is for one that was sent before, of which the answer is there.
+
+    Raises GuardUnavailable, and BadRequest for a body of more texts than are read.
+    """
+    try:
+        rules = await guard.rules_for(caller.guard)
+    except Exception as error:
+        _log.error("the rules of team %s cannot be used: %s", caller.team_id, type(error).__name__)
+        raise GuardUnavailable(
+            "The rules by which requests are judged cannot be used; ask an operator.", retry_after_s=5.0
+        ) from error
+    if not rules.looks_in:
+        return Guarded(rules=rules, verdict=Verdict(), parsed=parsed)
+    body = parsed.body
+    try:
+        verdict = await bodies.read(body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
+    except TooMuch as error:
+        raise BadRequest(
+            "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
+            code="too_many_values",
+        ) from error
+    except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
+        verdict = _not_judged(rules, error)
+    if verdict.body is not None and not verdict.blocked:
+        parsed = await _read_again(parsed, verdict.body, bodies)
+    if verdict.own:
+        parsed = msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, own_only=True))
+    return Guarded(rules=rules, verdict=verdict, parsed=parsed)
+
+
+def _not_judged(rules: Ruleset, error: Exception) -> Verdict:
+    """Return the verdict of rules that let pass what they cannot judge. Raises GuardUnavailable where one does not."""
+    # Only the kind of the error: its words may repeat the text.
+    _log.error("a request could not be judged: %s", type(error).__name__)
+    let_pass = rules.open
+    if let_pass is None:
+        raise GuardUnavailable(
+            "The request could not be judged, so it was not sent; try again shortly.", retry_after_s=1.0
+        )
+    return Verdict(findings=let_pass)
+
+
+async def _read_again(parsed: ParsedRequest, body: bytes, bodies: BodyReader) -> ParsedRequest:
+    again = parsed.again
+    assert again is not None  # noqa: S101 - whoever parses a request can do it once more
+    return await bodies.read(body, lambda: again(body))
+
+
+def header_of(findings: Sequence[Finding]) -> tuple[Header, ...]:
+    """Return the reply header that tells what was found and done: names and counts."""
+    if not findings:
+        return ()
+    told = ", ".join(f"{each.name}={each.action}:{each.count}" for each in findings[:_MOST_TOLD])
+    return ((HEADER, told.encode()),)
