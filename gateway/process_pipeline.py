@@ -65,6 +65,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.findings.counting import FindingCounts
 from proxy.settle.hurt.counting import SLOW_SHARE
 from proxy.settle.observers.learning import LearningLog
 from proxy.settle.observers.logs import RequestLog
@@ -116,6 +117,9 @@ class ProcessPipeline:
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""
+        self.guard = open_guard(config, environment)
+        self.findings = FindingCounts(wall_us)
+        """What the guard found, also in what the control plane sends."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
@@ -197,6 +201,7 @@ class ProcessPipeline:
                 self.learning_log,
                 self.refusals,
                 self.traffic,
+                self.findings,
             ),
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
@@ -205,7 +210,7 @@ class ProcessPipeline:
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
-            guard=open_guard(config, self._environment),
+            guard=self.guard,
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -417,8 +422,7 @@ class ProcessPipeline:
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules
-        if self.line.guard is not None:
-            self.line.guard.adopt(answer.config.guard)
+        self.guard.adopt(answer.config.guard)
         self.breakers.adopt(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)

@@ -83,6 +83,11 @@ class Guard:
         self._floor = tuple(section.rules)
         self._rulesets: OrderedDict[OwnRules, Ruleset] = OrderedDict()
 
+    @property
+    def floor(self) -> tuple[GuardRule, ...]:
+        """The configuration's rules, which hold for everybody."""
+        return self._floor
+
     def is_on(self, own: OwnRules | None) -> bool:
         """Return True where a caller with these rules of its own has any."""
         return own is not None or bool(self._floor)
@@ -170,7 +175,11 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
 
 
 class BadRules(ValueError):
-    """Rules that cannot be taken; the message says what to change."""
+    """Rules that cannot be taken; the message says what to change, and `key` which key of a rule it is about, where it is one."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...]:
@@ -181,7 +190,7 @@ def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
-        raise BadRules(f"{where}: {told}.") from None
+        raise BadRules(f"{where}: {told}.", next((str(each) for each in first["loc"][2:3]), "")) from None
 
 
 def _plain(first: ErrorDetails) -> str:
