@@ -56,12 +56,17 @@ def dry_run(rules: Ruleset, wire: str, body: bytes) -> DryRun:
     return DryRun(tuple(hits), walk.unseen)
 
 
-def body_of(text: str, *, system: str = "", history: str = "") -> bytes:
-    """Return a chat's body in which a text is the last message; what was said before it is answered already."""
+def body_of(text: str, *, system: str = "", history: str = "", since: str = "") -> bytes:
+    """Return a chat's body in which a text is the last message of its caller; what was said before it is answered already, and what came
+    `since` are results of tools.
+    """
     turns = [{"role": "system", "content": system}] if system else []
     if history:
         turns += [{"role": "user", "content": history}, {"role": "assistant", "content": ""}]
-    return msgspec.json.encode({"messages": [*turns, {"role": "user", "content": text}]})
+    turns.append({"role": "user", "content": text})
+    if since:
+        turns.append({"role": "tool", "content": since})
+    return msgspec.json.encode({"messages": turns})
 
 
 def ends(value: str) -> str:

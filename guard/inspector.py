@@ -175,10 +175,11 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
 
 
 class BadRules(ValueError):
-    """Rules that cannot be taken; the message says what to change, and `key` which key of a rule it is about, where it is one."""
+    """Rules that cannot be taken; the message says where, and what to change. `key` is that of the rule, where it is one's."""
 
-    def __init__(self, message: str, key: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, where: str, told: str, key: str = "") -> None:
+        super().__init__(f"{where}: {told}.")
+        self.told = told
         self.key = key
 
 
@@ -190,7 +191,7 @@ def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
-        raise BadRules(f"{where}: {told}.", next((str(each) for each in first["loc"][2:3]), "")) from None
+        raise BadRules(where, told, next((str(each) for each in first["loc"][2:3]), "")) from None
 
 
 def _plain(first: ErrorDetails) -> str:

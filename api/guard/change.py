@@ -7,7 +7,7 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.store import AccountStore
 from accounts.tables import WHOLE_ORGANISATION
-from api.web.changing import changing, looking
+from api.web.changing import changing, looking, sentence
 from guard.guard_config import MOST_RULES, GuardRule
 from guard.inspector import BadRules, checked_rules, read_rules, stored
 from proxy.errors import BadRequest
@@ -25,7 +25,10 @@ async def set_rules(
     """Replace the rules that an organisation, or one of its teams, adds to those above it; none takes them away. The caller has checked
     that the team is the organisation's. Servers follow within `accounts.fresh_s`. Raises BadRequest.
     """
-    found = _checked(rules)
+    try:
+        found = checked_rules(rules)
+    except BadRules as error:
+        raise BadRequest(str(error), param="rules") from error
     action = "guard.set" if found else "guard.removed"
     return await _change(log, actor, action, organisation_id, team_id, lambda _before: found, reason)
 
@@ -40,7 +43,10 @@ async def add_rule(
     reason: str = "",
 ) -> GuardRule:
     """Add one rule to those of an organisation, or of one of its teams. Raises BadRequest; its `param` is the key that is wrong."""
-    (new,) = _checked([rule])
+    try:
+        (new,) = checked_rules([rule])
+    except BadRules as error:
+        raise BadRequest(sentence(error.told), param=error.key or "kind") from error
 
     def added(before: tuple[GuardRule, ...]) -> tuple[GuardRule, ...]:
         if any(each.name == new.name for each in before):
@@ -68,13 +74,6 @@ async def remove_rule(
         lambda before: tuple(each for each in before if each.name != name),
         reason,
     )
-
-
-def _checked(rules: Sequence[Mapping[str, Any]]) -> tuple[GuardRule, ...]:
-    try:
-        return checked_rules(rules)
-    except BadRules as error:
-        raise BadRequest(str(error), param=error.key if len(rules) == 1 and error.key else "rules") from error
 
 
 async def _change(

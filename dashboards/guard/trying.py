@@ -121,8 +121,9 @@ def _in_prompt(rules: Ruleset, stored: str) -> DryRun:
     except msgspec.MsgspecError:
         # Of an older version: a text and nothing else.
         prompt = Prompt(text=stored)
+    body = body_of(prompt.text, system=prompt.system, history=prompt.history, since=prompt.since)
     try:
-        return dry_run(rules, "chat", body_of(prompt.text, system=prompt.system, history=prompt.history))
+        return dry_run(rules, "chat", body)
     except TooMuch:
         return DryRun((), {})
 
