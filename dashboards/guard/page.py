@@ -13,7 +13,7 @@ from starlette.responses import Response
 from accounts.tables import WHOLE_ORGANISATION
 from api.guard.change import add_rule, remove_rule
 from api.web.reading import reading
-from cost.times import DAY_US, start_of
+from cost.times import DAY_US, HOUR_US, start_of
 from dashboards.guard.trying import MOST_CHARS, MOST_PROMPTS, Tried, TriedPrompts, try_prompts, try_text
 from dashboards.ui.charts import Chart, Series, Tone
 from dashboards.ui.guard_words import (
@@ -38,7 +38,7 @@ from guard.inspector import read_rules
 from guard.ruleset import Action, Ruleset
 from proxy.errors import BadRequest
 from proxy.settle.findings.counting import GuardedRequest
-from proxy.settle.findings.store import KEPT_US, MOST_ROWS, FindingSum
+from proxy.settle.findings.store import HOURS_FOR_US, KEPT_US, MOST_ROWS, FindingSum
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -291,7 +291,7 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
         figures=[
             (done_words(action)[0], done[action]) for action in DONE if done[action] or action in {"block", "mask"}
         ],
-        chart=_chart(period, hours),
+        chart=_chart(period, hours, now_us),
         table=table,
         is_cut=len(found) == MOST_ROWS,
         most=MOST_ROWS,
@@ -385,20 +385,23 @@ def _newest_table(newest: Sequence[GuardedRequest], team_id: str) -> Table:
     )
 
 
-def _chart(period: Period, hours: Sequence[tuple[int, str, int]]) -> Chart:
-    """Return the findings of each day, divided by what was done. An hour counts on the day in which it began."""
-    marks = list(period.span.marks)
-    places = {at_us: place for place, at_us in enumerate(marks)}
+def _chart(period: Period, found: Sequence[tuple[int, str, int]], now_us: int) -> Chart:
+    """Return the findings of each day, divided by what was done; of one day that is not long over, of each hour."""
+    by_hour = period.days == 1 and period.start_us >= now_us - HOURS_FOR_US
+    calendar = period.span.calendar
+    marks = list(range(period.start_us, period.end_us, HOUR_US) if by_hour else period.span.marks)
     sums: dict[str, list[int]] = {}
-    for hour_us, action, findings in hours:
-        place = places.get(start_of(period.span.calendar.day(hour_us)))
-        if place is not None:
+    for at_us, action, findings in found:
+        place = (at_us - marks[0]) // HOUR_US if by_hour else (start_of(calendar.day(at_us)) - marks[0]) // DAY_US
+        if 0 <= place < len(marks):
             sums.setdefault(action, [0] * len(marks))[place] += findings
     return Chart(
         shape="stacked",
-        title="Found by day",
+        title="Found by hour" if by_hour else "Found by day",
         x=marks,
         series=[Series(DONE[action][0], sums[action], tone) for action, tone in _TONES.items() if action in sums],
-        x_label=f"Day ({period.time_zone})",
+        x_label=f"{'Hour' if by_hour else 'Day'} ({period.time_zone})",
         caption=f"How often something was found, by what was done, {period.told}.",
+        by_hour=by_hour,
+        time_zone=period.time_zone,
     )

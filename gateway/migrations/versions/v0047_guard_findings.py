@@ -12,6 +12,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "guard_finding",
+        sa.Column("span", sa.String(8), nullable=False),
         sa.Column("boot_id", sa.String(64), nullable=False),
         sa.Column("start_us", sa.BigInteger(), nullable=False),
         sa.Column("organisation_id", sa.String(64), nullable=False),
@@ -23,8 +24,9 @@ def upgrade() -> None:
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.Column("findings", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
-            "boot_id",
+            "span",
             "start_us",
+            "boot_id",
             "organisation_id",
             "team_id",
             "name",

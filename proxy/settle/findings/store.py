@@ -1,13 +1,14 @@
 """The tables of what the guard found: written by the control plane from the processes' counts, read by pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cost.calendars import read_calendars
 from cost.times import DAY_US, HOUR_US
 from guard.ruleset import Finding
 from proxy.settle.findings.counting import FindingsTold, GuardedRequest
@@ -15,6 +16,8 @@ from proxy.settle.findings.tables import NAME_CHARS, REQUEST_CHARS, GuardedReque
 
 KEPT_US: Final = 92 * DAY_US
 """Time for which counts are kept."""
+HOURS_FOR_US: Final = 2 * DAY_US
+"""The time for which each hour is kept by itself; then it is added to its organisation's day."""
 REQUESTS_KEPT_US: Final = 31 * DAY_US
 MOST_PER_TEAM: Final = 2_000
 """The number of a team's newest requests that stay."""
@@ -28,7 +31,7 @@ _table: Final[Table] = GuardFinding.__table__  # type: ignore[attr-defined]  # S
 _requests: Final[Table] = GuardedRequestRow.__table__  # type: ignore[attr-defined]
 _WHAT: Final = ("team_id", "name", "label", "action", "side")
 _WHO: Final = ("start_us", "organisation_id", *_WHAT)
-_KEY: Final = ("boot_id", *_WHO)
+_KEY: Final = ("span", "start_us", "boot_id", "organisation_id", *_WHAT)
 _SUMS: Final = ("requests", "findings")
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(tuple[Finding, ...]).decode
@@ -60,8 +63,9 @@ class FindingStore:
         for each in told.counts:
             found = each.found
             key = (
-                told.boot_id,
+                "process",
                 found.hour_us,
+                told.boot_id,
                 found.organisation_id,
                 found.team_id,
                 found.name[:NAME_CHARS],
@@ -98,23 +102,46 @@ class FindingStore:
                 await connection.execute(self._insert(_requests).on_conflict_do_nothing(), rows)
 
     async def roll_up(self, now_us: int) -> None:
-        """Add up the processes' counts of hours that are long over, and delete what is too old."""
-        apart = (_table.c.boot_id > "", _table.c.start_us < now_us - _APART_US)
+        """Add up the processes' counts of hours that are long over, and hours to their organisation's days; delete what is too old."""
         async with self._engine.begin() as connection:
-            # Only the process that deletes a count adds it, so two control planes do not add it twice.
-            taken = (await connection.execute(delete(_table).where(*apart).returning(*_columns(*_WHO, *_SUMS)))).all()
-            whole: dict[tuple[Any, ...], tuple[int, int]] = {}
-            for *who, requests, findings in taken:
-                before = whole.get(("", *who), (0, 0))
-                whole["", *who] = before[0] + requests, before[1] + findings
-            if whole:
-                insert = self._insert(_table)
-                added = insert.on_conflict_do_update(
-                    index_elements=_KEY, set_={name: _table.c[name] + insert.excluded[name] for name in _SUMS}
-                )
-                await connection.execute(added, _as_rows(whole))
-            await connection.execute(delete(_table).where(_table.c.boot_id == "", _table.c.start_us < now_us - KEPT_US))
+            calendars = await read_calendars(connection)
+
+            def day(at_us: int, organisation_id: str) -> int:
+                calendar = calendars.of(organisation_id)
+                return calendar.start(calendar.day(at_us))
+
+            await self._fold(connection, "process", now_us - _APART_US, "hour", lambda at_us, _of: at_us)
+            await self._fold(connection, "hour", now_us - HOURS_FOR_US, "day", day)
+            await connection.execute(delete(_table).where(_table.c.span == "day", _table.c.start_us < now_us - KEPT_US))
         await self._forget_requests(now_us)
+
+    async def _fold(
+        self,
+        connection: AsyncConnection,
+        span: str,
+        before_us: int,
+        into: str,
+        start: Callable[[int, str], int],
+    ) -> None:
+        """Move counts from before a time from one span to another. `start` returns where that begins, of a time and an organisation."""
+        # Only the process that deletes a count adds it, so two control planes do not add it twice.
+        over = (
+            delete(_table)
+            .where(_table.c.span == span, _table.c.start_us < before_us)
+            .returning(*_columns(*_WHO, *_SUMS))
+        )
+        whole: dict[tuple[Any, ...], tuple[int, int]] = {}
+        for at_us, of, *what, requests, findings in (await connection.execute(over)).all():
+            key = (into, start(int(at_us), of), "", of, *what)
+            before = whole.get(key, (0, 0))
+            whole[key] = before[0] + requests, before[1] + findings
+        if not whole:
+            return
+        insert = self._insert(_table)
+        added = insert.on_conflict_do_update(
+            index_elements=_KEY, set_={name: _table.c[name] + insert.excluded[name] for name in _SUMS}
+        )
+        await connection.execute(added, _as_rows(whole))
 
     async def _forget_requests(self, now_us: int) -> None:
         of_team, at_us = _requests.c.team_id, _requests.c.at_us
@@ -129,7 +156,7 @@ class FindingStore:
     async def read(
         self, organisation_id: str, team_id: str | None, start_us: int, end_us: int
     ) -> tuple[FindingSum, ...]:
-        """Return what was found in hours that began within that time, the most frequent first; of all teams for None."""
+        """Return what was found in hours and days that began within that time, the most frequent first; of all teams for None."""
         group = _columns(*_WHAT)
         requests, findings = (func.sum(_table.c[name]) for name in _SUMS)
         query = select(*group, requests, findings).where(*_within(organisation_id, team_id, start_us, end_us))
@@ -144,7 +171,7 @@ class FindingStore:
     async def by_hour(
         self, organisation_id: str, team_id: str | None, start_us: int, end_us: int
     ) -> list[tuple[int, str, int]]:
-        """Return how often something was found, by hour and by what was done."""
+        """Return how often something was found, by what was done: by hour, or by day once that is long over."""
         group = _columns("start_us", "action")
         query = select(*group, func.sum(_table.c.findings)).where(*_within(organisation_id, team_id, start_us, end_us))
         async with self._engine.connect() as connection:

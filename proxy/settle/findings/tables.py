@@ -1,4 +1,4 @@
-"""Tables of what the guard found: counts by hour, and the latest requests of each team. Nothing of a text is here."""
+"""Tables of what the guard found: counts by hour and by day, and the latest requests of each team. Nothing of a text is here."""
 
 from typing import ClassVar
 
@@ -10,13 +10,14 @@ REQUEST_CHARS = 200
 
 
 class GuardFinding(SQLModel, table=True):
-    """How often something was found within one hour, and in how many requests."""
+    """How often something was found within one hour or day, and in how many requests."""
 
     __tablename__: ClassVar[str] = "guard_finding"
     __table_args__ = (
         PrimaryKeyConstraint(
-            "boot_id",
+            "span",
             "start_us",
+            "boot_id",
             "organisation_id",
             "team_id",
             "name",
@@ -29,8 +30,10 @@ class GuardFinding(SQLModel, table=True):
         Index("ix_guard_finding_team_id_start_us", "team_id", "start_us"),
     )
 
+    span: str = Field(sa_column=Column(String(8), nullable=False))
+    """`process` for an hour in one process, `hour` for all together, `day` for one of the organisation. What is in one is in no other."""
     boot_id: str = Field(sa_column=Column(String(64), nullable=False))
-    """The process that counted; empty for an hour that is long over, where all are together."""
+    """The process that counted; empty where all are together."""
     start_us: int = Field(sa_column=Column(BigInteger, nullable=False))
     organisation_id: str = Field(sa_column=Column(String(64), nullable=False))
     team_id: str = Field(sa_column=Column(String(64), nullable=False))

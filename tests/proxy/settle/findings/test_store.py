@@ -4,6 +4,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts.store import AccountStore
+from cost.calendars import calendar_of, set_calendar
 from cost.times import DAY_US, HOUR_US
 from guard.ruleset import Action, Finding
 from proxy.settle.findings.counting import FindingsTold, Found, FoundCount, GuardedRequest
@@ -64,8 +66,25 @@ async def test_hours_of_processes_become_one_and_nothing_is_lost(engine: AsyncEn
     await store.keep(told(5, boot_id="late"))
     await store.roll_up(NOW_US + 20 * HOUR_US)
     assert await total(store) == (35, 105)
+    for now_us in (NOW_US + 2 * DAY_US + 3 * HOUR_US, NOW_US + 3 * DAY_US, NOW_US + 3 * DAY_US):
+        await store.roll_up(now_us)
+        assert await total(store) == (35, 105)
     await store.roll_up(NOW_US + KEPT_US + 5 * HOUR_US)
     assert await total(store) == (0, 0)
+
+
+async def test_hours_become_days_of_their_organisation(engine: AsyncEngine) -> None:
+    """Not those of UTC: a day in Kiritimati is 14 hours ahead."""
+    await AccountStore(engine).create_organisation("acme", "Acme")
+    await set_calendar(engine, "acme", "Pacific/Kiritimati", "monday", 0, 0)
+    store = FindingStore(engine)
+    calendar = await calendar_of(engine, "acme")
+    day_us = calendar.start(calendar.day(NOW_US))
+    for hour_us in (day_us - HOUR_US, day_us, day_us + 23 * HOUR_US, day_us + 24 * HOUR_US):
+        await store.keep(told(1, hour_us=hour_us))
+    await store.roll_up(NOW_US + 9 * DAY_US)
+    found = await store.by_hour("acme", None, day_us - DAY_US, day_us + 2 * DAY_US)
+    assert sorted(found) == [(day_us - DAY_US, "mask", 3), (day_us, "mask", 6), (day_us + DAY_US, "mask", 3)]
 
 
 async def test_hours_are_told_by_what_was_done(engine: AsyncEngine) -> None:
