@@ -578,11 +578,17 @@ class AccountStore:
             row = (await connection.execute(query)).first()
         return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
 
-    async def guard_of(self, organisation_id: str, team_id: str = WHOLE_ORGANISATION) -> str:
-        """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none."""
+    async def guard_of(
+        self, organisation_id: str, team_id: str = WHOLE_ORGANISATION, *, to_change: bool = False
+    ) -> str:
+        """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none. `to_change`, of who is about to
+        set them, waits for others who are.
+        """
         query = select(col(GuardRules.rules)).where(
             col(GuardRules.organisation_id) == organisation_id, col(GuardRules.team_id) == team_id
         )
+        if to_change:
+            query = query.with_for_update()
         async with self._engine.connect() as connection:
             return await connection.scalar(query) or ""
 

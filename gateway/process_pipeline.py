@@ -72,6 +72,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.findings.counting import FindingCounts
 from proxy.settle.hurt.counting import SLOW_SHARE
 from proxy.settle.observers.learning import LearningLog
 from proxy.settle.observers.logs import RequestLog
@@ -123,6 +124,9 @@ class ProcessPipeline:
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""
+        self.guard = open_guard(config, environment)
+        self.findings = FindingCounts(wall_us)
+        """What the guard found, also in what the control plane sends."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
@@ -219,6 +223,7 @@ class ProcessPipeline:
                 self.refusals,
                 self.traffic,
                 *exporters,
+                self.findings,
             ),
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
@@ -229,7 +234,7 @@ class ProcessPipeline:
             counter=upstreams,
             cache=answers,
             scoring=self.plugins.scoring(),
-            guard=open_guard(config, self._environment),
+            guard=self.guard,
             moderation=open_moderation(config, self.dispatcher, self._target_rules, stack),
             reported_at_once=_REPORTED_AT_ONCE,
         )
@@ -459,8 +464,7 @@ class ProcessPipeline:
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules
-        if self.line.guard is not None:
-            self.line.guard.adopt(answer.config.guard)
+        self.guard.adopt(answer.config.guard)
         if self.line.moderation is not None:
             self.line.moderation.services = services
         self.breakers.adopt(rules.catalog)
