@@ -44,7 +44,7 @@ class RankedEngine(OddEngine):
         self.ranks: list[int | None] = []
         """Of each request, as its header says."""
         self.tokenized = 0
-        self.running = [0, 0]
+        self.loads_of = [0, 0]
         self.page = self._page
 
     def app(self) -> web.Application:
@@ -82,8 +82,8 @@ class RankedEngine(OddEngine):
         return self.tokenized > 0
 
     def _page(self) -> bytes:
-        first = metrics_page(running=self.running[0], waiting=0, kv_usage=0.1, blocks=_BLOCKS)
-        second = metrics_page(running=self.running[1], waiting=0, kv_usage=0.3, blocks=_BLOCKS)
+        first = metrics_page(running=self.loads_of[0], waiting=0, kv_usage=0.1, blocks=_BLOCKS)
+        second = metrics_page(running=self.loads_of[1], waiting=0, kv_usage=0.3, blocks=_BLOCKS)
         return (first + second.replace('engine="0"', 'engine="1"')).encode()
 
 
@@ -141,7 +141,7 @@ async def test_a_prompt_goes_to_the_rank_that_has_it(tmp_path: Path) -> None:
         assert asked.replica == f"a-dp{home}"
 
         async def mapped() -> bool:
-            return (await _events(fleet, home))["blocks"] > 100
+            return bool((await _events(fleet, home))["blocks"] > 100)
 
         await until(mapped)
         await until(engine.was_tokenized)
@@ -165,7 +165,7 @@ async def test_a_prompt_goes_to_the_rank_that_has_it(tmp_path: Path) -> None:
 async def test_each_rank_has_its_own_figures_from_one_page(tmp_path: Path) -> None:
     """Its load and its cache are its own."""
     async with _house(tmp_path) as (fleet, engine):
-        engine.running = [7, 0]
+        engine.loads_of = [7, 0]
 
         async def told() -> bool:
             found = [(await fleet.replica(f"a-dp{rank}"))["stats"] or {} for rank in range(_RANKS)]
