@@ -24,6 +24,7 @@ _EXPECTED: Final = (
     ("cost.budgets.budget_errors", "UnknownBudget", "budgets list` has them all, `weighbridge budgets set` makes one"),
     ("classifier.learning.store", "UnknownTuning", "classifier tunings` has them all"),
     ("gateway.configuration.file", "ConfigError", ""),
+    ("gateway.plugins.loading", "PluginInvalid", ""),
     ("providers.catalog", "SecretMissing", ""),
     ("gateway.process.listener", "PortTaken", ""),
     ("proxy.http.server", "TlsInvalid", ""),

@@ -84,6 +84,11 @@ class Guard:
         self._floor = tuple(section.rules)
         self._rulesets: OrderedDict[OwnRules, Ruleset] = OrderedDict()
 
+    @property
+    def floor(self) -> tuple[GuardRule, ...]:
+        """The configuration's rules, which hold for everybody."""
+        return self._floor
+
     def is_on(self, own: OwnRules | None) -> bool:
         """Return True where a caller with these rules of its own has any."""
         return own is not None or bool(self._floor)
@@ -210,7 +215,12 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
 
 
 class BadRules(ValueError):
-    """Rules that cannot be taken; the message says what to change."""
+    """Rules that cannot be taken; the message says where, and what to change. `key` is that of the rule, where it is one's."""
+
+    def __init__(self, where: str, told: str, key: str = "") -> None:
+        super().__init__(f"{where}: {told}.")
+        self.told = told
+        self.key = key
 
 
 def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...]:
@@ -221,10 +231,10 @@ def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
-        raise BadRules(f"{where}: {told}.") from None
+        raise BadRules(where, told, next((str(each) for each in first["loc"][2:3]), "")) from None
     services = [at for at, rule in enumerate(found) if rule.kind == "http"]
     if services:
-        raise BadRules(f"rules.{services[0]}: {_NO_SERVICES}.")
+        raise BadRules(f"rules.{services[0]}", _NO_SERVICES, "kind")
     return found
 
 

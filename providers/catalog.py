@@ -417,6 +417,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
         allow_media_links=deployment.allow_media_links,
         api_version=deployment.api_version,
         batch_api=deployment.batch_api,
+        dialect=deployment.dialect or "",
         told_cost=None if provider is None else provider.told_cost,
     )
 

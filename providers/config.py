@@ -120,6 +120,11 @@ class DeploymentConfig(Section):
         "litellm, anthropic/…). Used while `batch.providers` is on; needs a `batch` price or "
         "`batch_discount`.",
     )
+    dialect: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Kind openai: the plug-in of `plugins` that writes its requests and reads its replies. Chats only.",
+    )
     headers: dict[HeaderName, HeaderValue] = Field(
         default_factory=dict,
         max_length=32,
@@ -187,6 +192,12 @@ class DeploymentConfig(Section):
             if not is_reference(value) and (_SECRET_HEADER.search(plain) or _SECRET_VALUE.match(value)):
                 raise ValueError(f"the header {name} looks like a secret; write where it is found, such as env:NAME")
             seen.add(plain)
+        return self
+
+    @model_validator(mode="after")
+    def _check_dialect(self) -> Self:
+        if self.dialect is not None and (self.kind != "openai" or self.batch_api is not None):
+            raise ValueError("a dialect of a plug-in is for kind openai, without `batch_api`")
         return self
 
     @model_validator(mode="after")

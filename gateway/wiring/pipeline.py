@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -15,12 +15,14 @@ from cost.fleet.pool_config import pool_of_target
 from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.configuration.peppers import peppers
+from gateway.wiring.answer_cache import answers_digest
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from guard.inspector import Guard
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.http_client import HttpLimits, HttpUpstream
 from providers.retry_budget import RetryBudget
+from providers.spoken_dialects import SpokenDialect
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
@@ -94,7 +96,9 @@ def open_tracing(
     return tracing
 
 
-async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
+async def open_upstreams(
+    catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None, dialects: Mapping[str, SpokenDialect]
+) -> Upstreams:
     """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The pipeline bounds the requests in flight; none of them may ever wait for a connection of the pool.
     limits = HttpLimits(
@@ -102,7 +106,7 @@ async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardP
         max_connections_per_host=_MOST_CONNECTIONS,
         max_replies_bytes=server.max_replies_bytes,
     )
-    direct = HttpUpstream(limits, proxy)
+    direct = HttpUpstream(limits, proxy, dialects)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:
@@ -178,4 +182,5 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,
         cache_marks=config.policy.cache_marks,
+        answers_digest=answers_digest(config),
     )
