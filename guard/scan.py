@@ -26,7 +26,7 @@ _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _FIRST_ENCODED: Final = 24
 """By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable."""
 _LEAST_PRINTABLE: Final = 14
-_SET_BYTES: Final = 256 << 20
+_SET_BYTES: Final = 64 << 20
 """The most that the states of all patterns together may need. A few MB is what they do."""
 _BETWEEN_GROUPS: Final = (" ", "\n", "\t", "\r", "-", ".", "_")
 _PENDING: Final = -1

@@ -19,6 +19,7 @@ from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.guarding import guarded, header_of
 from proxy.admit.idempotency.recording import is_worth_keeping
+from proxy.admit.moderating import Moderation
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.cache.answer_cache import BYPASS, AnswerCache, Lookup
@@ -42,6 +43,7 @@ from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router, with_names
+from proxy.plan.scores import Scoring
 from proxy.plan.session_affinity import Affinity
 from proxy.relay.error_response import tell_failure
 from proxy.relay.relay import relay_answer
@@ -75,7 +77,9 @@ class RequestPipeline:
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
         cache: AnswerCache | None = None,
+        scoring: Scoring | None = None,
         guard: Guard | None = None,
+        moderation: Moderation | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -85,12 +89,13 @@ class RequestPipeline:
         """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
         self.parser = parser
         self.guard = guard
+        self.moderation = moderation
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
         overruns = overruns or Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused, scoring)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
@@ -196,7 +201,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         if self._tracing is not None:
             context.trace = self._tracing.begin(headers.traceparent)
-        caller = context.caller = context.caller or await self.parser.authenticate(headers)
+        caller = context.caller = context.caller or await self.parser.authenticate(headers, exchange.headers)
         if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:
@@ -333,7 +338,9 @@ class RequestPipeline:
         """
         if self.guard is None or not self.guard.is_on(caller.guard):
             return parsed
-        found = await guarded(self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent)
+        found = await guarded(
+            self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent, moderation=self.moderation
+        )
         context.guarded = found
         context.reply.lines += field_lines(header_of(found.verdict.findings))
         found.check()

@@ -7,6 +7,7 @@ from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
+from gateway.plugins.plugin_metrics import PluginMetrics
 from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
@@ -55,6 +56,7 @@ class AllMetrics(NamedTuple):
     hosts: HostMetrics
     states: StateMetrics
     cache: CacheMetrics
+    plugins: PluginMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -86,4 +88,5 @@ def all_metrics() -> AllMetrics:
         hosts=HostMetrics(page),
         states=StateMetrics(page),
         cache=CacheMetrics(page),
+        plugins=PluginMetrics(page),
     )

@@ -296,12 +296,14 @@ class Reports:
 
 def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: ShadowSampler | None) -> None:
     caller, answering = context.caller, context.answering
+    # Neither the reference nor a judge is asked of a request that a scorer kept from a target.
     if (
         shadow is not None
         and caller is not None
         and answering is not None
         and context.attempts
         and succeeded(answering)
+        and not answering.routed.facts.scores.vetoes
     ):
         shadow.offer(answering.routed.request, caller, outcome, answering.kept)
     if context.trace is not None:

@@ -316,6 +316,44 @@ def test_config_check(config: Path) -> None:
     )
 
 
+def test_config_check_tries_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is loaded and called once; one that is broken hides no other (SignalK 1637), and each is told with its line."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "made_up_for_check.py").write_text(
+        "import asyncio\n"
+        "class Good:\n    protocol = 1\n    def score(self, facts, candidates): return []\n"
+        "class Raises:\n    protocol = 1\n    def score(self, facts, candidates): raise KeyError('no table')\n"
+        "class Wrong:\n    protocol = 1\n    def score(self, facts, candidates): return 3\n"
+        "class Hangs:\n    protocol = 1\n    async def finished(self, outcomes): await asyncio.sleep(60)\n"
+    )
+    uses = [
+        ("good", "scorer", "Good"),
+        ("raises", "scorer", "Raises"),
+        ("wrong", "scorer", "Wrong"),
+        ("hangs", "exporter", "Hangs"),
+    ]
+    lines = [
+        f"  - {{name: {name}, kind: {kind}, use: 'made_up_for_check:{use}', deadline_ms: 1}}"
+        for name, kind, use in uses
+    ]
+    sound = CONFIG.replace("env:NOT_SET_ANYWHERE", "env:HOME")
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join([sound, "plugins:", lines[0], ""]))
+    assert f"{path}: ok" in _ok("config", "check", str(path))
+    path.write_text(
+        "\n".join([sound, "plugins:", *lines, "  - {name: gone, kind: scorer, use: 'not_there_for_check:A'}", ""])
+    )
+    told = _fails("config", "check", str(path))
+    assert "plugins[0]" not in told
+    assert (
+        "plugins[1].use: made_up_for_check:Raises raises KeyError: 'no table' when it is called with sample facts"
+        in told
+    )
+    assert "plugins[2].use: made_up_for_check:Wrong: `score` returns a list of Score objects" in told
+    assert "plugins[3].use: made_up_for_check:Hangs did not answer a call with sample facts within 1 s" in told
+    assert "plugins[4].use: there is no module not_there_for_check here" in told
+
+
 def test_config_check_names_targets_that_are_not_measured(config: Path) -> None:
     """With the command that measures one; where the plain rule classifies, with what that goes by."""
     told = _run("config", "check", str(config)).stderr
