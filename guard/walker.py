@@ -25,6 +25,7 @@ MOST_DEPTH: Final = 100
 MOST_TEXTS: Final = 100_000
 _LEAST_NUMBER: Final = 10**8
 """Shorter numbers are no card and no account."""
+_LEAST_FILE_CHARS: Final = 256
 _MOST_WITHIN: Final = 20_000
 """Objects and lists within the arguments of one call; of more the text is read as it stands."""
 _DATA_URL: Final = re.compile(r"data:([^,]{0,300}),", re.IGNORECASE)
@@ -56,7 +57,7 @@ class _Fields(msgspec.Struct, frozen=True):
     blobs: frozenset[str]
     links: frozenset[str]
     signatures: frozenset[str]
-    described: frozenset[str]
+    structural: frozenset[str]
     usual: frozenset[str]
     words: frozenset[str]
 
@@ -128,6 +129,9 @@ class Encoded(msgspec.Struct, eq=False):
     """True for the list of the turns, of which each is a part."""
     changed: bool = False
 
+    def __repr__(self) -> str:
+        return "Encoded(…)"
+
     def write(self) -> None:
         """Put the value back into what it came from."""
         self.holder[self.key] = self._written()
@@ -173,7 +177,7 @@ class Part(NamedTuple):
     name: str
     raw: bytes
     place: Place
-    index: int | None = None
+    number: int | None = None
     """The turn's number; None for a field."""
 
 
@@ -246,12 +250,12 @@ class Walk:
     def _over(self, part: Part) -> None:
         value = msgspec.json.decode(part.raw)
         path: Path = (part.name,)
-        if part.index is None:
+        if part.number is None:
             whole = Encoded(self._fields, part.name, {part.name: value}, part.name, is_part=True)
         else:
             assert self._turns is not None  # noqa: S101 - parts with a number come from there
-            whole = Encoded(self._turns.within[0], part.index, [value], owner=self._turns, is_part=True)
-            path = (part.name, part.index)
+            whole = Encoded(self._turns.within[0], part.number, [value], owner=self._turns, is_part=True)
+            path = (part.name, part.number)
         # What is read only once, of two fields of one name, is sent only once.
         whole.changed = loses_names(part.raw, value)
         self._encoded.append(whole)
@@ -300,9 +304,7 @@ class Walk:
             # A text as numbers of tokens, which only its model could read.
             self._see_not("tokens")
             return
-        texts = place
-        if path[-1] in _F.names or (place.role == "definition" and path[-1] not in _F.described):
-            texts = place._replace(fixed=True)
+        texts = place._replace(fixed=True) if path[-1] in _F.names else place
         for index, each in enumerate(values):
             self._any(each, values, index, (*path, index), texts if type(each) is str else place, owner)
 
@@ -312,9 +314,11 @@ class Walk:
         calls = False
         if not place.meant:
             place = _within(value, place)
-            calls = value.get("type") in _CALLS
+            calls = kind_of(value) in _CALLS
         for name, each in value.items():
-            if calls and name in _F.arguments and type(each) is not str:
+            if place.role == "definition" and name in _F.structural:
+                self._any(each, value, name, (*path, name), place._replace(fixed=True), owner)
+            elif calls and name in _F.arguments and type(each) is not str:
                 self._any(each, value, name, (*path, name), place._replace(meant=True), owner)
             else:
                 self._any(each, value, name, (*path, name), place, owner)
@@ -326,15 +330,14 @@ class Walk:
                 self._add(text, holder, name, path, place._replace(fixed=True), owner, "name")
                 if name == "file_id":
                     self._see_not(_UNREADABLE)
-        elif name == "arguments" or (name == "input" and holder.get("type") in _CALLS):
+        elif name == "arguments" or (name == "input" and kind_of(holder) in _CALLS):
             self._arguments(text, holder, name, path, place, owner)
         elif name in _F.links:
             self._link(name, text, holder, path, place, owner)
         elif name in _F.blobs and _is_blob(name, text, holder, path):
             self._blob(text, holder, name, path, place, owner, _media(holder, path))
         else:
-            fixed = place.role == "definition" and name not in _F.described
-            self._add(text, holder, name, path, place._replace(fixed=True) if fixed else place, owner, "prose")
+            self._add(text, holder, name, path, place, owner, "prose")
 
     def _add(
         self, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded, what: What
@@ -366,7 +369,9 @@ class Walk:
         self._any(value, encoded.within, 0, path, place._replace(meant=True), encoded)
 
     def _link(self, name: str, text: str, holder: Any, path: Path, place: Place, owner: Encoded) -> None:
-        media = _NOTED.get(name) or next((_NOTED[each] for each in path if each in _NOTED), "")
+        media = _NOTED.get(name) or next(
+            (_NOTED[each] for each in path if isinstance(each, str) and each in _NOTED), ""
+        )
         if _DATA_URL.match(text):
             self._blob(text, holder, name, path, place, owner, media)
             return
@@ -383,7 +388,7 @@ class Walk:
             family = found[1].partition("/")[0].lower()
             media = family if family in _FAMILIES else _UNREADABLE
         if media in _FAMILIES:
-            self._see_not(media)
+            self._not_a_text(media, text, holder, key, path, place, owner)
             return
         raw = _decoded(text[len(prefix) :]) if in_base64 else unquote(text[len(prefix) :], errors="replace").encode()
         if raw is None:
@@ -392,15 +397,29 @@ class Walk:
             return
         said = _text_in(raw)
         if said is None:
-            self._see_not(media or _UNREADABLE)
+            self._not_a_text(media or _UNREADABLE, text, holder, key, path, place, owner)
             return
         encoded = Encoded(holder, key, [said], owner=owner, prefix=prefix, in_base64=in_base64)
         self._encoded.append(encoded)
         self._add(said, encoded.within, 0, path, place, encoded, "file")
 
+    def _not_a_text(
+        self, media: str, text: str, holder: Any, key: str | int, path: Path, place: Place, owner: Encoded
+    ) -> None:
+        """Note what could not be read. So little is no picture and no file, but may be a value itself: it is read as it stands."""
+        self._see_not(media)
+        if len(text) < _LEAST_FILE_CHARS:
+            self._add(text, holder, key, path, place, owner, "prose")
+
     def _see_not(self, media: str) -> None:
         if media:
             self._noted[media] = self._noted.get(media, 0) + 1
+
+
+def kind_of(value: Mapping[str, Any]) -> str:
+    """Return the type that an object says it has; empty for none."""
+    found = value.get("type")
+    return found if isinstance(found, str) else ""
 
 
 def _role_in(turn: bytes) -> Role:
@@ -438,8 +457,7 @@ def _places(roles: Sequence[Role], *, fixed: bool) -> list[Place]:
 
 def _within(value: Mapping[str, Any], place: Place) -> Place:
     """Return the place of an object's texts: a tool's result within a user's turn is the tool's, and what is signed stays."""
-    kind = value.get("type")
-    role = _TABLE.types.get(kind) if isinstance(kind, str) and place.role not in {"definition", "system"} else None
+    role = _TABLE.types.get(kind_of(value)) if place.role not in {"definition", "system"} else None
     if role is not None and role != place.role:
         place = place._replace(role=role, new=place.new or (role == "tool" and place.recent))
     if not _F.signatures.isdisjoint(value) and any(value.get(name) for name in _F.signatures):
@@ -525,4 +543,4 @@ def _check_depth(path: Path) -> None:
 _TOKENS: Final = frozenset({"input", "prompt"})
 _CALLS: Final = frozenset(name for name, role in _TABLE.types.items() if role == "assistant" and name != "reasoning")
 _WORDS: Final = _F.words | _TABLE.types.keys() | _TABLE.roles.keys()
-_KNOWN: Final = _F.usual | _F.names | _F.arguments | _F.blobs | _F.links | _F.described
+_KNOWN: Final = _F.usual | _F.names | _F.arguments | _F.blobs | _F.links | _F.structural

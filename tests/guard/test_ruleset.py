@@ -315,3 +315,15 @@ async def test_a_body_that_was_sent_before_is_only_masked() -> None:
     assert not verdict.own
     assert not verdict.blocked
     assert MAIL not in written(verdict)
+
+
+async def test_what_nobody_has_heard_of_in_definitions_is_masked() -> None:
+    """(24) They refuse nothing, and are no place to hide in: names alone go on, and are told."""
+    forms = {
+        "response_format": {"type": "text", "unheard_of": CARD},
+        "tool_choice": {"a": {"b": [CARD]}},
+        "tools": [{"type": "mcp", "headers": {"x": CARD}}],
+    }
+    verdict = await Judge(CARDS | {"input": "block"})(said("hello", **forms))
+    assert told(verdict) == {("card", "mask", 2), ("card", "flag", 1)}
+    assert written(verdict).count(CARD) == 1

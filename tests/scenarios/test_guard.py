@@ -17,12 +17,17 @@ import pytest
 from aiohttp import web
 
 from accounts.store import AccountStore
+from cost.end_users import booked
 from guard.inspector import Guard
 from guard.ruleset import Ruleset, Verdict
+from providers.wire import upstream_body
 from proxy.batch.line_protocol import LineRequest
 from proxy.routes import WIRE_AT
 from tests.processes import until
+from tests.providers.wires import anthropic_whole
+from tests.providers.wires import provider as anthropics
 from tests.running_gateway import Running, model, running_gateway
+from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_background_responses import ended as response_ended
 from tests.scenarios.test_batch import FAST, ended, line, results, submit
 from tests.scenarios.test_model_facts import client
@@ -741,3 +746,131 @@ async def test_a_socket_goes_on_after_a_refusal(tmp_path: Path, provider: Provid
     async with running(tmp_path, provider) as gateway, socket_of(gateway) as socket:
         seen = [(await socket.events(model="chat", input=text))[-1]["type"] for text in (CARD, "hi")]
     assert seen == ["error", "response.completed"]
+
+
+async def test_a_native_request_is_changed_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(19, 23, 25, 40) Anthropic's own dialect to Anthropic: results of tools in both forms, arguments, files, thoughts without a signature;
+    marks of caches and signed thoughts are as they came.
+    """
+    monkeypatch.setenv("MADE_UP_ANTHROPIC_KEY", "made-up")
+    mark = {"type": "ephemeral"}
+    thought = {"type": "thinking", "thinking": "It is heavy.", "signature": "c2lnbmVk"}
+    turns: Any = [
+        {"role": "user", "content": [{"type": "text", "text": f"Write to {MAIL}.", "cache_control": mark}]},
+        {
+            "role": "assistant",
+            "content": [thought, {"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"to": [MAIL]}}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": f"sent to {MAIL}", "cache_control": mark}
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_2", "name": "weigh", "input": {}}]},
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_2",
+                    "content": [{"type": "text", "text": f"again to {MAIL}"}],
+                },
+                {
+                    "type": "document",
+                    "source": {"type": "text", "media_type": "text/plain", "data": f"file of {MAIL}"},
+                    "title": MAIL,
+                },
+            ],
+        },
+    ]
+    asked: Any = {
+        "model": "claude-house",
+        "max_tokens": 4_000,
+        "system": [{"type": "text", "text": f"You write for {MAIL}.", "cache_control": mark}],
+        "tools": [
+            {
+                "name": "weigh",
+                "description": f"such as {MAIL}",
+                "input_schema": {"type": "object", "properties": {}},
+                "cache_control": mark,
+            }
+        ],
+        "messages": turns,
+    }
+    async with anthropics(anthropic_whole) as served:
+        deployment = {
+            "kind": "litellm",
+            "upstream_model": "anthropic/claude-sonnet-4-5",
+            "base_url": served.base_url,
+            "api_key": "env:MADE_UP_ANTHROPIC_KEY",
+        }
+        async with (
+            running_gateway(tmp_path, [model("claude-house", [deployment])], guard={"rules": RULES}) as gateway,
+            anthropic.AsyncAnthropic(api_key=gateway.key, base_url=gateway.url, max_retries=0) as caller,
+        ):
+            await caller.messages.create(**asked)
+    (sent,) = served.bodies
+    assert MAIL not in json.dumps(sent)
+    assert len(re.findall(r"\[EMAIL_[a-z2-7]+\]", json.dumps(sent))) == 8
+    assert len(set(re.findall(r"\[EMAIL_[a-z2-7]+\]", json.dumps(sent)))) == 1
+    assert sent["messages"][1]["content"][0] == thought
+    assert [
+        each["cache_control"]
+        for each in (
+            sent["system"][0],
+            sent["tools"][0],
+            sent["messages"][0]["content"][0],
+            sent["messages"][2]["content"][0],
+        )
+    ] == [mark] * 4
+
+
+async def test_lines_for_a_provider_are_judged_before_they_are_handed_over(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(27) The refused line alone is refused, the masked one goes masked, and both have their answers."""
+    bodies: list[str] = []
+
+    def written(*arguments: Any) -> bytes:
+        body = upstream_body(*arguments)
+        bodies.append(body.decode())
+        return body
+
+    monkeypatch.setattr("proxy.provider_batch_lines.upstream_body", written)
+    monkeypatch.setattr("providers.http_client.upstream_body", written, raising=False)
+    sections: dict[str, Any] = {
+        "guard": {"rules": RULES},
+        "batch": {**FAST, "providers": True, "provider_poll_s": 0.05},
+    }
+    bought = model(
+        "bought",
+        [upstream.deployment("ok", batch_api="openai")],
+        prices={"input": "2", "output": "10", "batch_discount": "0.5", "version": "test"},
+    )
+    async with running_gateway(tmp_path, [bought], **sections) as gateway, client(gateway) as caller:
+        lines = [
+            line("good", "bought"),
+            line("refused", "bought", messages=messages_of(CARD)),
+            line("masked", "bought", messages=messages_of(MAIL)),
+        ]
+        batch = await ended(caller, await submit(caller, lines, completion_window="background"))
+        answers = {
+            each["custom_id"]: each["response"]
+            for name in (batch.output_file_id, batch.error_file_id)
+            for each in await results(caller, name)
+        }
+    assert {name: each["status_code"] for name, each in answers.items()} == {"good": 200, "masked": 200, "refused": 400}
+    assert answers["refused"]["body"]["error"]["code"] == "content_filter"
+    assert any("[EMAIL_" in each for each in bodies)
+    assert not any(MAIL in each or CARD in each for each in bodies)
+
+
+async def test_who_a_request_is_for_is_booked_as_it_was_named(tmp_path: Path, provider: Provider) -> None:
+    """Another word is sent in its place, and the books and limits of that end user hold."""
+    async with running(tmp_path, provider) as gateway:
+        reply = await posted(gateway, "/v1/chat/completions", {**chat_of("hi"), "user": MAIL})
+        (row,) = await gateway.rows("entry = 'settle'")
+    assert reply.status_code == 200
+    assert MAIL not in provider.all
+    assert row["end_user"] == booked(MAIL)

@@ -23,7 +23,7 @@ from providers.breaker import Breakers
 from providers.catalog import Catalog
 from providers.config import BreakerConfig, RetryConfig, TimeoutsConfig
 from providers.retry_budget import RetryBudgets
-from providers.target import Deployment, Target
+from providers.target import Deployment, DeploymentKind, Target
 from providers.upstream import UpstreamCall, UpstreamStream
 from providers.wire import ChatRequest, Event, decode_event
 from proxy.dispatch.dispatcher import Dispatcher
@@ -411,6 +411,43 @@ async def test_a_team_is_never_sent_where_it_may_not_go() -> None:
         assert {call.deployment.target_id for call in upstream.calls} <= allowed
         assert made.verdicts == []
         assert made.shadow.counts["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "called"),
+    [
+        ({"cheap"}, set()),
+        ({"cheap", "dear"}, {"dear"}),
+        ({"cheap", "judge"}, set()),
+        ({"cheap", "dear", "judge"}, {"dear", "judge"}),
+    ],
+)
+async def test_what_is_for_own_engines_is_compared_and_judged_by_none_but_these(
+    ours: set[str], called: set[str]
+) -> None:
+    """Its words, and the answer to them, go to no provider for a comparison either."""
+    kinds: dict[bool, DeploymentKind] = {True: "vllm", False: "openai"}
+    targets = [
+        target(
+            name,
+            deployments=(
+                Deployment(
+                    deployment_id=f"{name}/a",
+                    target_id=name,
+                    kind=kinds[name in ours],
+                    upstream_model="ok",
+                    base_url="http://127.0.0.1:9",
+                ),
+            ),
+            price=price(1 + index, 1 + index),
+        )
+        for index, name in enumerate(("cheap", "dear", "judge"))
+    ]
+    upstream = Judging(prefers("the given answer"))
+    async with house(upstream, targets=targets) as made:
+        made.offer(request=msgspec.structs.replace(request(), own_only=True))
+        await made.shadow.idle()
+    assert {call.deployment.target_id for call in upstream.calls} == called
 
 
 async def test_a_team_that_turned_learning_off_meanwhile_keeps_nothing() -> None:
