@@ -1,7 +1,7 @@
 """The pattern of everything that a match of another pattern may begin with, so that a stream knows what it has to hold.
 
 It is derived from the parsed pattern: of `ab{2}c`, the texts that may go on to a match are ``, `a`, `ab`, `abb` and `abbc`.
-It may match more (a counted repeat above a hundred counts as any), never less.
+It may match more (a counted repeat above four counts as any), never less.
 """
 
 # The standard library's own parser has no public name. RE2's syntax is nearly a part of it; what is not is refused here.
@@ -26,7 +26,8 @@ _CATEGORIES: Final = {
     of.CATEGORY_WORD: r"\w",
     of.CATEGORY_NOT_WORD: r"\W",
 }
-_MOST_COUNTED: Final = 100
+_MOST_COUNTED: Final = 4
+"""Counting on costs a state for each number and each place where the text may have begun, which multiplies."""
 
 Items = list[tuple[Any, Any]]
 
@@ -111,7 +112,7 @@ def _char(point: int) -> str:
 
 def _times(least: int, most: int) -> str:
     if most is of.MAXREPEAT or most > _MOST_COUNTED:
-        return f"{{{least},}}"
+        return "+" if least else "*"
     return f"{{{least},{most}}}"
 
 

@@ -14,6 +14,7 @@ _KEPT_CONTROLS: Final = frozenset("\t\n\r")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u2800\u3164\uffa0")
 _DASHES: Final = frozenset("\u2212\u2043\u02d7\u30fc\uff70")
 _VARIATION_SELECTORS: Final = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+_NOTHING_THERE: Final = frozenset({"Cn", "Co", "Cs"})
 _BLANKS: Final = {"Zs": " ", "Zl": "\n", "Zp": "\n"}
 _ASCII_END: Final = "\x80"
 _PLANE: Final = 0x10000
@@ -41,6 +42,8 @@ def folds() -> dict[int, str]:
 
 def _folded(char: str) -> str:
     category = unicodedata.category(char)
+    if category in _NOTHING_THERE:
+        return char
     if _is_invisible(char, category):
         return ""
     if char < _ASCII_END:
@@ -56,7 +59,7 @@ def _folded(char: str) -> str:
 def _is_invisible(char: str, category: str) -> bool:
     if category in {"Cc", "Cf"}:
         return char not in _KEPT_CONTROLS
-    return char in _INVISIBLE or any(ord(char) in selectors for selectors in _VARIATION_SELECTORS)
+    return char in _INVISIBLE or (category == "Mn" and any(ord(char) in chars for chars in _VARIATION_SELECTORS))
 
 
 @cache

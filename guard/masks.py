@@ -7,10 +7,9 @@ which value a mask stands for.
 
 import base64
 import hmac
-import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from guard.folding import Folded
 
@@ -44,17 +43,12 @@ class Masks:
             mask = self._masks[kind, value] = self._new_mask(kind, value)
         return mask
 
-    def unmasked(self, text: str, *, in_json: bool = False) -> str:
-        """Return the text with the values back in place of this request's masks; `in_json` as parts of JSON strings."""
-        if not self._values or "[" not in text:
-            return text
-        return _WRITTEN.sub(lambda match: self._value(match, in_json=in_json), text)
+    def unmasked(self, text: str) -> str:
+        """Return the text with the values back in place of this request's masks."""
+        return _WRITTEN.sub(self._value, text) if self._values and "[" in text else text
 
-    def _value(self, match: re.Match[str], *, in_json: bool) -> str:
-        value = self._values.get(f"[{match[1].upper()}_{match[2].lower()}]")
-        if value is None:
-            return match[0]
-        return json.dumps(value, ensure_ascii=False)[1:-1] if in_json else value
+    def _value(self, match: re.Match[str]) -> str:
+        return self._values.get(f"[{match[1].upper()}_{match[2].lower()}]", match[0])
 
     def _new_mask(self, kind: str, value: str) -> str:
         folded = value if value.isascii() and value.isprintable() else Folded(value).text
@@ -69,26 +63,29 @@ class Masks:
         return mask
 
 
+class Unmasks(Protocol):
+    """The masks of one request (`Masks`)."""
+
+    def unmasked(self, text: str) -> str: ...
+
+
 class Unmasking:
     """The way back in a text that comes in pieces: a mask that is begun is held until it is whole, 40 characters at most."""
 
-    __slots__ = ("_held", "_in_json", "_masks")
+    __slots__ = ("_held", "_masks")
 
-    def __init__(self, masks: Masks, *, in_json: bool = False) -> None:
+    def __init__(self, masks: Unmasks) -> None:
         """Begin an empty text."""
         self._masks = masks
-        self._in_json = in_json
         self._held = ""
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what may go out."""
-        if not self._masks:
-            return text
         text = self._held + text
         begun = _BEGUN.search(text, max(0, len(text) - 48))
         end = len(text) if begun is None else begun.start()
         self._held = text[end:]
-        return self._masks.unmasked(text[:end], in_json=self._in_json)
+        return self._masks.unmasked(text[:end])
 
     def finish(self) -> str:
         """Return the rest: nothing more comes."""

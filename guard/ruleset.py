@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from guard.guard_config import ROLES, GuardRule, InputAction, OutputAction
+from guard.guard_config import GuardRule, InputAction, OutputAction
 from guard.walker import Part, Role, Text, Walk
 
 Action = Literal["block", "own", "mask", "flag", "open", "unseen"]
@@ -46,6 +46,9 @@ class Scanner(Protocol):
         ...
 
     def find(self, text: str) -> Sequence[Found]: ...
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[Sequence[Found], int]:
+        """Return what is found from `begin` on, and how far the text is settled, whatever may follow it."""
+        ...
 
 
 class Masking(Protocol):
@@ -77,6 +80,8 @@ class Act(NamedTuple):
     action: InputAction
     name: str
     label: str
+    whole: bool = False
+    """True where a text is judged as a whole, so that nothing in it can be masked."""
 
 
 class OutputAct(NamedTuple):
@@ -93,7 +98,7 @@ class Finding(NamedTuple):
     name: str
     label: str
     action: Action
-    count: int
+    count: int  # type: ignore[assignment]  # A tuple has a method of that name, which nobody calls.
     side: Literal["input", "output"] = "input"
 
 
@@ -114,6 +119,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"Verdict({', '.join(f'{each.name}={each.action}:{each.count}' for each in self.findings)})"
 
 
+class _Over(NamedTuple):
+    kind: str
+    start: int
+    end: int
+
+
 class Ruleset:
     """The rules of one caller. What two scanners find in one place is one thing."""
 
@@ -127,6 +138,8 @@ class Ruleset:
     ) -> None:
         """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe."""
         self.rules = tuple(rules)
+        self.services = tuple(rule for rule in self.rules if rule.kind == "http" and rule.input != "off")
+        """Rules that ask a service about requests; whoever judges by them has to wait."""
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
         self._known, self._own = known, own
@@ -141,27 +154,27 @@ class Ruleset:
 
     def _add(self, rule: GuardRule, kind: str) -> None:
         label = kind if rule.kind in {"pii", "secret"} else rule.kind
-        for role in rule.roles or ROLES:
+        for role in rule.looks_at:
             action = rule.input
             if role == "definition" and rule.roles is None and action == "block":
                 # What describes a tool is sent with every request, and was written by nobody who asks.
                 action = "mask"
             known = self._input.get((kind, role))
             if action != "off" and (known is None or _STRICTEST[action] > _STRICTEST[known.action]):
-                self._input[kind, role] = Act(action, kind, label)
+                self._input[kind, role] = Act(action, kind, label, whole=rule.kind == "injection")
         before = self.output.get(kind)
         if rule.output != "off" and (before is None or _STRICTEST[rule.output] > _STRICTEST[before.action]):
             self.output[kind] = OutputAct(rule.output, kind, label)
 
     @property
     def looks_in(self) -> bool:
-        """True where requests are looked at."""
+        """True where requests are looked at here, whatever services are asked."""
         return bool(self._input)
 
     @property
     def open(self) -> tuple[Finding, ...] | None:
         """What is told where requests pass though they cannot be judged; None where a rule says that they do not."""
-        looking = [rule for rule in self.rules if rule.input != "off"]
+        looking = [rule for rule in self.rules if rule.input != "off" and rule.kind != "http"]
         if any(rule.on_error == "closed" for rule in looking):
             return None
         return tuple(Finding(rule.name, rule.kind, "open", 1) for rule in looking)
@@ -173,6 +186,32 @@ class Ruleset:
         if not known or not own:
             return tuple(known or own)
         return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
+
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[list[Found], int]:
+        """Return what is found in an answer's text from `begin` on, none over another, and how far it is settled."""
+        found: list[Found] = []
+        settled = len(text)
+        for scanner in (self._known, self._own):
+            if scanner is not None:
+                more, until = scanner.partial(text, begin, final=final)
+                found += [each for each in more if each.kind in self.output]
+                settled = min(settled, until)
+        for each in sorted(found, key=lambda each: -each.end):
+            if each.start < settled < each.end:
+                settled = each.start
+        return self._apart([each for each in found if each.end <= settled]), settled
+
+    def _apart(self, found: list[Found]) -> list[Found]:
+        """Return what is found, by place; of two that overlap the stricter one, over all that both cover."""
+        apart: list[Found] = []
+        for each in sorted(found, key=lambda each: (each.start, -each.end)):
+            if not apart or apart[-1].end <= each.start:
+                apart.append(each)
+                continue
+            last = apart[-1]
+            stricter = max(last, each, key=lambda one: _STRICTEST[self.output[one.kind].action])
+            apart[-1] = _Over(stricter.kind, last.start, max(last.end, each.end))
+        return apart
 
     def judge(
         self,
@@ -247,7 +286,7 @@ class _Judging:
         masked: list[Found] = []
         for each in found:
             act = self._rules.act(each.kind, text.role)
-            action = None if act is None else action_of(act.action, text)
+            action = None if act is None else action_of(act.action, text, whole=act.whole)
             if act is None or action is None:
                 continue
             place = (act.name, act.label, action)
@@ -276,11 +315,11 @@ class _Judging:
         return tuple(told)
 
 
-def action_of(said: InputAction, text: Text) -> Literal["block", "own", "mask", "flag"] | None:
+def action_of(said: InputAction, text: Text, *, whole: bool = False) -> Literal["block", "own", "mask", "flag"] | None:
     """Return what a rule comes to in a text; None for nothing."""
     if said == "block" and not text.new:
         # A turn that was refused must not refuse all that follow it.
-        said = "mask"
+        said = "off" if whole else "mask"
     if said == "flag":
         return "flag" if text.new else None
     if said == "mask" and text.fixed:

@@ -26,11 +26,12 @@ _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _FIRST_ENCODED: Final = 24
 """By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable."""
 _LEAST_PRINTABLE: Final = 14
-_SET_BYTES: Final = 256 << 20
+_SET_BYTES: Final = 64 << 20
 """The most that the states of all patterns together may need. A few MB is what they do."""
 _BETWEEN_GROUPS: Final = (" ", "\n", "\t", "\r", "-", ".", "_")
 _PENDING: Final = -1
 _SKIPPED: Final = -1
+_NONE: Final = -(1 << 62)
 _MOST_HELD_BYTES: Final = 300
 """What is held for a pattern whose beginnings cannot be told."""
 
@@ -223,7 +224,7 @@ def _rule(kind: str, shape: Shape) -> _Rule:
 
 
 def _word(word: str) -> str:
-    return (r"\b" if word[0].isascii() else "") + re2.escape(word)
+    return (r"\b" if word[0].isascii() else "") + str(re2.escape(word))
 
 
 def _gate(patterns: Sequence[str]) -> Callable[[bytes], Sequence[int]]:
@@ -261,23 +262,37 @@ def _judged(rule: _Rule, data: bytes, start: int, end: int, *, final: bool) -> i
 
 
 def _checked(rule: _Rule, data: bytes, start: int, end: int) -> int:
+    """Return where the value ends by its row, 0 if it is none."""
     shape = rule.shape
     value = data[start:end].decode(errors="replace")
     if rule.unless is not None and rule.unless.search(data[start:end]) is not None:
         return 0
     if shape.entropy and entropy(value) < shape.entropy:
         return 0
-    if shape.check is None or shape.check(value):
+    if shape.check is None or (not _is_fraction(data, start) and shape.check(value)):
         return end
-    while shape.shorter:
-        # A value that is written in groups may go on into the next word, as an account number does into a bank's code.
+    return max(0, start + _shorter(shape.check, value)) if shape.shorter else 0
+
+
+def _shorter(check: Callable[[str], bool], value: str) -> int:
+    """Return the bytes of a value that is written in groups and goes on into the next word, as an account number does into a bank's
+    code; negative if it is none however it is cut.
+    """
+    while value:
         value = value[:-1].rstrip()
         value = value[: max(map(value.rfind, _BETWEEN_GROUPS))].rstrip("".join(_BETWEEN_GROUPS))
-        if not value:
-            return 0
-        if shape.check(value):
-            return start + len(value.encode())
-    return 0
+        if value and check(value):
+            return len(value.encode())
+    return _NONE
+
+
+def _is_fraction(data: bytes, start: int) -> bool:
+    """Return True where a decimal number's point stands before a digit."""
+    return (
+        data[start - 1 : start] == b"."
+        and data[start : start + 1].isdigit()
+        and data[max(0, start - 2) : start - 1].isdigit()
+    )
 
 
 def _is_text(run: bytes) -> bool:

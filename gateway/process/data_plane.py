@@ -146,6 +146,8 @@ class DataPlane:
                 control_plane=lambda: link.is_up,
                 database=database.takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
+                plugins=live.plugins.names,
+                plugins_out=lambda: live.plugins.out,
             )
             self.begin_drain()
             # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.

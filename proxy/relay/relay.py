@@ -17,17 +17,20 @@ from cost.usage import Usage
 from providers.errors import AnswerLost, MalformedReply, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from providers.upstream import Impatient, UpstreamStream
 from providers.wire import EVENTS_TYPE, Event
+from proxy.admit.guarding import header_of
 from proxy.context import RequestContext
 from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE
 from proxy.dispatch.stream_resumption import Seam, endings
 from proxy.errors import DeadlineExceeded, Refused, error_reply
+from proxy.http.reply_head import field_lines
 from proxy.parse.wires.completions_of_chat import completion_of
 from proxy.parse.wires.own_fields import dollars
 from proxy.parse.wires.wire import Dialect, EventWriter, Served, Tally
 from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import Before, RoutedRequest
+from proxy.relay.guarded_answer import GuardedAnswer
 from proxy.relay.reply_headers import decision_lines, money_lines
 from selfhosted.balance.prompt_rendering import instructions
 from selfhosted.engines.continuation import can_be_continued, completes_whole_text, continued, goes_on, stops_of
@@ -42,6 +45,8 @@ _FAILED: Final = frozenset({"error", "timeout", "cut"})
 _MOST_LOST: Final = 2
 """The most replicas that one request may lose: the request may be the cause."""
 _MOST_SAID_CHARS: Final = 400_000
+_IN_BLOCKS: Final = frozenset({"messages", "responses"})
+"""The wires whose streams have one text open at a time."""
 _DOWN_SILENCE_S: Final = 1.0
 """The longest silence of a stream whose replica is down."""
 _NOT_BEGUN: Final = (
@@ -106,6 +111,14 @@ class RelayedAnswer:
         self._dispatcher = dispatcher
         self._seam: Seam | None = None
         self._said: _Said | None = None
+        self._kept = context.answer
+        """What is kept of it, as its model said it."""
+        if self._kept is not None:
+            self._kept.add(committed.events)
+        self.guard = GuardedAnswer.of(
+            context.guarded, committed.attempt.routed.request, self._used, in_blocks=context.wire.name in _IN_BLOCKS
+        )
+        """The guard of the answer; None for most."""
         if dispatcher is not None and not committed.whole and _is_wanted(committed.attempt):
             self._said = _Said()
             self._said.hear(committed.events)
@@ -115,14 +128,19 @@ class RelayedAnswer:
     @property
     def ended(self) -> bool:
         """True once all of it was read. False as long as that is not known."""
-        return self._seam is None and self.stream.ended
+        return self._seam is None and self.guard is None and self.stream.ended
 
     def heard(self, batch: list[Event] | None) -> list[Event] | None:
         """Return the events to write for those that were read, which may be none yet; None at the answer's end."""
-        seam = self._seam
+        seam, guard = self._seam, self.guard
         if batch is None:
-            return None if seam is None else seam.rest() or None
+            rest = [] if seam is None else seam.rest()
+            if guard is not None:
+                rest = self.shown(rest) + guard.rest()
+            return rest or None
         self.attempt.observe(batch)
+        if self._kept is not None:
+            self._kept.add(batch)
         batch = self.within_limit(batch)
         if seam is not None:
             batch = seam.sewn(batch)
@@ -130,7 +148,31 @@ class RelayedAnswer:
                 self.stream = EndedStream()
         if self._said is not None:
             self._said.hear(batch)
+        return batch if guard is None else self.shown(batch)
+
+    def shown(self, batch: list[Event]) -> list[Event]:
+        """Return the events as the guard lets their caller have them. After those of an answer that it ended no more is read."""
+        guard = self.guard
+        if guard is None:
+            return batch
+        batch = guard.events(batch)
+        if guard.blocked:
+            self.stream = EndedStream()
         return batch
+
+    def tell_guarded(self) -> None:
+        """Note what the guard found in the answer. Of one that said what it must not, nothing is learned, and nobody else sees it."""
+        guarded, guard = self._context.guarded, self.guard
+        if guarded is None or guard is None or not guard.findings:
+            return
+        findings = (*guarded.verdict.findings, *guard.findings)
+        verdict = msgspec.structs.replace(guarded.verdict, findings=findings)
+        self._context.guarded = msgspec.structs.replace(guarded, verdict=verdict)
+        for attempt in self._context.attempts:
+            attempt.retained = None
+
+    def _used(self) -> Usage:
+        return self.attempt.preview()[0]
 
     def within_limit(self, batch: list[Event]) -> list[Event]:
         """Return the events as they are, or, where the stream is longer than what a hard budget holds for it, with an end, after which
@@ -150,7 +192,21 @@ class RelayedAnswer:
 
     def observe_unread(self) -> None:
         """Count the events that arrived and are not read any more: they were made, and cost."""
-        self.attempt.observe(self.stream.unread())
+        unread = self.stream.unread()
+        self.attempt.observe(unread)
+        if self._kept is not None:
+            self._kept.add(unread)
+
+    def keep(self, settled: Settled) -> None:
+        """Keep the whole answer, to be given again."""
+        if self._kept is None:
+            return
+        is_weak = self._context.weakness is not None and self._context.escalated_from is None
+        if is_weak or (self.guard is not None and self.guard.blocked):
+            # What must not be said is stored nowhere.
+            self._kept.give_up()
+        else:
+            self._kept.ended(self.attempt, settled)
 
     def aclose(self) -> Awaitable[None]:
         """Give the connection back, or cut it. Never raises."""
@@ -158,6 +214,8 @@ class RelayedAnswer:
 
     async def continued(self, error: UpstreamError) -> list[Event]:
         """Return the first events of the rest, from another replica. Raises the error where no other continues."""
+        if self._kept is not None:
+            self._kept.give_up()
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
             raise error
@@ -186,7 +244,7 @@ class RelayedAnswer:
         if self._seam.ended:
             self.stream = EndedStream()
         said.hear(events)
-        return events
+        return self.shown(events)
 
     def _hurry(self) -> None:
         """Shorten the wait for a stream whose replica is down by its probes. A machine that is gone closes no
@@ -244,12 +302,16 @@ async def relay_answer(
         context.error_code = told.code
     except asyncio.CancelledError:
         answer.observe_unread()
-        answer.attempt.close(context.ending, status=CALLER_GONE)
+        settled = answer.attempt.close(context.ending, status=CALLER_GONE)
+        if answer.guard is None and answer.attempt.finished and answer.stream.ended:
+            # All of it came, and was paid for: it is as good as if its caller had stayed.
+            answer.keep(settled)
         raise
     except Exception as error:
         answer.attempt.close("failed", error, status=500)
         raise
     finally:
+        answer.tell_guarded()
         # A reply that went well was settled before its last bytes left; this only gives the connection back.
         await answer.aclose()
 
@@ -288,11 +350,18 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
     events, attempt = answer.events, answer.attempt
     while (batch := await answer.stream.read()) is not None:
         attempt.observe(batch)
+        if context.answer is not None:
+            context.answer.add(batch)
         events += batch
-    settled = await _book(attempt)
+    settled = await _book(answer, judged=answer.guard is None)
     tally = _tally(settled.usage, settled.cost_nanousd, settled.baseline_nanousd)
     served = _served(answer, lambda: tally)
     last = events[-1]
+    if (guard := answer.guard) is not None:
+        is_long = len(last.native or last.payload) > _LONG_BYTES
+        last = await asyncio.to_thread(guard.whole, last) if is_long else guard.whole(last)
+        lines += field_lines(header_of(guard.findings))
+        answer.keep(settled)
     dialect = _dialect_of(context)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, last.payload, served)
@@ -309,7 +378,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
     dialect = _dialect_of(context)
     writer = context.writer = dialect.events(served)
     # All that was sent may have come at once.
-    first = writer.render(answer.within_limit(answer.events))
+    first = writer.render(answer.shown(answer.within_limit(answer.events)))
     reply.begin_events(lines=lines, waits=bool(first))
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
@@ -323,7 +392,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
         answer.attempt.close("failed", exceeded, status=200)
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
-    await _book(answer.attempt)
+    await _book(answer)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, None, served)
     await reply.end(last + writer.last_words())
@@ -352,7 +421,7 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
         else:
             reply.abort()
         raise
-    await _book(attempt)
+    await _book(answer)
     await reply.end()
 
 
@@ -388,11 +457,13 @@ async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None
         dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
-async def _book(attempt: Attempt) -> Settled:
+async def _book(answer: RelayedAnswer, *, judged: bool = True) -> Settled:
     """Settle before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
-    crash.
+    crash. One that is `judged` may be kept, to be given again.
     """
-    settled = attempt.close("ok", status=200)
+    settled = answer.attempt.close("ok", status=200)
+    if judged:
+        answer.keep(settled)
     # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
     await asyncio.sleep(0)
     return settled

@@ -260,6 +260,9 @@ async def test_what_was_clean_is_not_looked_at_again() -> None:
             looked.append(text)
             return ()
 
+        def partial(self, text: str, begin: int, *, final: bool) -> tuple[tuple[()], int]:
+            raise NotImplementedError
+
     guard = Guard(
         GuardSection.model_validate({"rules": [CARDS | {"input": "block"}]}), KEY, scanner=lambda _kinds: Watching()
     )

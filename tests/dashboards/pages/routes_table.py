@@ -192,6 +192,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "GET /v1/admin/teams/{team_id}": "team.read",
     "PUT /v1/admin/teams/{team_id}": "organisation.change",
     "POST /v1/admin/teams/{team_id}/block": "organisation.change",
+    "POST /v1/admin/teams/{team_id}/cache/flush": "team.change",
     "POST /v1/admin/teams/{team_id}/unblock": "organisation.change",
     "GET /v1/admin/teams/{team_id}/end_users/{end_user:path}": "team.read",
     "DELETE /v1/admin/teams/{team_id}/guard": "team.change",

@@ -24,6 +24,12 @@ _STOP_REASONS: Final[Mapping[str, str]] = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
+STOP_DETAILS: Final[dict[str, Any]] = {
+    "type": "refusal",
+    "category": None,
+    "explanation": "A filter ended the answer, or the model declined.",
+}
+"""The details of an end by a filter, or by a model that declines."""
 _AS_WRITTEN: Final = MessagesAsWritten()
 PING: Final = sse(b"ping", {"type": "ping"})
 """An event that Anthropic sends at any time, and that means nothing."""
@@ -66,6 +72,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True):
     content: list[dict[str, Any]]
     stop_reason: str | None = None
     stop_sequence: str | None = None
+    stop_details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     usage: _Usage
 
 
@@ -97,6 +104,7 @@ class MessagesDialect:
             content=self._blocks(said, declined, served.target_id),
             stop_reason=reason,
             stop_sequence=sequence,
+            stop_details=STOP_DETAILS if reason == "refusal" else msgspec.UNSET,
             usage=_usage_of(tally.usage),
         )
         return to_json(message)
@@ -253,7 +261,9 @@ class _EventWriter:
         self._close(parts)
         tally = self._served.tally()
         reason, sequence = _stop_of(self._stop, declined=self._declined, called=self._called)
-        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        delta: dict[str, Any] = {"stop_reason": reason, "stop_sequence": sequence}
+        if reason == "refusal":
+            delta["stop_details"] = STOP_DETAILS
         usage = _usage_of(tally.usage)
         last = {"type": "message_delta", "delta": delta, "usage": usage, **own_fields(self._served, tally)}
         parts += (sse(b"message_delta", last), sse(b"message_stop", {"type": "message_stop"}))

@@ -70,7 +70,10 @@ def test_stop_reasons(finish: str, choice: dict[str, Any], reason: str, sequence
         for event in streamed(PLAIN, chunk({"content": "a"}, finish, **choice))
         if "delta" in event and "stop_reason" in event["delta"]
     )
+    details = told["delta"].pop("stop_details", None)
     assert told["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+    assert details == answer.get("stop_details")
+    assert (details is not None) == (reason == "refusal")
 
 
 def test_a_refusal_is_text_with_its_own_reason() -> None:
