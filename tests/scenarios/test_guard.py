@@ -478,7 +478,7 @@ async def test_own_stays_when_own_engines_fail(tmp_path: Path, provider: Provide
         return web.json_response({"error": {"message": "no"}}, status=500)
 
     async with providing() as own:
-        own.serve = fails  # type: ignore[method-assign]
+        own.serve = fails  # type: ignore[method-assign, assignment]
         models = house(provider, own)
         broken = [
             model(
