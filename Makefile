@@ -134,8 +134,8 @@ bench-fleet-bars: $(VENV)/.dev  ## the engine's model against published figures;
 bench-pages: $(VENV)/.dev  ## each page's server time over ten million ledger rows
 	@$(BIN)/python -m benchmarks.pages
 
-bench-scaling: $(VENV)/.dev  ## the autoscaler against the best fixed fleet, KEDA's rule and Knative's (TRACES=folder, CASES="code/1 …")
-	@$(BIN)/python -m benchmarks.scaling --traces $(TRACES) $(addprefix --case ,$(CASES))
+bench-scaling: $(VENV)/.dev  ## the autoscaler against the best fixed fleet, KEDA's rule and Knative's (TRACES=folder, CASES="code/1 …"; without a folder made-up traces)
+	@$(BIN)/python -m benchmarks.scaling $(if $(TRACES),--traces $(TRACES)) $(addprefix --case ,$(CASES))
 
 bench-turns: $(VENV)/.dev  ## two models that take turns on one GPU, in simulated time
 	@$(BIN)/python -m benchmarks.turns

@@ -11,6 +11,8 @@ Escalation = Literal["off", "whole", "all", "agreement", "agreement-all"]
 """Repeating a weak answer at a better target: never, for whole replies, or for streams as well. With `agreement` two cheap targets are
 asked as well before a dear one, where their answers can be compared: for whole replies, or for streams as well.
 """
+CacheUse = Literal["default", "on", "off"]
+"""Whether a team's answers are kept and given again: as the configuration says, by themselves where the temperature is 0, or never."""
 Role = Literal["member", "finance", "admin"]
 """Rights of a key beside calling models: `finance` reads all teams' figures, `admin` also sets prices and budgets."""
 
@@ -29,6 +31,11 @@ class TeamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Allows requests to overflow to a paid target when our own engines would keep them waiting."""
     continue_streams: bool = False
     """Has another replica go on with a streamed answer whose replica died."""
+    cache: CacheUse = "default"
+    cache_ttl_s: int | None = None
+    """Seconds for which its answers are kept, where that is less than the gateway's; None takes the gateway's."""
+    cache_epoch: int = 0
+    """Number of times that its answers were flushed: what was kept before has another key."""
 
     @property
     def learns(self) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, get_args
 
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
-from accounts.caller import Caller, Escalation, Learning, Role, TeamSettings, narrowed
+from accounts.caller import CacheUse, Caller, Escalation, Learning, Role, TeamSettings, narrowed
 from accounts.errors import (
     BadId,
     BadName,
@@ -34,6 +34,7 @@ from settings.words import closest
 DEFAULT_ORGANISATION: Final = "default"
 MAX_WEIGHT: Final = 1_000.0
 """Upper bound of a team's weight; beyond it, a team of weight 1 would starve beside it."""
+MAX_CACHE_TTL_S: Final = 30 * 24 * 3600
 MAX_KEYS_OF_TEAM: Final = 10_000
 """Keys of a team that are listed at most."""
 _MOST_OF_A_FAMILY: Final = 100
@@ -236,6 +237,12 @@ class AccountStore:
         async with self._engine.connect() as connection:
             return {row[0]: row[1] for row in await connection.execute(query)}
 
+    async def team_names(self, organisation_id: str) -> dict[str, str]:
+        """Return the names of an organisation's teams by id, for pages that name any of thousands."""
+        query = select(col(Team.team_id), col(Team.name)).where(col(Team.organisation_id) == organisation_id)
+        async with self._engine.connect() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query.order_by(col(Team.team_id)))}
+
     async def team_of(self, organisation_id: str, team_id: str) -> TeamRecord:
         """Return one of an organisation's teams. Raises UnknownTeam, for another organisation's team too."""
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
@@ -259,6 +266,8 @@ class AccountStore:
         weight: float | UnsetType = UNSET,
         spill_over: bool | UnsetType = UNSET,
         continue_streams: bool | UnsetType = UNSET,
+        cache: CacheUse | UnsetType = UNSET,
+        cache_ttl_s: int | UnsetType | None = UNSET,
     ) -> TeamRecord:
         """Change a team; what is left out stays. Servers follow within `accounts.fresh_s`.
 
@@ -273,6 +282,8 @@ class AccountStore:
             "weight": weight,
             "spill_over": spill_over,
             "continue_streams": continue_streams,
+            "cache": cache,
+            "cache_ttl_s": cache_ttl_s,
         }
         changes: dict[str, Any] = {field: value for field, value in given.items() if value is not UNSET}
         query = select(*_TEAM_COLUMNS).where(col(Team.team_id) == team_id).with_for_update()
@@ -299,6 +310,13 @@ class AccountStore:
             if "allowed_models" in changes
             else team.allowed_models,
         )
+
+    async def flush_cache(self, organisation_id: str, team_id: str) -> TeamRecord:
+        """Have nothing that was kept of a team's answers given again. Servers follow within `accounts.fresh_s`. Raises UnknownTeam."""
+        mine = (col(Team.team_id) == team_id, col(Team.organisation_id) == organisation_id)
+        async with self._engine.begin() as connection:
+            await connection.execute(update(Team).where(*mine).values(cache_epoch=col(Team.cache_epoch) + 1))
+        return await self.team_of(organisation_id, team_id)
 
     async def block_team(self, organisation_id: str, team_id: str, *, blocked: bool) -> TeamRecord:
         """Refuse all of a team's keys from now on, or let them work again; a second block keeps the first time. Raises UnknownTeam."""
@@ -369,12 +387,33 @@ class AccountStore:
         async with self._engine.connect() as connection:
             return {row[0]: row[1] for row in await connection.execute(query)}
 
-    async def keys_of(self, organisation_id: str, team_id: str) -> list[KeyRecord]:
-        """Return the keys of an organisation's team, oldest first; none when the team is another organisation's."""
+    async def keys_of(self, organisation_id: str, team_id: str, only: Collection[str] | None = None) -> list[KeyRecord]:
+        """Return the keys of an organisation's team, oldest first, or those of these ids alone; none when the team is another
+        organisation's.
+        """
         query = select(*_KEY_COLUMNS).where(col(ApiKey.team_id) == team_id, _in_organisation(organisation_id))
+        if only is not None:
+            query = query.where(col(ApiKey.key_id).in_(sorted(only)))
         query = query.order_by(col(ApiKey.created_at), col(ApiKey.key_id)).limit(MAX_KEYS_OF_TEAM)
         async with self._engine.connect() as connection:
             return list(map(_key_record, await connection.execute(query)))
+
+    async def working_keys(
+        self, organisation_id: str, team_id: str, *, role: Role | None = None, most: int = MAX_KEYS_OF_TEAM
+    ) -> list[tuple[str, str, str]]:
+        """Return id, name and last four characters of a team's keys that work now, of all roles or of one, newest first."""
+        lasting = or_(col(ApiKey.expires_at).is_(None), col(ApiKey.expires_at) > self._clock())
+        query = (
+            select(col(ApiKey.key_id), col(ApiKey.name), col(ApiKey.last4))
+            .where(col(ApiKey.team_id) == team_id, _in_organisation(organisation_id))
+            .where(col(ApiKey.revoked_at).is_(None), lasting)
+            .order_by(col(ApiKey.created_at).desc(), col(ApiKey.key_id).desc())
+            .limit(most)
+        )
+        if role is not None:
+            query = query.where(col(ApiKey.role) == role)
+        async with self._engine.connect() as connection:
+            return [(row[0], row[1], row[2]) for row in await connection.execute(query)]
 
     async def key_names(self, organisation_id: str, team_id: str) -> dict[str, str]:
         """Return the names of a team's keys by id, revoked ones included, oldest first."""
@@ -526,11 +565,30 @@ class AccountStore:
         found = {key.digest: key for key in (StoredKey(**_with_settings(row._mapping)) for row in rows)}  # noqa: SLF001
         return [found.get(digest) for digest in digests]
 
-    async def guard_of(self, organisation_id: str, team_id: str = WHOLE_ORGANISATION) -> str:
-        """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none."""
+    async def find_named_key(self, team_id: str, name: str) -> StoredKey | None:
+        """Return the newest key of a team by its name that is not revoked; None where there is none."""
+        query = (
+            _STORED_KEYS.where(
+                col(ApiKey.team_id) == team_id, col(ApiKey.name) == name, col(ApiKey.revoked_at).is_(None)
+            )
+            .order_by(col(ApiKey.created_at).desc(), col(ApiKey.key_id))
+            .limit(1)
+        )
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).first()
+        return None if row is None else StoredKey(**_with_settings(row._mapping))  # noqa: SLF001
+
+    async def guard_of(
+        self, organisation_id: str, team_id: str = WHOLE_ORGANISATION, *, to_change: bool = False
+    ) -> str:
+        """Return the guard's rules of an organisation, or of one of its teams, as JSON; empty for none. `to_change`, of who is about to
+        set them, waits for others who are.
+        """
         query = select(col(GuardRules.rules)).where(
             col(GuardRules.organisation_id) == organisation_id, col(GuardRules.team_id) == team_id
         )
+        if to_change:
+            query = query.with_for_update()
         async with self._engine.connect() as connection:
             return await connection.scalar(query) or ""
 
@@ -576,6 +634,9 @@ _SETTINGS_COLUMNS: Final = (
     col(Team.weight),
     col(Team.spill_over),
     col(Team.continue_streams),
+    col(Team.cache),
+    col(Team.cache_ttl_s),
+    col(Team.cache_epoch),
 )
 _ORGANISATION_COLUMNS: Final = (
     col(Organisation.organisation_id),
@@ -664,9 +725,12 @@ def checked_settings(settings: TeamSettings) -> TeamSettings:
     for name, value, allowed in (
         ("escalation", settings.escalation, get_args(Escalation)),
         ("learning", settings.learning, get_args(Learning)),
+        ("cache", settings.cache, get_args(CacheUse)),
     ):
         if value not in allowed:
             raise BadSetting(f"{name} is one of {', '.join(allowed)}, not {str(value)[:80]!r}")
+    if settings.cache_ttl_s is not None and not 1 <= settings.cache_ttl_s <= MAX_CACHE_TTL_S:
+        raise BadSetting(f"answers are kept for 1 to {MAX_CACHE_TTL_S} seconds, not {settings.cache_ttl_s}")
     if share > 0 and settings.learning == "off":
         raise BadSetting(
             "a team whose learning is off keeps no verdicts: set its shadow share to 0, or its learning on"

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Index,
+    Integer,
     String,
     Text,
     UniqueConstraint,
@@ -81,6 +82,9 @@ class Team(SQLModel, table=True):
     weight: float = Field(default=1.0, sa_column=Column(Float(53), nullable=False, server_default="1"))
     spill_over: bool = Field(default=True, sa_column=Column(Boolean, nullable=False, server_default=true()))
     continue_streams: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
+    cache: str = Field(default="default", sa_column=Column(String(16), nullable=False, server_default="default"))
+    cache_ttl_s: int | None = Field(default=None, sa_column=Column(Integer, nullable=True))
+    cache_epoch: int = Field(default=0, sa_column=Column(Integer, nullable=False, server_default="0"))
     created_at: datetime = Field(sa_column=Column(UtcDateTime(), nullable=False))
     blocked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     """Since when its keys are refused for now; null while they work."""

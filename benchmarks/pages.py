@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.figures import machine, percentile
 from cost.budgets.grants import MAX_BUDGETS
+from cost.budgets.store import MAX_OF_ORGANISATION
 from cost.fleet.cost_adjustment import TrueUpRounds, TrueUpStore
 from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
@@ -68,6 +69,8 @@ _INCIDENTS: Final = 360
 _INCIDENTS_EVERY_US: Final = 6 * HOUR_US
 _HURT: Final = 20
 _PROCESSES: Final = 8
+_OTHERS: Final = 9
+"""Other organisations."""
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _REFUSED: Final = frozenset({403, 404})
 _CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
@@ -107,6 +110,7 @@ PAGES: Final = (
     "/dashboard/teams/support/playground",
     "/dashboard/teams/support/alerts",
     "/dashboard/teams/support/policy",
+    "/dashboard/teams/support/guard",
     "/dashboard/teams/support/keys",
     "/dashboard/teams/support/keys/new",
     "/dashboard/teams/support/budgets",
@@ -115,7 +119,8 @@ PAGES: Final = (
     "/dashboard/finance?team=support",
     "/dashboard/finance/month",
     "/dashboard/budgets",
-    "/dashboard/budgets?options=key&typed=service-99",
+    "/dashboard/teams/support/budgets?options=budget_of&typed=service-99",
+    "/dashboard/finance/showback?options=team&typed=99",
     "/dashboard/calendar",
     "/dashboard/finance/showback",
     "/dashboard/finance/showback?by=key",
@@ -142,6 +147,7 @@ PAGES: Final = (
     "/dashboard/operations/classifier",
     "/dashboard/operations/config",
     "/dashboard/alerts",
+    "/dashboard/guard",
     "/dashboard/audit",
     "/dashboard/audit?action=key.created",
     "/dashboard/audit?actor=nobody-is-called-so",
@@ -345,11 +351,7 @@ def grown(connection: Connection, keys: int, teams: int) -> None:
         connection,
         "budget",
         "budget_id",
-        [
-            {"budget_id": f"budget_{scope}_more_{n}", "scope": scope, "scope_id": f"{scope}_more_{n}", "kind": "soft"}
-            for scope, number in (("team", teams), ("key", min(keys, MAX_BUDGETS - 100 - teams)))
-            for n in range(number)
-        ],
+        _budgets(keys, teams),
     )
     incidents = metadata.tables["incident"]
     shares = metadata.tables["incident_share"]
@@ -399,6 +401,27 @@ def grown(connection: Connection, keys: int, teams: int) -> None:
             for place in range(_HURT)
         ],
     )
+
+
+def _budgets(keys: int, teams: int) -> list[dict[str, Any]]:
+    """Return as many budgets as there may be: of the organisation for teams and keys alike, and all others of other organisations."""
+    places = [
+        f"{scope}_more_{n}"
+        for scope, number in (("team", teams), ("key", min(keys, MAX_BUDGETS - 100 - teams)))
+        for n in range(number)
+    ]
+    half = (MAX_OF_ORGANISATION - 100) // 2
+    own = {*places[: min(half, teams)], *places[teams : teams + half // 2], *places[len(places) - half // 2 :]}
+    return [
+        {
+            "budget_id": f"budget_{place}",
+            "organisation_id": ORGANISATION if place in own else f"other-{number % _OTHERS}",
+            "scope": place.partition("_")[0],
+            "scope_id": place,
+            "kind": "soft",
+        }
+        for number, place in enumerate(places)
+    ]
 
 
 def _more(connection: Connection, name: str, column: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -2,16 +2,22 @@
 requests/s with a shared prefix, in the simulator, under a random choice and under llm-d's own.
 
     python -m benchmarks.published_engines
+
+Bars that are known to be missed stand with their reasons in planner/plans/data/known_misses.toml, and are told; the exit status is 1 where
+anything else is missed, or more than was known.
 """
 
 import math
 import random
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+import planner.plans
 from planner.plans.efficiency import EFFICIENCIES
 from planner.plans.published import Figure, Measure, figures
 from planner.simulate.engine import Job
@@ -22,6 +28,8 @@ from planner.simulate.traces import Trace, TraceRequest
 BARS: Final = {"dense": 0.15, "expert": 0.25}
 """Bar for the root mean square of a model's and a GPU's errors of throughput, by architecture."""
 LADDER_BAR: Final = 0.25
+_WORSE: Final = 0.02
+"""What a known miss may be off beyond what was recorded, for rounding."""
 _MEASURES: Final[tuple[Measure, ...]] = ("tokens/s", "seconds", "further token", "first token")
 
 # https://github.com/llm-d/llm-d/blob/086f217d/guides/inference-scheduling/README.md: Qwen3-32B, 8 replicas of 2 H100, vLLM with
@@ -63,6 +71,54 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def worst(self) -> float:
         return max(self.errors, key=abs)
+
+
+class Miss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bar that is known to be missed."""
+
+    model: str
+    gpu: str
+    measure: Measure
+    rms: float
+    since: str
+    reason: str
+    source: str
+
+    @property
+    def of(self) -> tuple[str, str, Measure]:
+        return self.model, self.gpu, self.measure
+
+
+class _Misses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    miss: list[Miss]
+
+
+def known_misses() -> list[Miss]:
+    """Return the misses that are recorded."""
+    path = Path(planner.plans.__path__[0]) / "data" / "known_misses.toml"
+    return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Misses).miss
+
+
+def judged(groups: Sequence[Group], known: Sequence[Miss]) -> tuple[list[str], list[str]]:
+    """Return what is newly missed, and what was known to be, in words. A recorded miss that is none any more is news, too."""
+    new, old = [], []
+    recorded = {each.of: each for each in known}
+    for group in groups:
+        bar = BARS.get(group.architecture)
+        if bar is None or group.measure not in _MEASURES[:2] or group.rms <= bar:
+            continue
+        told = f"{group.model} on {group.gpu} {group.rms:.0%} of {bar:.0%}"
+        miss = recorded.pop((group.model, group.gpu, group.measure), None)
+        if miss is None:
+            new.append(told)
+        elif group.rms > miss.rms + _WORSE:
+            new.append(f"{told}, known as {miss.rms:.0%} since {miss.since}")
+        else:
+            old.append(f"{told}, known since {miss.since}: {miss.reason} ({miss.source})")
+    new += [
+        f"{each.model} on {each.gpu} meets its bar now: take it out of known_misses.toml" for each in recorded.values()
+    ]
+    return new, old
 
 
 def held_out(efficiency: str = "vllm") -> list[Group]:
@@ -133,22 +189,22 @@ def ladder(policy: Literal["random", "llm-d"], seed: int) -> Stage:
 
 def main() -> int:
     """Print all, and return 1 where a bar is missed."""
-    missed = list(_held_out_missed())
+    missed, known = _held_out_missed()
     missed += _ladder_missed(range(2))
-    print("\nmissed: " + ("none" if not missed else "; ".join(missed)))
+    for each in known:
+        print(f"\nmissed, as is known: {each}")
+    print("\nmissed: " + ("none but what is known" if not missed else "; ".join(missed)))
     return 1 if missed else 0
 
 
-def _held_out_missed() -> Iterator[str]:
+def _held_out_missed() -> tuple[list[str], list[str]]:
+    """Print all errors, and return the missed bars as `judged` does."""
     for efficiency in EFFICIENCIES:
         print(f"\n{efficiency}, held out: error of the model (rms, median, worst)")
         for group in sorted(held_out(efficiency), key=lambda each: (each.architecture, each.gpu, each.model)):
             name = f"{group.architecture:7} {group.gpu:13} {group.model:16} {group.measure:14}"
             print(f"{name} {len(group.errors):3}  {group.rms:6.1%} {group.median:+7.1%} {group.worst:+7.1%}")
-            bar = BARS.get(group.architecture)
-            throughput = group.measure in _MEASURES[:2]
-            if efficiency == "vllm" and throughput and bar is not None and group.rms > bar:
-                yield f"{group.model} on {group.gpu} {group.rms:.0%} of {bar:.0%}"
+    return judged(held_out(), known_misses())
 
 
 def _ladder_missed(seeds: Sequence[int]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """The autoscaler against fixed fleets and two other rules, in simulated time:
-`python -m benchmarks.scaling --traces FOLDER [--case code/4 …] [--out build]`.
+`python -m benchmarks.scaling [--traces FOLDER] [--case code/4 …] [--out build]`.
 
 A case is a trace and how many times its users come. Replicas are Llama 3 70B FP8 on two H100, which start in six minutes; a miss is
 an answer whose first token is late or whose further tokens are slow on average, by the trace's aims. The bill is GPU-hours x (1 +
@@ -13,8 +13,9 @@ misses everything may be best, which is told beside it. Beside the cold start st
 ordered at once.
 
 FOLDER has azure_code.csv and mooncake_conversation.jsonl, on which the scaler's constants were chosen, beside a made-up rise and
-fall. azure_conv.csv, where it is there, showed faults and was looked at again; mooncake_synthetic.jsonl and made-up chats were kept apart. Writes scaling.json, to which further
-runs add their cases, and scaling.png. The same figures on any machine.
+fall. azure_conv.csv and the first made-up chats showed faults and were looked at again; mooncake_synthetic.jsonl, other chats and single
+questions were kept apart. Cases whose file is not there are told and left out; without a folder the made-up ones are run. Writes
+scaling.json, to which further runs add their cases, and scaling.png. The same figures on any machine.
 """
 
 import argparse
@@ -82,19 +83,23 @@ class Source(msgspec.Struct, frozen=True):
     read: Callable[[Path], Trace]
     aims: Aims = Aims()
     kept_apart: bool = False
+    file: str = ""
+    """Its name in the folder; empty for what is made up."""
 
 
-def _file(name: str) -> Callable[[Path], Trace]:
-    return lambda folder: read_trace(folder / name)
+def _from_file(name: str, aims: Aims = Aims(), *, kept_apart: bool = False) -> Source:  # noqa: B008 - frozen
+    return Source(lambda folder: read_trace(folder / name), aims, kept_apart=kept_apart, file=name)
 
 
 SOURCES: Final[dict[str, Source]] = {
-    "code": Source(_file("azure_code.csv")),
-    "talk": Source(_file("mooncake_conversation.jsonl"), LONG),
     "rise": Source(lambda _: rise_and_fall()),
-    "conv": Source(_file("azure_conv.csv")),
-    "synthetic": Source(_file("mooncake_synthetic.jsonl"), LONG, kept_apart=True),
-    "chats": Source(lambda _: made_up("chats", 3, 9_000), kept_apart=True),
+    "chats": Source(lambda _: made_up("chats", 3, 9_000)),
+    "others": Source(lambda _: made_up("chats", 11, 9_000), kept_apart=True),
+    "single": Source(lambda _: made_up("single", 7, 9_000), kept_apart=True),
+    "code": _from_file("azure_code.csv"),
+    "talk": _from_file("mooncake_conversation.jsonl", LONG),
+    "conv": _from_file("azure_conv.csv"),
+    "synthetic": _from_file("mooncake_synthetic.jsonl", LONG, kept_apart=True),
 }
 
 
@@ -284,16 +289,22 @@ def draw(path: Path, cases: list[Case]) -> Path:
     return path
 
 
-def names(folder: Path) -> list[str]:
-    """Return all cases whose trace is there."""
-    files = {"conv": "azure_conv.csv", "synthetic": "mooncake_synthetic.jsonl"}
-    there = [name for name in SOURCES if name not in files or (folder / files[name]).exists()]
-    return [f"{name}/{users}" for name in there for users in USERS]
+def names(folder: Path | None) -> tuple[list[str], list[str]]:
+    """Return all cases whose trace is there, those of one time its users first; and what is left out, in words."""
+    found, left_out = [], []
+    for name, source in SOURCES.items():
+        if not source.file or (folder is not None and (folder / source.file).exists()):
+            found.append(name)
+        else:
+            left_out.append(
+                f"{name}: left out, as {source.file} is not {'given' if folder is None else f'in {folder}'}"
+            )
+    return [f"{name}/{users}" for users in USERS for name in found], left_out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--traces", type=Path, help="the folder; without it only made-up cases are run")
     parser.add_argument("--case", action="append", help="such as code/4; again for more; all if left out")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
@@ -303,8 +314,11 @@ def main() -> None:
         {case.name: case for case in msgspec.json.decode(file.read_bytes(), type=list[Case])} if file.exists() else {}
     )
     machine = machine_of(tp=2)
-    for name in options.case or names(options.traces):
-        known[name] = case_of(name, options.traces, machine)
+    wanted, left_out = names(options.traces)
+    if not options.case:
+        print("\n".join(left_out), flush=True)
+    for name in options.case or wanted:
+        known[name] = case_of(name, options.traces or Path(), machine)
         print(line_of(known[name]), flush=True)
         file.write_bytes(msgspec.json.encode(list(known.values())))
     cases = list(known.values())

@@ -168,6 +168,8 @@ METER_COLUMNS: Final = tuple(f"{name}_nanousd" for name in METER_NAMES)
 """Columns of the amount of each meter; they add up to the cost."""
 TOKEN_COLUMNS: Final = tuple(f"{name}_tokens" for name in TOKEN_METERS)
 """Columns of token counts in inclusive buckets, as in `cost.usage.Usage`."""
+REPLAYED_COLUMNS: Final = ("replayed_input_tokens", "replayed_output_tokens", "cache_saved_nanousd")
+"""Columns of an answer that was kept and given again: its tokens and its cost when a model gave it. No meter counts them."""
 OUTPUT_COLUMNS: Final = tuple(f"{each.name}_tokens" for each in METERS if "output" in {each.name, each.within})
 """Those of the answer."""
 PRICED_PER_TOKEN: Final = tuple(sorted((each for each in METERS if each.in_tokens), key=lambda each: bool(each.within)))

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlmodel import Field, SQLModel
 
 from cost.dimensions import ROLLED_UP
-from cost.meters import LATER_COLUMNS, METER_COLUMNS, TOKEN_COLUMNS
+from cost.meters import LATER_COLUMNS, METER_COLUMNS, REPLAYED_COLUMNS, TOKEN_COLUMNS
 from cost.scopes import LONGEST_ID
 
 _ID = 200
@@ -138,6 +138,9 @@ class LedgerEntry(SQLModel, table=True):
     began_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     queued_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
     given_us: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+    replayed_input_tokens: int = Field(sa_column=_amount())
+    replayed_output_tokens: int = Field(sa_column=_amount())
+    cache_saved_nanousd: int = Field(sa_column=_amount())
 
 
 # The columns of the meters follow their table, but for those of the first schema, which have no default.
@@ -150,6 +153,8 @@ for _name in (*TOKEN_COLUMNS, *METER_COLUMNS):
 # caller's requests, by the end of their first attempt; `attempts` what was settled or expired; `served` the requests
 # whose answer came from here. `…_rows` tell how many entries have the figure before it.
 ROLLUP_DIMENSIONS = ("start_us", *(each.column for each in ROLLED_UP))
+CACHE_SUMS: Final = ("cache_hits", *REPLAYED_COLUMNS)
+"""Sums of the answers that were given again; they are in none of the others."""
 ROLLUP_SUMS = (
     "requests",
     "attempts",
@@ -168,9 +173,11 @@ ROLLUP_SUMS = (
     "estimated_attempts",
     "batch_saved_nanousd",
     "disputed_nanousd",
+    *CACHE_SUMS,
 )
 _ADDED: Final = {
-    name: text("0") for name in ("quantity_milli", "batch_saved_nanousd", "disputed_nanousd", *LATER_COLUMNS)
+    name: text("0")
+    for name in ("quantity_milli", "batch_saved_nanousd", "disputed_nanousd", *CACHE_SUMS, *LATER_COLUMNS)
 }
 """Defaults of later columns in sums that were there before."""
 

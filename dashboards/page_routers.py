@@ -20,6 +20,7 @@ from dashboards.finance import reconciliation_page as reconciliation
 from dashboards.finance import reports_page as reports
 from dashboards.finance import savings_page
 from dashboards.finance import showback_page as showback
+from dashboards.guard import page as guard
 from dashboards.home import page as home
 from dashboards.keys import page as keys
 from dashboards.model_list import page as models
@@ -60,6 +61,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     reconciliation.router,
     reports.router,
     showback.router,
+    guard.router,
     home.router,
     models.router,
     oidc.router,

@@ -31,6 +31,7 @@ import proxy.admit.limits.limit_tables
 import proxy.batch.tables
 import proxy.responses.background.tables
 import proxy.responses.stored.tables
+import proxy.settle.findings.tables
 import proxy.settle.hurt.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
@@ -60,6 +61,7 @@ MODULES_WITH_TABLES: Final = (
     proxy.batch.tables,
     proxy.responses.background.tables,
     proxy.responses.stored.tables,
+    proxy.settle.findings.tables,
     proxy.settle.hurt.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,

@@ -52,11 +52,16 @@ def _drop_useless(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
+# Some servers have no such setting; what the address asks for is left as it is.
+_WITHOUT_JIT: Final = "SELECT set_config(name, 'off', false) FROM pg_settings WHERE name = 'jit' AND setting = 'on' AND source <> 'client'"
+
+
 class _PoolerCheck:
     """Recognizes a pooler such as PgBouncer: the process it names is not the one that answers.
 
     Behind one that changes the server's session between transactions, a statement that was prepared before may be gone. So
-    none is kept there.
+    none is kept there. A session that is this process's own compiles no statements: those of reports look dear enough, but take
+    less time than their compilation, which is made anew each time.
     """
 
     def __init__(self) -> None:
@@ -68,10 +73,13 @@ class _PoolerCheck:
         try:
             cursor.execute("SELECT pg_backend_pid()")
             (answering,) = cursor.fetchone()
+            if is_own := answering == driver.get_server_pid():
+                cursor.execute(_WITHOUT_JIT)
+            connection.commit()
         finally:
             cursor.close()
             connection.rollback()
-        if answering == driver.get_server_pid():
+        if is_own:
             return
         connection._prepared_statement_cache = None  # noqa: SLF001 - SQLAlchemy decides it for a whole engine.
         if not self._told:

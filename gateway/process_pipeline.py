@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from accounts.directory import Directory
+from accounts.named_keys import NamedKeys
 from accounts.store import AccountStore
 from classifier.learning.store import Verdict
 from classifier.onnx_classifier import load_classifier
@@ -22,7 +23,10 @@ from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import reload
 from gateway.link.data_sources import DataSources
+from gateway.plugins.authenticating import OutsideCallers
+from gateway.plugins.plugins import Plugins
 from gateway.wiring.admission import adopt, open_gate
+from gateway.wiring.answer_cache import open_answer_cache
 from gateway.wiring.background_responses import open_background
 from gateway.wiring.fleet import at_gate
 from gateway.wiring.metrics import AllMetrics
@@ -30,6 +34,7 @@ from gateway.wiring.overruns import SharedOverruns
 from gateway.wiring.pipeline import (
     hedging,
     open_guard,
+    open_moderation,
     open_prefix_tracker,
     open_tracing,
     open_upstreams,
@@ -47,10 +52,12 @@ from providers.catalog import Catalog, build_catalog, configured_prices, costs_n
 from providers.retry_budget import RetryBudgets
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
+from proxy.admit.moderating import services_of
 from proxy.admit.queues.pool_sizes import sized
 from proxy.admit.queues.queues_config import QueueConfig
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.judge import schema_check
+from proxy.learning.llama_guard import TargetRules
 from proxy.learning.measuring import MeasuringRules
 from proxy.learning.shadow import Shadow, ShadowRules
 from proxy.learning.tunings import TuningWatch
@@ -65,6 +72,7 @@ from proxy.plan.session_affinity import Affinity
 from proxy.responses.stored.sealing import Sealing
 from proxy.responses.stored.store import ResponseStore
 from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.findings.counting import FindingCounts
 from proxy.settle.hurt.counting import SLOW_SHARE
 from proxy.settle.observers.learning import LearningLog
 from proxy.settle.observers.logs import RequestLog
@@ -116,6 +124,9 @@ class ProcessPipeline:
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""
+        self.guard = open_guard(config, environment)
+        self.findings = FindingCounts(wall_us)
+        """What the guard found, also in what the control plane sends."""
         self._is_refreshing = False
         self._is_open = False
         self._queues: dict[str, QueueConfig] = {}
@@ -130,7 +141,12 @@ class ProcessPipeline:
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
         self._catalog = catalog = self._built(config, self.prices.book)
         self.breakers.adopt(catalog)
-        upstreams = await open_upstreams(catalog, config.server, self._environment.forward_proxy())
+        self.plugins = Plugins(config.plugins, resolve_secret, metrics.plugins)
+        stack.push_async_callback(self.plugins.aclose)
+        exporters = self.plugins.exporters(stack)
+        upstreams = await open_upstreams(
+            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects()
+        )
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
         self.learning_log = LearningLog(sources.rows, sources.learning_of, observer=metrics.learning)
@@ -174,11 +190,20 @@ class ProcessPipeline:
         sealing = Sealing(peppers(config, self._environment))
         self.responses = StoredResponses(ResponseStore(process.engine), sealing, lambda: self.config.responses)
         self.background = open_background(process.engine, self.responses, sealing, lambda: self.config.responses)
+        answers = None
+        if self._serves_callers:
+            # What the control plane asks for itself is asked anew.
+            answers = open_answer_cache(
+                config, peppers(config, self._environment), gate.link, process.books.budgeted, metrics.cache
+            )
+        if answers is not None:
+            await sealing.ready()
+            stack.push_async_callback(answers.aclose)
         request_log = RequestLog(share=config.telemetry.log_success_share)
         stack.callback(request_log.tell_left_out)
         self.line = RequestPipeline(
             config=pipeline_config(config, catalog, self.classifier),
-            parser=RequestParser(self.directory, self.responses),
+            parser=RequestParser(self.directory, self.responses, self._outside(process)),
             admission=AdmissionControl(
                 gate.limiter,
                 budgets=process.books.holds,
@@ -197,6 +222,8 @@ class ProcessPipeline:
                 self.learning_log,
                 self.refusals,
                 self.traffic,
+                *exporters,
+                self.findings,
             ),
             tracing=open_tracing(config, self._environment, lambda: self._catalog, stack),
             clock=time.monotonic,
@@ -205,7 +232,10 @@ class ProcessPipeline:
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
-            guard=open_guard(config, self._environment),
+            cache=answers,
+            scoring=self.plugins.scoring(),
+            guard=self.guard,
+            moderation=open_moderation(config, self.dispatcher, self._target_rules, stack),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -216,6 +246,17 @@ class ProcessPipeline:
             # After the tuning, which may know more.
             warn_of_evidence(self.line.config.policy, catalog, self.classifier)
         self._keep_current(sources, stack)
+
+    def _outside(self, process: ProcessParts) -> OutsideCallers | None:
+        section = self.config.accounts
+        return self.plugins.outside(
+            NamedKeys(
+                AccountStore(process.engine).find_named_key,
+                fresh_s=section.fresh_s,
+                outage_s=section.outage_s,
+                lookup_timeout_s=section.lookup_timeout_s,
+            )
+        )
 
     def _open_directory(self, process: ProcessParts, stack: contextlib.AsyncExitStack) -> Directory:
         section = self.config.accounts
@@ -282,6 +323,11 @@ class ProcessPipeline:
         stack.push_async_callback(shadow.aclose)
         shadow.start()
         self.line.shadow = shadow
+
+    def _target_rules(self) -> TargetRules:
+        now = self.line.config
+        fleet = self.breakers.fleet(now.catalog.targets)
+        return TargetRules(catalog=now.catalog, fleet=fleet, timeouts=now.timeouts, pools=now.pools)
 
     def write_down(self) -> None:
         """Hand over the counts, so that other processes see them."""
@@ -410,6 +456,7 @@ class ProcessPipeline:
                 self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
                 return
             rules = self._reloaded_rules(answer.config, catalog)
+            services = services_of(answer.config.guard, resolve_secret)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             self._log.error("reload refused, the old configuration stays: %s", error)
             return
@@ -417,8 +464,9 @@ class ProcessPipeline:
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules
-        if self.line.guard is not None:
-            self.line.guard.adopt(answer.config.guard)
+        self.guard.adopt(answer.config.guard)
+        if self.line.moderation is not None:
+            self.line.moderation.services = services
         self.breakers.adopt(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)

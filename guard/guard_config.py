@@ -1,31 +1,50 @@
 """The `guard` section of the configuration, and the rules that teams and organisations have beside it: one shape."""
 
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from guard.moderation import Shape
 from guard.walker import Role
-from settings.types import Section
+from settings.secret_ref import SecretRef
+from settings.types import Section, Share
 from settings.words import closest
 
 InputAction = Literal["block", "own", "mask", "flag", "off"]
 """What is done with what is found in a request, the strictest first. `own`: only own engines are asked."""
 OutputAction = Literal["block", "mask", "flag", "off"]
-RuleKind = Literal["pii", "secret", "words", "pattern"]
+RuleKind = Literal["pii", "secret", "words", "pattern", "injection", "http"]
 
+FALSE_RATES: Final = (0.01, 0.003, 0.001)
+"""Shares of harmless texts that the injection model takes for attempts, of which its thresholds are known."""
+STRICT_RATE: Final = FALSE_RATES[-1]
 MOST_RULES: Final = 100
 MOST_WORDS: Final = 1_000
 _MOST_KINDS: Final = 200
-_NEEDED: Final[dict[RuleKind, str]] = {"pii": "entities", "secret": "", "words": "words", "pattern": "pattern"}
+_MOST_CATEGORIES: Final = 64
+_NEEDED: Final[dict[RuleKind, str]] = {
+    "pii": "entities",
+    "secret": "",
+    "words": "words",
+    "pattern": "pattern",
+    "injection": "",
+    "http": "",
+}
 """What a rule of each kind cannot do without."""
 _GROUPS: Final[dict[RuleKind, str]] = {"pii": "personal", "secret": "secrets"}
 _TAKEN: Final[dict[str, tuple[RuleKind, ...]]] = {
     "entities": ("pii", "secret"),
     "words": ("words",),
     "pattern": ("pattern",),
+    "false_rate": ("injection",),
+    **dict.fromkeys(("url", "target", "shape", "model", "key", "categories", "scores", "timeout_ms"), ("http",)),
 }
+_SOLE_ROLES: Final[frozenset[RuleKind]] = frozenset({"injection", "http"})
+"""Kinds that look at what users and tools say, unless a rule names roles."""
 _RIVALS: Final[dict[str, dict[str, str]]] = tomllib.loads((files("guard") / "rivals.toml").read_text())
 _UNSEEN: Final = (
     "names, addresses, places and dates cannot be told by patterns; a service that can is asked over HTTP, and docs/guard.md says what is"
@@ -54,7 +73,7 @@ class GuardRule(Section):
     )
     kind: Annotated[RuleKind, _named_here("kinds")] = Field(
         description="`pii`: personal data by `entities`; `secret`: keys and passwords, all kinds unless `entities` names some; `words`: a list "
-        "of words; `pattern`: an RE2 pattern."
+        "of words; `pattern`: an RE2 pattern; `injection`: attempts to overrule instructions, by their wording; `http`: a moderation service."
     )
     entities: list[str] | None = Field(
         default=None,
@@ -71,6 +90,49 @@ class GuardRule(Section):
         max_length=1_000,
         description="An RE2 pattern: no look-around and no back-references.",
     )
+    false_rate: float | None = Field(
+        default=None,
+        description="Of `injection`: the share of harmless texts that may be taken for an attempt, 0.01, 0.003 or 0.001 (the usual one, and "
+        "the only one that may block).",
+    )
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2_000,
+        description="Of `http`: the whole address that texts are posted to.",
+    )
+    target: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Of `http`, in place of `url`: a model of this gateway that answers like Llama Guard; its calls are booked to the team.",
+    )
+    shape: Shape | None = Field(
+        default=None,
+        description="Of `http`: what it speaks: `openai` (`/v1/moderations`, the usual one), `litellm` (its generic guardrail) or `llama_guard` "
+        "(`/v1/chat/completions` of an engine with such a model).",
+    )
+    model: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Of `http`: the model that the service is asked for."
+    )
+    key: SecretRef | None = Field(
+        default=None, description="Of `http`: where its key is found, `env:NAME`; sent as `Authorization: Bearer`."
+    )
+    categories: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_MOST_CATEGORIES,
+        description="Of `http`: the categories of the service that count. Default: all.",
+    )
+    scores: dict[str, Share] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_MOST_CATEGORIES,
+        description="Of `http`: scores by category from which a text counts, beside what the service itself flags.",
+    )
+    timeout_ms: int | None = Field(
+        default=None, ge=10, le=30_000, description="Of `http`: how long a verdict is waited for; 300 when not set."
+    )
     input: Annotated[InputAction, _named_here("actions")] = Field(
         default="off",
         description="In requests. `block`: refused, where it is new; `own`: only own engines are asked; `mask`: another word is put in its "
@@ -81,11 +143,18 @@ class GuardRule(Section):
         default=None,
         min_length=1,
         description="Whose texts alone are looked at: system, user, assistant, tool (results), definition (of tools). Default: all; definitions "
-        "are never a reason to refuse unless they are named.",
+        "are never a reason to refuse unless they are named; of `injection` and `http` user and tool.",
     )
     on_error: Literal["closed", "open"] = Field(
         default="closed", description="`open`: when the rule cannot be judged the request passes, which is told."
     )
+
+    @property
+    def looks_at(self) -> Sequence[Role]:
+        """Whose texts are looked at."""
+        if self.roles is not None:
+            return self.roles
+        return ("user", "tool") if self.kind in _SOLE_ROLES else ROLES
 
     @model_validator(mode="before")
     @classmethod
@@ -107,8 +176,41 @@ class GuardRule(Section):
                 )
         if self.input == self.output == "off":
             raise ValueError("it does nothing: set `input` or `output` to block, mask or flag, or `input` to own")
+        self._check_whole_texts()
         self._check_kinds()
         return self
+
+    def _check_whole_texts(self) -> None:
+        """Refuse what cannot be done by a kind that judges texts as a whole. Raises ValueError."""
+        if self.kind in _SOLE_ROLES and self.output != "off":
+            raise ValueError(f"a rule of kind `{self.kind}` judges requests alone: leave `output` out")
+        if self.kind == "injection":
+            self._check_injection()
+        elif self.kind == "http":
+            self._check_service()
+
+    def _check_injection(self) -> None:
+        rate = STRICT_RATE if self.false_rate is None else self.false_rate
+        if rate not in FALSE_RATES:
+            raise ValueError(f"`false_rate` must be {', '.join(f'{each:g}' for each in FALSE_RATES)}")
+        if self.input == "mask":
+            raise ValueError("there is nothing to mask in a text that is an attempt as a whole: flag, own or block")
+        if self.input == "block" and rate > STRICT_RATE:
+            raise ValueError(f"to block, the `false_rate` must be {STRICT_RATE:g}")
+
+    def _check_service(self) -> None:
+        if self.input == "mask" and self.shape != "litellm":
+            raise ValueError("only a service of shape `litellm` says what stands in a text's place: block, own or flag")
+        if self.shape == "llama_guard" and self.model is None and self.target is None:
+            raise ValueError("a service of shape `llama_guard` needs the `model`")
+        if self.scores and self.shape in {"litellm", "llama_guard"}:
+            raise ValueError(f"a service of shape `{self.shape}` gives no scores")
+        if (self.url is None) == (self.target is None):
+            raise ValueError("a rule of kind `http` needs `url`, or `target` in its place")
+        if self.url is not None:
+            _check_address(self.url)
+        elif self.key is not None or self.model is not None or self.shape not in {None, "llama_guard"}:
+            raise ValueError("`target` says which model is asked, and how: leave `key`, `model` and `shape` out")
 
     def _check_kinds(self) -> None:
         """Compile what is the rule's own, and look up what it names. Raises ValueError."""
@@ -128,6 +230,18 @@ class GuardRule(Section):
                 block_list(self.name, self.words)
         except BadPattern as error:
             raise ValueError(str(error)) from error
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(char.isspace() or not char.isprintable() for char in url):
+        raise ValueError("`url` must be a whole address, `https://…`")
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("`url` must hold no password; name it as `key`")
 
 
 def kinds_of(kind: RuleKind) -> tuple[str, ...]:

@@ -5,14 +5,14 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from guard.guard_config import GuardRule, GuardSection, kinds_of
-from guard.ruleset import Masking, Ruleset, Scanner, Verdict
+from guard.guard_config import STRICT_RATE, GuardRule, GuardSection, kinds_of
+from guard.ruleset import Found, Masking, Ruleset, Scanner, Verdict
 from guard.walker import Part
 from settings.words import in_words
 
@@ -27,6 +27,7 @@ _MOST_SCANNERS: Final = 16
 _MOST_REMEMBERED: Final = 20_000
 """Parts that each of two generations knows."""
 _KEY_BYTES: Final = 32
+_NO_SERVICES: Final = "a service is asked where the gateway's configuration says so, as texts are sent to it"
 
 
 class Remembered:
@@ -83,6 +84,11 @@ class Guard:
         self._floor = tuple(section.rules)
         self._rulesets: OrderedDict[OwnRules, Ruleset] = OrderedDict()
 
+    @property
+    def floor(self) -> tuple[GuardRule, ...]:
+        """The configuration's rules, which hold for everybody."""
+        return self._floor
+
     def is_on(self, own: OwnRules | None) -> bool:
         """Return True where a caller with these rules of its own has any."""
         return own is not None or bool(self._floor)
@@ -119,20 +125,31 @@ class Guard:
         kinds: dict[str, Sequence[str]] = {}
         ours: set[str] = set()
         theirs: list[Kind] = []
+        rates: dict[str, float] = {}
         for rule in rules:
-            if rule.kind in {"pii", "secret"}:
-                kinds[rule.name] = rule.entities or kinds_of(rule.kind)
-                ours.update(kinds[rule.name])
-                continue
             kinds[rule.name] = (rule.name,)
-            theirs.append(
-                own_kind(rule.name, rule.pattern) if rule.pattern else block_list(rule.name, rule.words or ())
-            )
+            match rule.kind:
+                case "pii" | "secret":
+                    kinds[rule.name] = rule.entities or kinds_of(rule.kind)
+                    ours.update(kinds[rule.name])
+                case "words":
+                    theirs.append(block_list(rule.name, rule.words or ()))
+                case "pattern":
+                    theirs.append(own_kind(rule.name, rule.pattern or ""))
+                case "injection":
+                    rates[rule.name] = rule.false_rate or STRICT_RATE
+                case "http":
+                    kinds[rule.name] = ()
+                case _:
+                    assert_never(rule.kind)
+        described = [self._scanner(theirs)] if theirs else []
+        if rates:
+            described.append(_attempts(rates))
         return Ruleset(
             rules,
             kinds,
             known=self._shared(frozenset(ours), KINDS) if ours else None,
-            own=self._scanner(theirs) if theirs else None,
+            own=None if not described else described[0] if len(described) == 1 else Several(described),
         )
 
     def _shared(self, names: frozenset[str], kinds: Mapping[str, "Kind"]) -> Scanner:
@@ -151,6 +168,30 @@ def _scanner(kinds: Sequence["Kind"]) -> Scanner:
     return Scanning(kinds)
 
 
+def _attempts(rates: Mapping[str, float]) -> Scanner:
+    from guard.injection import Attempts, Injection  # noqa: PLC0415 - as above
+
+    return Attempts(Injection.load(), rates)
+
+
+class Several:
+    """Some scanners as one."""
+
+    def __init__(self, scanners: Sequence[Scanner]) -> None:
+        self._scanners = scanners
+        self.labels = {name: label for each in scanners for name, label in each.labels.items()}
+
+    def find(self, text: str) -> Sequence[Found]:
+        """Return what any of them finds, by place."""
+        found = [one for each in self._scanners for one in each.find(text)]
+        return sorted(found, key=lambda each: (each.start, -each.end))
+
+    def partial(self, text: str, begin: int, *, final: bool) -> tuple[Sequence[Found], int]:
+        """Return what any of them finds from `begin` on, and how far the text is settled for all."""
+        told = [each.partial(text, begin, final=final) for each in self._scanners]
+        return [one for found, _ in told for one in found], min(settled for _, settled in told)
+
+
 def together(layers: Iterable[Sequence[GuardRule]]) -> tuple[GuardRule, ...]:
     """Return the rules of all layers; the later one of two that are called alike gets a number."""
     found: dict[str, GuardRule] = {}
@@ -167,22 +208,34 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
     """Return stored rules. Raises ValueError for what are none any more."""
     if not stored:
         return ()
-    return tuple(GuardSection.model_validate({"rules": msgspec.json.decode(stored)}).rules)
+    rules = tuple(GuardSection.model_validate({"rules": msgspec.json.decode(stored)}).rules)
+    if any(rule.kind == "http" for rule in rules):
+        raise ValueError(_NO_SERVICES)
+    return rules
 
 
 class BadRules(ValueError):
-    """Rules that cannot be taken; the message says what to change."""
+    """Rules that cannot be taken; the message says where, and what to change. `key` is that of the rule, where it is one's."""
+
+    def __init__(self, where: str, told: str, key: str = "") -> None:
+        super().__init__(f"{where}: {told}.")
+        self.told = told
+        self.key = key
 
 
 def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...]:
     """Return rules that somebody wrote. Raises BadRules."""
     try:
-        return tuple(GuardSection.model_validate({"rules": list(rules)}).rules)
+        found = tuple(GuardSection.model_validate({"rules": list(rules)}).rules)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
-        raise BadRules(f"{where}: {told}.") from None
+        raise BadRules(where, told, next((str(each) for each in first["loc"][2:3]), "")) from None
+    services = [at for at, rule in enumerate(found) if rule.kind == "http"]
+    if services:
+        raise BadRules(f"rules.{services[0]}", _NO_SERVICES, "kind")
+    return found
 
 
 def _plain(first: ErrorDetails) -> str:

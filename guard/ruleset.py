@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from guard.guard_config import ROLES, GuardRule, InputAction, OutputAction
+from guard.guard_config import GuardRule, InputAction, OutputAction
 from guard.walker import Part, Role, Text, Walk
 
 Action = Literal["block", "own", "mask", "flag", "open", "unseen"]
@@ -80,6 +80,8 @@ class Act(NamedTuple):
     action: InputAction
     name: str
     label: str
+    whole: bool = False
+    """True where a text is judged as a whole, so that nothing in it can be masked."""
 
 
 class OutputAct(NamedTuple):
@@ -136,6 +138,8 @@ class Ruleset:
     ) -> None:
         """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe."""
         self.rules = tuple(rules)
+        self.services = tuple(rule for rule in self.rules if rule.kind == "http" and rule.input != "off")
+        """Rules that ask a service about requests; whoever judges by them has to wait."""
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
         self._known, self._own = known, own
@@ -150,27 +154,27 @@ class Ruleset:
 
     def _add(self, rule: GuardRule, kind: str) -> None:
         label = kind if rule.kind in {"pii", "secret"} else rule.kind
-        for role in rule.roles or ROLES:
+        for role in rule.looks_at:
             action = rule.input
             if role == "definition" and rule.roles is None and action == "block":
                 # What describes a tool is sent with every request, and was written by nobody who asks.
                 action = "mask"
             known = self._input.get((kind, role))
             if action != "off" and (known is None or _STRICTEST[action] > _STRICTEST[known.action]):
-                self._input[kind, role] = Act(action, kind, label)
+                self._input[kind, role] = Act(action, kind, label, whole=rule.kind == "injection")
         before = self.output.get(kind)
         if rule.output != "off" and (before is None or _STRICTEST[rule.output] > _STRICTEST[before.action]):
             self.output[kind] = OutputAct(rule.output, kind, label)
 
     @property
     def looks_in(self) -> bool:
-        """True where requests are looked at."""
+        """True where requests are looked at here, whatever services are asked."""
         return bool(self._input)
 
     @property
     def open(self) -> tuple[Finding, ...] | None:
         """What is told where requests pass though they cannot be judged; None where a rule says that they do not."""
-        looking = [rule for rule in self.rules if rule.input != "off"]
+        looking = [rule for rule in self.rules if rule.input != "off" and rule.kind != "http"]
         if any(rule.on_error == "closed" for rule in looking):
             return None
         return tuple(Finding(rule.name, rule.kind, "open", 1) for rule in looking)
@@ -282,7 +286,7 @@ class _Judging:
         masked: list[Found] = []
         for each in found:
             act = self._rules.act(each.kind, text.role)
-            action = None if act is None else action_of(act.action, text)
+            action = None if act is None else action_of(act.action, text, whole=act.whole)
             if act is None or action is None:
                 continue
             place = (act.name, act.label, action)
@@ -311,11 +315,11 @@ class _Judging:
         return tuple(told)
 
 
-def action_of(said: InputAction, text: Text) -> Literal["block", "own", "mask", "flag"] | None:
+def action_of(said: InputAction, text: Text, *, whole: bool = False) -> Literal["block", "own", "mask", "flag"] | None:
     """Return what a rule comes to in a text; None for nothing."""
     if said == "block" and not text.new:
         # A turn that was refused must not refuse all that follow it.
-        said = "mask"
+        said = "off" if whole else "mask"
     if said == "flag":
         return "flag" if text.new else None
     if said == "mask" and text.fixed:

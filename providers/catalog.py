@@ -11,7 +11,7 @@ import msgspec
 from cost.price_book.book import DatedPrice, PriceBook, price_book
 from cost.price_book.price_config import dated_price, price_items
 from cost.prices import SERVICE_TIERS, SIZED_SEARCHES, Price, price_from_usd
-from providers.config import DeploymentConfig, ModelConfig, ProvidersSection, SecretRef, is_reference
+from providers.config import DeploymentConfig, ModelConfig, ProvidersSection
 from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
 from providers.parameters import lacking, most_output_tokens
@@ -26,6 +26,7 @@ from providers.target import (
     Target,
     Tier,
 )
+from settings.secret_ref import SecretRef, is_reference
 
 ResolveSecret = Callable[[SecretRef], str]
 
@@ -416,6 +417,7 @@ def _deployment(model: ModelConfig, deployment: DeploymentConfig, resolve_secret
         allow_media_links=deployment.allow_media_links,
         api_version=deployment.api_version,
         batch_api=deployment.batch_api,
+        dialect=deployment.dialect or "",
         told_cost=None if provider is None else provider.told_cost,
     )
 

@@ -6,15 +6,15 @@ from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
 from providers.shorthand import upstream_pattern, whole_deployment, whole_model
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
 from providers.wire import PATHS
+from settings.secret_ref import SecretRef, is_reference
 from settings.types import Finite, Reloadable, Section, Share
 
-_REFERENCE = re.compile(r"(env:|os\.environ/)[A-Za-z_][A-Za-z0-9_]*|file:\S(.*\S)?")
 _ADDED_PATHS = (*(f"/{path}" for path in PATHS.values()), "/completions", "/responses", "/messages")
 """What is added to a base URL. The longer of two that end alike comes first."""
 _PLACEHOLDER = re.compile(r"[{}<>$]|//your[-_]|//[A-Z_]*(YOUR|RESOURCE|HOST)[A-Z_]*\b")
@@ -25,24 +25,6 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*$"
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$"
 # A `*` at the end stands for the upstream's own name (`openai/*`).
 _MODEL_ENTRY = r"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?\*?$"
-
-
-def is_reference(value: str) -> bool:
-    """Return True when `value` refers to a secret, rather than being one."""
-    return _REFERENCE.fullmatch(value) is not None
-
-
-def _check_reference(value: str) -> str:
-    if not is_reference(value):
-        raise ValueError(
-            "a secret is never written into the configuration; write where it is found: "
-            "env:NAME (or os.environ/NAME) for an environment variable, file:PATH for a file"
-        )
-    return value
-
-
-SecretRef = Annotated[str, AfterValidator(_check_reference)]
-"""A reference to a secret: `env:NAME`, LiteLLM's `os.environ/NAME`, or `file:PATH`. Never the secret."""
 
 
 ProviderTool = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -138,6 +120,11 @@ class DeploymentConfig(Section):
         "litellm, anthropic/…). Used while `batch.providers` is on; needs a `batch` price or "
         "`batch_discount`.",
     )
+    dialect: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Kind openai: the plug-in of `plugins` that writes its requests and reads its replies. Chats only.",
+    )
     headers: dict[HeaderName, HeaderValue] = Field(
         default_factory=dict,
         max_length=32,
@@ -205,6 +192,12 @@ class DeploymentConfig(Section):
             if not is_reference(value) and (_SECRET_HEADER.search(plain) or _SECRET_VALUE.match(value)):
                 raise ValueError(f"the header {name} looks like a secret; write where it is found, such as env:NAME")
             seen.add(plain)
+        return self
+
+    @model_validator(mode="after")
+    def _check_dialect(self) -> Self:
+        if self.dialect is not None and (self.kind != "openai" or self.batch_api is not None):
+            raise ValueError("a dialect of a plug-in is for kind openai, without `batch_api`")
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
@@ -33,6 +33,7 @@ from providers.connections.pool import ConnectionPool, PoolLimits, fields
 from providers.delta_coalescing import DeltaCoalescer
 from providers.errors import (
     AnswerLost,
+    CannotCarry,
     ConnectFailed,
     MalformedReply,
     StreamCut,
@@ -48,6 +49,7 @@ from providers.provider_tools import address_of_dialect
 from providers.refusals import load as load_refusals
 from providers.regular_replies import RegularStream, regular_answer
 from providers.replies_as_written import ReplyReader, reader_of
+from providers.spoken_dialects import SpokenDialect
 from providers.sse import DONE, MAX_EVENT_BYTES, EventTooLarge, SseParser
 from providers.target import Deployment
 from providers.token_counts import Question
@@ -94,6 +96,9 @@ _BYTES: Final = "application/octet-stream"
 _JSON_TYPE: Final = fields([("content-type", "application/json")])
 
 
+_NO_DIALECTS: Final[Mapping[str, SpokenDialect]] = {}
+
+
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on replies, in bytes, and on the connection pool."""
 
@@ -120,8 +125,15 @@ class _Head(msgspec.Struct, frozen=True):
 class HttpUpstream:
     """A client of OpenAI-shaped upstreams and of Anthropic's messages, over one pool of connections."""
 
-    def __init__(self, limits: HttpLimits | None = None, proxy: ForwardProxy | None = None) -> None:
+    def __init__(
+        self,
+        limits: HttpLimits | None = None,
+        proxy: ForwardProxy | None = None,
+        dialects: Mapping[str, SpokenDialect] = _NO_DIALECTS,
+    ) -> None:
+        """`dialects` are those that deployments may name."""
         load_refusals()
+        self._dialects = dialects
         self._limits = limits = limits or HttpLimits()
         self._pool = ConnectionPool(
             PoolLimits(
@@ -143,12 +155,8 @@ class HttpUpstream:
         try:
             if call.request.upload:
                 connection = await self._form_sent(call, call.request.upload)
-            elif reader is None and call.deployment.speaks_messages:
-                # It is decoded and written anew, which takes long for what is long.
-                large = len(memoryview(call.request.fields.get("messages", b""))) > _LARGE_BYTES
-                asked = await asyncio.to_thread(claude_body, call) if large else claude_body(call)
-                reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
-                connection = await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers))
+            elif call.deployment.dialect or (reader is None and call.deployment.speaks_messages):
+                connection, reader = await self._translated(call)
             else:
                 body = upstream_body(call.request, call.deployment, call.engine_fields, call.dropped)
                 connection = await self._sent(call, body, _JSON_TYPE)
@@ -176,6 +184,45 @@ class HttpUpstream:
         except BaseException:
             self._pool.release(connection)
             raise
+
+    async def _translated(self, call: UpstreamCall) -> tuple[Connection, ReplyReader]:
+        """Send a chat in another dialect, and return the reader of its reply: Anthropic's, or the one that the deployment names."""
+        if call.deployment.dialect:
+            return await self._spoken(call)
+        # It is decoded and written anew, which takes long for what is long.
+        large = len(memoryview(call.request.fields.get("messages", b""))) > _LARGE_BYTES
+        asked = await asyncio.to_thread(claude_body, call) if large else claude_body(call)
+        reader = ClaudeReader(call.deployment, asked.names, passes=call.request.in_messages is not None)
+        return await self._sent(call, asked.body, _JSON_TYPE + fields(asked.headers)), reader
+
+    async def _spoken(self, call: UpstreamCall) -> tuple[Connection, ReplyReader]:
+        """Send the call in the dialect that its deployment names, and return the reader of the reply."""
+        deployment = call.deployment
+        if call.request.as_written is not None or call.request.operation != "chat":
+            raise CannotCarry(
+                "This model speaks a dialect of its own, which carries chats alone.",
+                deployment_id=deployment.deployment_id,
+                status=400,
+            )
+        dialect = self._dialects.get(deployment.dialect)
+        if dialect is None:
+            raise UpstreamRefusedUs(
+                f"This gateway was started without the dialect {deployment.dialect}.",
+                deployment_id=deployment.deployment_id,
+            )
+        asked = dialect.asked(call, upstream_body(call.request, deployment, call.engine_fields, call.dropped))
+        reader = dialect.reader(call)
+        head = _head_of(deployment, f"{deployment.base_url}/{asked.path.lstrip('/')}")
+        own = _JSON_TYPE + fields([*call.headers.items(), *asked.headers, ("x-request-id", call.request_id)])
+        connection = await self._pool.send(
+            head.address,
+            head.fields + own,
+            asked.body,
+            connect_s=call.connect_timeout_s,
+            total_s=call.total_timeout_s,
+            reaches=call.reaches,
+        )
+        return connection, reader
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
         """Put the question as `TokenCounter.count_tokens` does."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from providers.config import is_reference
+from settings.secret_ref import is_reference
 
 _REFERENCE = re.compile(r"(?:env:|os\.environ/)([A-Za-z_][A-Za-z0-9_]*)\Z")
 

@@ -86,6 +86,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     priority_scheduling: bool = False
     """The engine schedules requests of lower `priority` values first."""
     cache_isolation: CacheIsolation = "none"
+    dialect: str = ""
+    """The plug-in that writes its requests and reads its replies; empty where the gateway does."""
     told_cost: ToldCost | None = None
     """Where the provider's usage tells what the request costs; None where it does not, or is not trusted to."""
     speaks_messages: bool = False

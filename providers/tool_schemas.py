@@ -314,9 +314,7 @@ def _say_one_type(found: Schema) -> None:
     """Say one type and, apart, whether there may be nothing."""
     types = found.get("type")
     if isinstance(types, list):
-        named = [each for each in types if each != "null"]
-        if len(named) != len(types):
-            found["nullable"] = True
+        named = _without_null(found, types, "null")
         found.pop("type")
         if len(named) == 1:
             found["type"] = named[0]
@@ -324,9 +322,7 @@ def _say_one_type(found: Schema) -> None:
             found.setdefault("anyOf", [{"type": each} for each in named])
     members = found.get("anyOf")
     if isinstance(members, list):
-        named = [each for each in members if _mapping(each).get("type") != "null"]
-        if len(named) != len(members):
-            found["nullable"] = True
+        named = _without_null(found, members, {"type": "null"})
         if len(named) == 1 and isinstance(named[0], dict):
             found.pop("anyOf")
             for name, value in named[0].items():
@@ -336,6 +332,16 @@ def _say_one_type(found: Schema) -> None:
     if "anyOf" in found:
         # Beside a union its host takes no type.
         found.pop("type", None)
+
+
+def _without_null(found: Schema, each: list[Any], null: Any) -> list[Any]:
+    """Return the members that are something, and note where there may be nothing."""
+    named = [
+        member for member in each if member != null and not (isinstance(member, dict) and member.get("type") == "null")
+    ]
+    if len(named) != len(each):
+        found["nullable"] = True
+    return named
 
 
 def _say_texts(found: Schema) -> None:

@@ -12,6 +12,7 @@ from cost.errors import BudgetExceeded
 from providers.wire import Operation
 from proxy.admit.guarding import Guarded
 from proxy.admit.limits.limit import Admission
+from proxy.cache.answer_cache import CacheResult, Lookup
 from proxy.dispatch.attempt import Attempt
 from proxy.dispatch.outcome import Agreement, Ending, QueueWaited, RequestTrace, Weakness
 from proxy.http.exchange import CallerGone, Exchange
@@ -48,6 +49,8 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     added.
     """
     task: asyncio.Task[Any]
+    asks_itself: bool = False
+    """True for a request of the gateway's own, such as a line of a batch, and for one that was queued before."""
     trace: RequestTrace | None = None
     caller: Caller | None = None
     dialect: Dialect | None = None
@@ -70,6 +73,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     classify_s: float | None = None
     routed: RoutedRequest | None = None
     attempts: list[Attempt] = []
+    answer: Lookup | None = None
+    """What is kept of its answer, where it may be given again."""
+    cached: CacheResult | None = None
+    """What the cache had for it; None without a cache."""
     waits: list[QueueWaited] = []
     """Its waits in queues before targets, also those that ended in a spill-over or a refusal."""
     answering: Attempt | None = None

@@ -111,6 +111,10 @@ class NotAuthenticated(Refused, status=401, code="invalid_api_key"):
     """No key was sent."""
 
 
+class PluginUnavailable(Refused, status=503, code="plugin_unavailable"):
+    """A plug-in that the request has to pass gave no answer."""
+
+
 class WrongTeam(Refused, status=403, code="wrong_team"):
     """The claimed team is not the key's."""
 

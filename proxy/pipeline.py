@@ -19,8 +19,10 @@ from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.guarding import guarded, header_of
 from proxy.admit.idempotency.recording import is_worth_keeping
+from proxy.admit.moderating import Moderation
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import LineReply, LineRequest
+from proxy.cache.answer_cache import BYPASS, AnswerCache, Lookup
 from proxy.context import RequestContext, new_context
 from proxy.dispatch.dispatcher import Committed, Dispatcher
 from proxy.dispatch.outcome import Observer
@@ -33,7 +35,7 @@ from proxy.judge.two_answers import TwoAnswers
 from proxy.learning.shadow import Shadow
 from proxy.parse.chat_request import AUTO, is_replaceable
 from proxy.parse.count_tokens import counted
-from proxy.parse.headers import read_headers
+from proxy.parse.headers import RequestHeaders, read_headers
 from proxy.parse.parsed_request import ParsedRequest, RequestParser
 from proxy.parse.wires.wire import Kept, Memory, Wire
 from proxy.plan.agreement import AgreementRates
@@ -41,6 +43,7 @@ from proxy.plan.overruns import Overruns
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.router import Router, with_names
+from proxy.plan.scores import Scoring
 from proxy.plan.session_affinity import Affinity
 from proxy.relay.error_response import tell_failure
 from proxy.relay.relay import relay_answer
@@ -73,7 +76,10 @@ class RequestPipeline:
         overruns: Overruns | None = None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
+        cache: AnswerCache | None = None,
+        scoring: Scoring | None = None,
         guard: Guard | None = None,
+        moderation: Moderation | None = None,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -83,12 +89,13 @@ class RequestPipeline:
         """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""
         self.parser = parser
         self.guard = guard
+        self.moderation = moderation
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
         overruns = overruns or Overruns(clock)
         self._breakers = breakers
-        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused)
+        self._router = Router(affinity, breakers, dispatcher.room, overruns, rates, dispatcher.refused, scoring)
         self._dispatcher = dispatcher
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
@@ -100,6 +107,9 @@ class RequestPipeline:
         self._habits = habits
         self._background = background
         self._counter = counter
+        self._cache = cache
+        self.guard_digest = b""
+        """The rules by which requests and answers are inspected: what was kept under others is not given again."""
 
     @property
     def in_flight(self) -> int:
@@ -128,7 +138,7 @@ class RequestPipeline:
             return OVERLOADED
         exchange = exchange_of(asked)
         context = new_context(asked.request_id, wire, exchange, self._clock, self.config)
-        context.caller = asked.caller
+        context.caller, context.asks_itself = asked.caller, True
         await self._run(context, exchange)
         return answered(context, exchange)
 
@@ -142,7 +152,7 @@ class RequestPipeline:
     ) -> str:
         """Answer a request that was queued before. Return its error's code, empty for none."""
         context = new_context(request_id, wire, exchange, self._clock, self.config)
-        context.caller, context.keeper = caller, keep
+        context.caller, context.keeper, context.asks_itself = caller, keep, True
         await self._run(context, exchange)
         return context.error_code or ""
 
@@ -175,6 +185,9 @@ class RequestPipeline:
             try:
                 self._settlement.settle(context, self._clock(), self.shadow)
             finally:
+                if context.answer is not None:
+                    # Who waits for it asks itself: it was not kept.
+                    context.answer.land("gone" if context.was_cut_short else "not_kept")
                 if context.parsed is not None and context.parsed.request.upload is not None:
                     context.parsed.request.upload.close()
                 if context.reply.recording is not None:
@@ -188,7 +201,7 @@ class RequestPipeline:
         headers = read_headers(exchange.headers)
         if self._tracing is not None:
             context.trace = self._tracing.begin(headers.traceparent)
-        caller = context.caller = context.caller or await self.parser.authenticate(headers)
+        caller = context.caller = context.caller or await self.parser.authenticate(headers, exchange.headers)
         if caller.reads_only:
             raise ReadsOnly
         if self.in_flight > context.config.max_in_flight:
@@ -210,12 +223,17 @@ class RequestPipeline:
         )
         context.keeper = parsed.keeper or context.keeper
         if context.wire.answer is None and context.wire.count is None:
-            await self._answer_by_model(context, caller, parsed, exchange)
+            await self._answer_by_model(context, caller, parsed, exchange, headers)
         else:
             await self._answer_without_model(context, caller, parsed)
 
     async def _answer_by_model(
-        self, context: RequestContext, caller: Caller, parsed: ParsedRequest, exchange: Exchange
+        self,
+        context: RequestContext,
+        caller: Caller,
+        parsed: ParsedRequest,
+        exchange: Exchange,
+        headers: RequestHeaders,
     ) -> None:
         """Admit, plan, dispatch and relay."""
         # Admit: what it may use, and whether it was answered before.
@@ -223,6 +241,9 @@ class RequestPipeline:
         body = parsed.body
         if self._is_guarded(caller):
             parsed = await self._judged_within_limits(context, caller, parsed)
+        if self._cache is not None:
+            # Begun here, so that one round trip to Redis is enough for limits and answer; by what the guard lets go on.
+            self._look_for_answer(self._cache, context, caller, parsed, headers)
         if parsed.idempotency_key is not None:
             # Limits first: neither what they refuse nor repeats without end may keep the database from others.
             context.admission = context.admission or await self._admission.take(caller, parsed, context.reply)
@@ -254,11 +275,45 @@ class RequestPipeline:
             context.admission = await self._admission.take(caller, parsed, context.reply)
         if parsed.request.stream and parsed.request.operation == "chat":
             context.reply.may_begin_early()
+        if context.answer is not None and await self._is_given_again(context, context.answer):
+            return
         # Plan and dispatch.
         committed = await self._committed(context, caller, parsed, downgraded=budgets.downgraded)
         # Relay: from the first byte on nothing falls back; a failure is told in the answer.
         context.answering = committed.attempt
         await relay_answer(context, committed, self._habits, self._dispatcher)
+
+    def _look_for_answer(
+        self,
+        cache: AnswerCache,
+        context: RequestContext,
+        caller: Caller,
+        parsed: ParsedRequest,
+        headers: RequestHeaders,
+    ) -> None:
+        """Begin to look for an answer that may be given again. Nothing is looked for where the gateway asks itself: it wants to know
+        what a model says now. Raises BadRequest.
+        """
+        is_callers = context.memory is None and not context.asks_itself
+        config = context.config
+        lookup = None
+        if is_callers:
+            rules = (config.answers_digest, self.guard_digest, repr(caller.guard).encode())
+            lookup = cache.look(context.wire.name, context.dialect, caller, parsed, headers, rules)
+        context.answer, context.cached = lookup, "bypass" if lookup is None else lookup.result
+        if lookup is None:
+            context.reply.lines += BYPASS
+
+    async def _is_given_again(self, context: RequestContext, lookup: Lookup) -> bool:
+        """Give an answer again that was kept, and return True; else return False. Raises DeadlineExceeded."""
+        committed = await lookup.committed(context.request_id, context.config)
+        context.cached = lookup.result
+        context.reply.lines += lookup.lines
+        if committed is None:
+            return False
+        context.answering = committed.attempt
+        await relay_answer(context, committed, None)
+        return True
 
     def _is_guarded(self, caller: Caller) -> bool:
         return self.guard is not None and self.guard.is_on(caller.guard)
@@ -283,7 +338,9 @@ class RequestPipeline:
         """
         if self.guard is None or not self.guard.is_on(caller.guard):
             return parsed
-        found = await guarded(self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent)
+        found = await guarded(
+            self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent, moderation=self.moderation
+        )
         context.guarded = found
         context.reply.lines += field_lines(header_of(found.verdict.findings))
         found.check()

@@ -58,7 +58,7 @@ class ResponsesSocket:
             raise BadRequest("A request for a WebSocket has no body.")
         if self._pipeline.draining:
             raise Draining("This gateway process is stopping; connect again.", retry_after_s=1.0)
-        caller = await self._pipeline.parser.authenticate(read_headers(exchange.headers))
+        caller = await self._pipeline.parser.authenticate(read_headers(exchange.headers), exchange.headers)
         if caller.reads_only:
             raise ReadsOnly
         session = _Session(self._pipeline, exchange)

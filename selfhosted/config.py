@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from providers.config import SecretRef, is_reference
 from providers.target import CacheIsolation, OwnEngine
 from selfhosted.model_swap.turns import Rules
+from settings.secret_ref import SecretRef, is_reference
 from settings.types import Finite, Given, Seconds, Section, Share
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -70,6 +70,13 @@ class ReplicaConfig(Section):
     name: Name = Field(description="Unique within the pool.")
     url: Origin = Field(description="http(s)://host:port, without a path.")
     version: Name | None = Field(default=None, description="The model's version that it runs, for rollouts.")
+    first_rank: int = Field(
+        default=0,
+        ge=0,
+        le=1_023,
+        description="Number of its first data-parallel rank, where ranks of one group stand behind several addresses "
+        "(vLLM's `--data-parallel-start-rank`).",
+    )
 
 
 class VersionNames(Section):
@@ -700,6 +707,13 @@ class PoolConfig(Section):
         description="vLLM's `--max-num-seqs`, where the engine does not report it. Batch work leaves a tenth "
         "free unless a queue has `requests_in_flight`.",
     )
+    data_parallel_ranks: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Ranks behind each address (vLLM's `--data-parallel-size`, of one node `-local`). Each has a KV cache of its own "
+        "and counts as a replica, NAME-dp0 and on; requests name theirs by `X-data-parallel-rank`.",
+    )
     read_ahead_tokens: int = Field(
         default=0,
         ge=0,
@@ -748,6 +762,21 @@ class PoolConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _ranks_coherent(self) -> Self:
+        if self.data_parallel_ranks == 1:
+            return self
+        obstacles = {
+            f"{self.engine} takes no rank from a request; it is for vllm and sglang": self.engine
+            not in {"vllm", "sglang"},
+            "`adapters` are loaded by the process, for all its ranks at once": bool(self.adapters),
+            "`prefill` hands prompts from replica to replica, not from rank to rank": self.prefill is not None,
+        }
+        for told, is_so in obstacles.items():
+            if is_so:
+                raise ValueError(f"data_parallel_ranks: {told}; leave one of the two out")
+        return self
+
+    @model_validator(mode="after")
     def _parts_coherent(self) -> Self:
         prefill = self.prefill
         if prefill is not None and (prefill.scale is None) != (self.scale is None):
@@ -790,6 +819,7 @@ def _must_take_turns(pool: PoolConfig) -> None:
     """Check that a pool can share its GPUs. Raises ValueError."""
     obstacles = {
         f"runs {pool.engine}; only vLLM sleeps": pool.engine != "vllm",
+        "has `data_parallel_ranks`, which sleep together": pool.data_parallel_ranks > 1,
         "has `scale`; on shared GPUs there is room for no more replicas, so leave it out": pool.scale is not None,
         "has `prefill`, whose two kinds of replicas would have to be awake together": pool.prefill is not None,
         "has `launch.keep_asleep` or `launch.warm`; on shared GPUs all that are not awake sleep, so leave it out": pool.launch

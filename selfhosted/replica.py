@@ -26,6 +26,11 @@ NOT_READ_YET: Final = "its statistics were not read yet"
 """The reason why statistics are unknown in the first moments of a replica."""
 
 
+def rank_suffix(rank: int) -> str:
+    """Return what the name of a data-parallel rank has after its process's."""
+    return f"-dp{rank}"
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """The address of one engine process, by its name within the pool."""
 
@@ -38,6 +43,20 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     version: str = ""
     """The model's version that it runs, as it or its configuration says; empty when nobody says."""
+    rank: int | None = None
+    """Data-parallel rank behind the address that this is, as requests name it; None for a whole engine."""
+    first_rank: int = 0
+    """Number of the first rank behind the address, by which the engine counts its ports and statistics."""
+
+    @property
+    def process(self) -> str:
+        """The name of the process that answers at the address: that of all its ranks together."""
+        return self.name if self.rank is None else self.name.removesuffix(rank_suffix(self.rank))
+
+    @property
+    def engine_rank(self) -> int | None:
+        """The rank as the engine counts, over all addresses of a group; None for a whole engine."""
+        return None if self.rank is None else self.first_rank + self.rank
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,7 @@ async def asker_of(gateway: Gateway, principal: Principal) -> Asker:
     async with looking():
         accounts = gateway.identity.accounts
         teams = (
-            {team.team_id: team.name for team in await accounts.teams_of(principal.organisation_id)}
+            await accounts.team_names(principal.organisation_id)
             if reads_all
             else await accounts.names_of(principal.organisation_id, principal.teams)
         )

@@ -207,7 +207,8 @@ async def register(pool: str, name: str, request: Request, trusted: _Trusted) ->
     gateway.metrics.registry.count_registration(pool, entered)
     if entered == "registered":
         _audit.warning("the token of the pool %s registered %s at %s as %s", pool, name, url, said.instance)
-    state = next((each.state for each in watched.snapshot().replicas if each.name == name), None)
+    replicas = watched.snapshot().replicas
+    state = next((each.state for each in replicas if name in {each.name, each.address.process}), None)
     return json_reply(
         {
             "object": "fleet.replica",
@@ -250,7 +251,7 @@ async def drain(pool: str, name: str, request: Request, caller: OperatorCaller) 
     seconds.
     """
     view, watched = _pool(request, pool)
-    known = {address.name for address in watched.discovery.addresses}
+    known = {known for each in watched.discovery.addresses for known in (each.name, each.process)}
     if name not in known:
         raise ReplicaNotFound(
             f"The pool `{pool}` has no replica `{name[:64]}` now; GET /v1/fleet lists them.", param="name"

@@ -40,6 +40,7 @@ _TAGS: Final = {
     "prices": "What models cost, now and next.",
     "budgets": "What may be spent, and how much of it is.",
     "limits": "What may be used in a minute and at once, and what is left of it.",
+    "guard": "What must not leave in requests: the rules that an organisation and its teams add.",
     "fleet": "Our own engines: how they stand, and where they say where they are.",
     "operations": "Incidents, and how everything stands.",
     "batch": "Files of requests that are answered in the background, in OpenAI's shapes.",

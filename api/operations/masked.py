@@ -10,8 +10,8 @@ import msgspec
 from pydantic import BaseModel
 
 from accounts.secret_shapes import mask_text
-from providers.config import is_reference
 from providers.secret_references import secrets_in
+from settings.secret_ref import is_reference
 
 MASK: Final = "•••"
 MOST_LINES: Final = 20_000

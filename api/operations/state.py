@@ -287,7 +287,8 @@ def _pool_problems(pool: Mapping[str, Any]) -> Iterator[Problem]:
             text=f"its caches are {percent(pool['kv_usage'], 0)} full; {wait}",
             advice="Start more replicas, or let more of its work overflow to a paid provider.",
         )
-    ready, desired = pool["counts"]["ready"], pool["desired"]
+    # Ranks of a process are counted apart, and ordered together.
+    ready, desired = -(-pool["counts"]["ready"] // pool.get("ranks", 1)), pool["desired"]
     if desired is not None and ready < desired and not is_out:
         yield Problem(
             severity="warn",

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
-from accounts.caller import Escalation, Learning, TeamSettings
+from accounts.caller import CacheUse, Escalation, Learning, TeamSettings
 from accounts.errors import BadSetting
 from accounts.store import AccountStore, TeamRecord, checked_settings
 from api.web.changing import changing, checked_reason
@@ -20,7 +20,16 @@ LEAST_REASON_CHARS: Final = 3
 _FORGET_S: Final = 10.0
 _MAX_MODELS: Final = 1_000
 _MODEL_CHARS: Final = 200
-_SETTINGS: Final = ("quality_floor", "escalation", "learning", "shadow_share", "spill_over", "continue_streams")
+_SETTINGS: Final = (
+    "quality_floor",
+    "escalation",
+    "learning",
+    "shadow_share",
+    "spill_over",
+    "continue_streams",
+    "cache",
+    "cache_ttl_s",
+)
 
 ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=_MODEL_CHARS)]
 
@@ -35,6 +44,8 @@ class PolicyChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shadow_share: float | UnsetType = UNSET
     spill_over: bool | UnsetType = UNSET
     continue_streams: bool | UnsetType = UNSET
+    cache: CacheUse | UnsetType = UNSET
+    cache_ttl_s: int | UnsetType | None = UNSET
 
 
 class LearningDeletion(Protocol):

@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from accounts.access import may
 from api.policy.change import PolicyChoice, set_policy
-from api.teams.admin_types import BlockTeam, PolicyOut, PutPolicy, PutTeam, TeamOut, policy_out, team_out
-from api.teams.change import block_team, put_team
+from api.teams.admin_types import BlockTeam, FlushCache, PolicyOut, PutPolicy, PutTeam, TeamOut, policy_out, team_out
+from api.teams.change import block_team, flush_cache, put_team
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Listed
 from api.web.changing import looking
@@ -75,6 +75,19 @@ async def block_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisat
 async def unblock_team_keys(desk: Annotated[AdminRequest, Depends(admin("organisation.change"))]) -> Response:
     """Let a blocked team's keys work again."""
     return await _blocked(desk, blocked=False)
+
+
+@router.post(
+    f"{PREFIX}/teams/{{team_id}}/cache/flush",
+    **described("Flush a team's answer cache", takes=FlushCache, gives={200: PolicyOut}, example={}),
+)
+async def flush_answers(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:
+    """Have none of the team's kept answers given again; every server follows within seconds."""
+    asked, team = await desk.body(FlushCache), desk.the_team
+    changed = await flush_cache(
+        desk.gateway.identity.audit, desk.actor, team.organisation_id, team.team_id, reason=asked.reason
+    )
+    return desk.reply(policy_out(changed))
 
 
 async def _blocked(desk: AdminRequest, *, blocked: bool) -> Response:

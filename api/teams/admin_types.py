@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from accounts.caller import Escalation, Learning
+from accounts.caller import CacheUse, Escalation, Learning
 from accounts.store import TeamRecord
 from api.policy.change import ModelName
 from api.web.api_types import Name, Reason, RequestBody
@@ -32,6 +32,12 @@ class PutTeam(RequestBody, frozen=True):
 
 
 class BlockTeam(RequestBody, frozen=True):
+    """Why, for the audit log."""
+
+    reason: Reason = ""
+
+
+class FlushCache(RequestBody, frozen=True):
     """Why, for the audit log."""
 
     reason: Reason = ""
@@ -114,6 +120,22 @@ class PutPolicy(RequestBody, frozen=True):
         ]
         | UnsetType
     ) = UNSET
+    cache: (
+        Annotated[
+            CacheUse,
+            msgspec.Meta(
+                description="Whether its answers at `temperature: 0`, and its vectors, are kept and given again; `default`: as the configuration says."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    cache_ttl_s: (
+        Annotated[
+            int, msgspec.Meta(ge=1, description="Seconds for which they are kept, at most the gateway's; null: those.")
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
 
 
 class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +148,8 @@ class PolicyOut(msgspec.Struct, frozen=True, kw_only=True):
     shadow_share: float
     spill_over: bool
     continue_streams: bool
+    cache: str
+    cache_ttl_s: int | None
     object: str = "team.policy"
 
 
@@ -140,6 +164,8 @@ def policy_out(team: TeamRecord) -> PolicyOut:
         shadow_share=settings.shadow_share,
         spill_over=settings.spill_over,
         continue_streams=settings.continue_streams,
+        cache=settings.cache,
+        cache_ttl_s=settings.cache_ttl_s,
     )
 
 

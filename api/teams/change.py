@@ -60,6 +60,22 @@ async def block_team(
     return team
 
 
+async def flush_cache(
+    log: AuditLog, actor: Actor, organisation_id: str, team_id: str, *, reason: str = ""
+) -> TeamRecord:
+    """Have none of a team's kept answers given again. Servers follow within `accounts.fresh_s`."""
+    async with changing(log, actor, "team.cache_flushed", organisation_id, team_id=team_id, reason=reason) as change:
+        store = AccountStore(change.within)
+        before = await store.team_of(organisation_id, team_id)
+        team = await store.flush_cache(organisation_id, team_id)
+        change.tell("team", team_id, _flushes(before), _flushes(team))
+    return team
+
+
+def _flushes(team: TeamRecord) -> dict[str, Any]:
+    return {"name": team.name, "cache_epoch": team.settings.cache_epoch}
+
+
 def audit_record(team: TeamRecord) -> dict[str, Any]:
     """Return a team as its audit entry stores it, without its policy, which has entries of its own."""
     return {"name": team.name, "weight": team.settings.weight, "blocked_at": team.blocked_at}

@@ -310,6 +310,8 @@ def _day_sums(sums: UsageSums) -> dict[str, Any]:
         "savings_share": None if saved is None else _share(saved, baseline),
         "estimated_requests": sums.estimated_attempts,
         "unpriced_requests": sums.unpriced_attempts,
+        "cache_hits": sums.cache_hits,
+        "cache_saved_usd": usd(sums.cache_saved_nanousd),
     }
 
 

@@ -26,6 +26,9 @@ class DaySums(msgspec.Struct, frozen=True, kw_only=True):
     savings_share: Decimal | None
     estimated_requests: int
     unpriced_requests: int
+    cache_hits: int
+    """Requests that were given a kept answer; they are in none of the other figures."""
+    cache_saved_usd: Decimal
 
 
 class DayOfModel(DaySums, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from cost.ledger.drain import Drain
 from cost.price_book.price_updates import PriceWatch
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageReader
+from guard.inspector import Guard
 from providers.config import ProvidersSection
 from providers.target import Deployment, Target
 from proxy.admit.limits.book import LimitBook
@@ -50,6 +51,7 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.background.background_responses import BackgroundResponses
 from proxy.responses.stored.stored_responses import StoredResponses
+from proxy.settle.findings.store import FindingStore
 from proxy.settle.observers.metrics import Metrics
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
@@ -162,6 +164,9 @@ class Views(NamedTuple):
     operations: Operations
     refusals: RefusalStore
     traffic: TrafficStore
+    findings: FindingStore
+    guard: Guard
+    """The guard by which this process judges: the same rules as every worker's."""
     workers: Workers
     """The data-plane workers of this host."""
     fleet: FleetView | None = None

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from providers.config import SecretRef
+from settings.secret_ref import SecretRef
 from settings.types import Section
 
 _ADDRESS: Final = re.compile(r"[^@\s<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,188}")

@@ -167,6 +167,21 @@ class LearningStore:
             row = (await connection.execute(query)).first()
         return None if row is None else ClassifiedRequest(**_fields(row))
 
+    async def newest_prompts(self, organisation_id: str, team_id: str, most: int) -> list[tuple[str, str]]:
+        """Return a team's newest requests whose prompts are kept, newest first: each id with its prompt as stored."""
+        query = (
+            select(col(WeighingRow.request_id), col(WeighingRow.prompt))
+            .where(
+                col(WeighingRow.team_id) == team_id,
+                col(WeighingRow.organisation_id) == organisation_id,
+                col(WeighingRow.prompt).is_not(None),
+            )
+            .order_by(col(WeighingRow.at_us).desc(), col(WeighingRow.request_id).desc())
+            .limit(most)
+        )
+        async with self._engine.connect() as connection:
+            return [(request_id, prompt or "") for request_id, prompt in await connection.execute(query)]
+
     async def outcomes(
         self,
         artifact: str,

@@ -6,6 +6,7 @@ both in one statement, and takes no more than is left.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -302,7 +304,13 @@ async def _by_calendar(
 
 def budget_of(row: Sequence[Any]) -> Budget:
     """Return the budget of a row that begins with the budget columns."""
-    return Budget(**dict(zip(Budget.__struct_fields__, row, strict=False)))
+    return _budget_of(tuple(row[: len(Budget.__struct_fields__)]))
+
+
+@lru_cache(maxsize=MAX_BUDGETS)
+def _budget_of(values: tuple[Any, ...]) -> Budget:
+    """Every process reads all budgets every few seconds, and few are others than before."""
+    return Budget(**dict(zip(Budget.__struct_fields__, values, strict=True)))
 
 
 async def _write_grants(connection: AsyncConnection, boot_id: str, given: Mapping[str, Grant]) -> None:
@@ -339,9 +347,19 @@ def _bound(when: str, name: str) -> ColumnElement[int]:
 def _spent_subquery(scope_id: SQLColumnExpression[str] = _SCOPE_ID, *, later: bool = False) -> ColumnElement[int]:
     """Build the sum of what was booked in the budget's period, or with `later` after that period; see `_bounds`."""
     when = "later" if later else "now"
-    sums = [_sum(SpendDay, col(SpendDay.day_us), scope_id, when, "days")]
-    sums += [_sum(SpendQuarter, col(SpendQuarter.start_us), scope_id, when, part) for part in ("head", "tail")]
-    return sums[0] + sums[1] + sums[2] - (0 if later else col(BudgetRow.opening_nanousd))
+    days = _sum(SpendDay, col(SpendDay.day_us), scope_id, when, "days")
+    # Most periods begin and end where days of UTC do, and so have no quarters to be looked up.
+    quarters = [
+        case(
+            (
+                _bound(when, f"{part}_from") < _bound(when, f"{part}_to"),
+                _sum(SpendQuarter, col(SpendQuarter.start_us), scope_id, when, part),
+            ),
+            else_=literal_column("0"),
+        )
+        for part in ("head", "tail")
+    ]
+    return days + quarters[0] + quarters[1] - (0 if later else col(BudgetRow.opening_nanousd))
 
 
 def _sum(

@@ -245,6 +245,17 @@ class BudgetStore:
             )
             return await with_outlooks(connection, await standings(connection, self._now_us(), owned, mine, *only))
 
+    async def keys_with_one(self, organisation_id: str, budget_id: str | None = None) -> list[str]:
+        """Return the ids of an organisation's keys that have a budget of their own, or of the one that this budget is of: they are
+        few where a team has thousands of keys.
+        """
+        query = select(col(BudgetRow.scope_id)).distinct()
+        query = query.where(col(BudgetRow.scope) == "key", col(BudgetRow.organisation_id) == organisation_id)
+        if budget_id is not None:
+            query = query.where(col(BudgetRow.budget_id) == budget_id)
+        async with self._engine.connect() as connection:
+            return list(await connection.scalars(query.limit(MAX_BUDGETS)))
+
     async def of_scope(self, organisation_id: str, scope: Scope, scope_id: str) -> list[BudgetStatus]:
         """Return the budgets of exactly one team, key or tag, and of nothing below it."""
         return await self._standings(col(BudgetRow.organisation_id) == organisation_id, _in_scope(scope, [scope_id]))

@@ -6,10 +6,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+from cost.meters import METER_COLUMNS, REPLAYED_COLUMNS, TOKEN_COLUMNS
 from cost.usage import UsageSource
 
-EntryKind = Literal["reserve", "settle", "void", "expire", "adjust"]
+EntryKind = Literal["reserve", "settle", "void", "expire", "adjust", "cache"]
+"""`cache`: an answer that was kept and given again; it stands by itself, costs nothing, and is in no sum of requests or tokens."""
 Origin = Literal["caller", "shadow", "true-up", "idle", "correction", "reconciliation"]
 """Cause of an entry: a caller's request, a shadow call behind it, or a posting of the ledger's own."""
 AttemptKey = tuple[str, int]
@@ -133,6 +134,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of an attempt whose answer the caller was given, or its beginning: time from the request's arrival to the caller's first
     token. `ttft_us` is the attempt's own: a queue, a retry, and holding an answer back come between the two.
     """
+    replayed_input_tokens: int = 0
+    """Of an entry `cache`: the tokens that the answer was told to have when a model gave it. This time nobody used them."""
+    replayed_output_tokens: int = 0
+    cache_saved_nanousd: int = 0
+    """Of an entry `cache`: what the answer cost when a model gave it. No part of what routing saved."""
 
 
 BOOKS: Final = "books"
@@ -197,6 +203,7 @@ _SIGNED: Final = (
     "priced_attempts",
     "batch_saved_nanousd",
     "disputed_nanousd",
+    *REPLAYED_COLUMNS,
     *METER_COLUMNS,
 )
 BASELINE_COLUMNS: Final = ("baseline_nanousd", "cheapest_nanousd", "hosted_nanousd")

@@ -16,7 +16,9 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    cast,
     column,
+    func,
     literal_column,
     or_,
     select,
@@ -94,6 +96,13 @@ def rolled_up(
     if spans:
         parts.append(_rows_of_ledger(engine, spans, names, sums, where))
     return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("rolled_up")
+
+
+def whole_sum(amount: ColumnElement[Any]) -> ColumnElement[int]:
+    """Return the sum of whole numbers as one: PostgreSQL's own is a Decimal, which takes ten times as long to read. What 64 bits
+    do not hold, nine billions of dollars, is an error in either database.
+    """
+    return cast(func.sum(amount), BigInteger)
 
 
 def days_with(names: Iterable[str]) -> Table:

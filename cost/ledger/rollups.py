@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, literal, select
 from sqlmodel import col
 
 from cost.ledger.entries import BASELINE_COLUMNS, TERMINAL, Entry
-from cost.meters import METER_COLUMNS, TOKEN_COLUMNS
+from cost.meters import METER_COLUMNS, REPLAYED_COLUMNS, TOKEN_COLUMNS
 from cost.scopes import SCOPES, ScopeRow
 from cost.tables import (
     COARSER_DAYS,
@@ -48,6 +48,7 @@ MONTH_KEY: Final = ("team_id", "month_us", "end_user")
 QUARTER_KEY: Final = ("scope", "scope_id", "start_us")
 COST: Final = ROLLUP_SUMS.index("cost_nanousd")
 _START: Final = ROLLUP_KEY.index("start_us")
+_REPLAYED: Final = len(REPLAYED_COLUMNS)
 _COUNTED: Final = ROLLUP_SUMS[ROLLUP_SUMS.index(TOKEN_COLUMNS[0]) : COST]
 
 RollupKey = tuple[Any, ...]
@@ -86,6 +87,7 @@ _amounts: Final = attrgetter(
     "priced_attempts",
     "batch_saved_nanousd",
     "disputed_nanousd",
+    *REPLAYED_COLUMNS,
     *_COUNTED,
     *METER_COLUMNS,
 )
@@ -198,7 +200,7 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
     tried = 0 if first.entry == "void" else closes
     # Column by column: many entries of a batch are of one kind.
     costs, baselines, cheapest, hosted, priced, saved, disputed, *plain = zip(*map(_amounts, alike), strict=True)
-    sums = [sum(column) for column in plain]
+    replayed, sums = [sum(each) for each in plain[:_REPLAYED]], [sum(column) for column in plain[_REPLAYED:]]
     return (
         closes * count if first.attempt == 1 and first.origin == "caller" else 0,
         tried * count,
@@ -213,6 +215,8 @@ def _sums_of(alike: Sequence[Entry]) -> Sums:
         tried * count if first.usage_source == "estimated" else 0,
         sum(saved),
         sum(disputed),
+        count if first.entry == "cache" else 0,
+        *replayed,
     )
 
 
@@ -253,6 +257,7 @@ def _counts_sql() -> dict[str, ColumnElement[Any]]:
         "unpriced_attempts": case((col(LedgerEntry.cost_nanousd).is_(None), _tried_sql), else_=0)
         - col(LedgerEntry.priced_attempts),
         "estimated_attempts": case((col(LedgerEntry.usage_source) == "estimated", _tried_sql), else_=0),
+        "cache_hits": case((_entry == "cache", 1), else_=0),
     }
     for name in BASELINE_COLUMNS:
         is_told = and_(getattr(LedgerEntry, name).is_not(None), _entry != "adjust")

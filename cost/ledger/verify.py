@@ -267,6 +267,8 @@ def _differing(
 
 _METERS: Final = sum((getattr(LedgerEntry, name) for name in METER_COLUMNS[1:]), getattr(LedgerEntry, METER_COLUMNS[0]))
 _METERS_DIFFER: Final = func.coalesce(col(LedgerEntry.cost_nanousd), 0) != _METERS
+_ALONE: Final = ("adjust", "cache")
+"""Entries that no reserve goes with."""
 _PLACE: Final = (col(LedgerEntry.request_id), col(LedgerEntry.attempt))
 
 
@@ -292,7 +294,7 @@ def _unusual_attempts(hour_us: int) -> Select[str, int]:
     reserves = func.sum(case((entry == "reserve", 1), else_=0))
     closings = func.sum(case((entry.in_(sorted(TERMINAL)), 1), else_=0))
     within = and_(col(LedgerEntry.at_us) >= hour_us, col(LedgerEntry.at_us) < hour_us + HOUR_US)
-    grouped = select(*_PLACE).where(within, entry != "adjust").group_by(*_PLACE)
+    grouped = select(*_PLACE).where(within, entry.not_in(_ALONE)).group_by(*_PLACE)
     return grouped.having(or_(reserves != 1, closings != 1))
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, case, false, func, not_, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, and_, case, false, func, not_, or_, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.calendar import UTC_CALENDAR, Calendar, Days
@@ -46,6 +46,8 @@ _WEEK_DAYS: Final = 7
 _ONE_DAY: Final = timedelta(days=1)
 _BY_HOUR_US: Final = 7 * DAY_US + HOUR_US
 """Longest time that is cut at the last full hour rather than at the last full day: a week, with a day of 25 hours."""
+_OFTEN_MANY: Final = frozenset({"team", "key", "tag"})
+"""Dimensions with thousands of values."""
 _COUNTS: Final = ("attempts", "requests", "served", "input_tokens", "output_tokens", "unpriced_attempts")
 
 
@@ -307,7 +309,8 @@ class ComparedReader:
         """Return the groups and the whole."""
         source = _both(self._engine, query)
         async with self._engine.connect() as connection:
-            rows = await _read(connection, source, query) if query.group_by else []
+            largest = _largest(_both(self._engine, query), query) if _has_many_groups(query) else None
+            rows = await _read(connection, source, query, largest) if query.group_by else []
             if 0 < len(rows) < query.limit:
                 # Added up here, so that a booking in between cannot make the two differ.
                 now = sum((row.now for row in rows), Measured())
@@ -353,8 +356,10 @@ def group_columns(source: Source, group_by: Sequence[Dimension]) -> list[ColumnE
     return [first_ids(column) if row.rotates else column for row, column in columns]
 
 
-async def _read(connection: AsyncConnection, source: Source, query: ComparedQuery) -> list[ComparedRow]:
-    found = (await connection.execute(_statement(source, query))).mappings().all()
+async def _read(
+    connection: AsyncConnection, source: Source, query: ComparedQuery, largest: Subquery | None = None
+) -> list[ComparedRow]:
+    found = (await connection.execute(_statement(source, query, largest))).mappings().all()
     return [
         ComparedRow(
             group=tuple(str(row[name]) for name in query.group_by),
@@ -365,7 +370,34 @@ async def _read(connection: AsyncConnection, source: Source, query: ComparedQuer
     ]
 
 
-def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
+def _has_many_groups(query: ComparedQuery) -> bool:
+    """Return True where the roll-ups may have thousands of groups, of which a few are shown. The ledger is read once only."""
+    if _OFTEN_MANY.isdisjoint(query.group_by):
+        return False
+    return not query.usage_of(query.window.start_us, query.window.end_us).in_ledger
+
+
+def _largest(source: Source, query: ComparedQuery) -> Subquery:
+    """Return the groups that come first, by their cost alone: sums of all that is told of each of thousands do not fit in the memory
+    that a database gives to one statement.
+    """
+    columns = dict(zip(query.group_by, group_columns(source, query.group_by), strict=True))
+    cost, is_now = source.amounts["cost_nanousd"], source.at >= query.window.start_us
+    now, before = (func.sum(case((each, cost), else_=0)) for each in (is_now, not_(is_now)))
+    return (
+        select(*(column.label(name) for name, column in columns.items()))
+        .group_by(*columns.values())
+        .order_by(_order(query, now, before), *columns.values())
+        .limit(query.limit)
+        .subquery("largest")
+    )
+
+
+def _order(query: ComparedQuery, now: ColumnElement[Any], before: ColumnElement[Any]) -> ColumnElement[Any]:
+    return (func.abs(now - before) if query.order == "change" else now).desc()
+
+
+def _statement(source: Source, query: ComparedQuery, largest: Subquery | None = None) -> Select[Any]:
     window = query.window
     periods = {
         "now": source.at >= window.start_us,
@@ -386,8 +418,11 @@ def _statement(source: Source, query: ComparedQuery) -> Select[Any]:
         return statement
     now = sums["now_asked_nanousd"] + sums["now_posted_nanousd"]
     before = sums["before_asked_nanousd"] + sums["before_posted_nanousd"]
-    first = func.abs(now - before) if query.order == "change" else now
-    return statement.group_by(*columns.values()).order_by(first.desc(), *columns.values()).limit(query.limit)
+    if largest is not None:
+        statement = statement.where(*(column == largest.c[name] for name, column in columns.items()))
+    return (
+        statement.group_by(*columns.values()).order_by(_order(query, now, before), *columns.values()).limit(query.limit)
+    )
 
 
 def _measured(row: Mapping[Any, Any], period: str) -> Measured:

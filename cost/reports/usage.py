@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    func,
     literal,
     literal_column,
     select,
@@ -21,7 +20,7 @@ from sqlmodel import col
 
 from cost.calendars import Offsets, day_of_row
 from cost.dimensions import COLUMNS, DIMENSIONS, GROUPINGS, TIMES, Dimension, UsageFilters
-from cost.ledger.rolled_up import rolled_up
+from cost.ledger.rolled_up import rolled_up, whole_sum
 from cost.ledger.rollups import counted, ledger_amounts
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
@@ -66,6 +65,11 @@ class UsageSums(MeterSums, frozen=True, kw_only=True):
     batch_saved_nanousd: int = 0
     disputed_nanousd: int = 0
     """What upstreams told beyond the possible; in no cost."""
+    cache_hits: int = 0
+    """Requests that were given a kept answer; in no other figure, nor are their tokens and what they saved."""
+    replayed_input_tokens: int = 0
+    replayed_output_tokens: int = 0
+    cache_saved_nanousd: int = 0
 
     @property
     def known_cost_nanousd(self) -> int | None:
@@ -156,10 +160,11 @@ class UsageReader:
         """
         source = source_of(self._engine, query)
         async with self._engine.connect() as connection:
-            found = (await connection.execute(_page_statement(source, query))).mappings().all()
+            found = (await connection.execute(_page_statement(source, query))).all()
             # Thousands of groups are converted in a thread, not in the event loop.
             many = len(found) > _MANY
-            rows = await asyncio.to_thread(_rows, found, query) if many else _rows(found, query)
+            names = tuple(source.amounts)
+            rows = await asyncio.to_thread(_rows, found, query, names) if many else _rows(found, query, names)
             shown = tuple(rows[: query.limit])
             more = len(rows) > query.limit
             totals = None
@@ -236,7 +241,7 @@ class Source(NamedTuple):
     @property
     def sums(self) -> tuple[ColumnElement[Any], ...]:
         """`ROLLUP_SUMS` as sums over the rows."""
-        return tuple(func.sum(amount).label(name) for name, amount in self.amounts.items())
+        return tuple(whole_sum(amount).label(name) for name, amount in self.amounts.items())
 
 
 def source_of(engine: AsyncEngine, query: UsageQuery) -> Source:
@@ -296,12 +301,16 @@ def _after(expressions: Sequence[ColumnElement[Any]], last: Sequence[str | int])
     return sql_tuple(*expressions) > sql_tuple(*bound)
 
 
-def _rows(found: Sequence[Mapping[Any, Any]], query: UsageQuery) -> list[UsageRow]:
-    return [_row(each, query) for each in found]
-
-
-def _row(found: Mapping[Any, Any], query: UsageQuery) -> UsageRow:
-    return UsageRow(group=tuple(plain(found[each]) for each in query.group_by), sums=sums_of(found))
+def _rows(found: Sequence[Sequence[Any]], query: UsageQuery, names: Sequence[str]) -> list[UsageRow]:
+    """Return the rows of a statement that begins with the groups in their order, and goes on with the sums of these names."""
+    places, first = [query.order.index(each) for each in query.group_by], len(query.order)
+    return [
+        UsageRow(
+            group=tuple(plain(row[place]) for place in places),
+            sums=UsageSums(**dict(zip(names, (each or 0 for each in row[first:]), strict=True))),
+        )
+        for row in found
+    ]
 
 
 def plain(value: Any) -> str | int:

@@ -56,10 +56,7 @@ async def show_log(view: Annotated[PageRequest, Depends(allowed("audit.read"))])
     if view.query.get("format") == "csv" and problem is None:
         return export_reply(view.gateway, scope, filters, "csv")
     async with looking(), view.gateway.finance.reads:
-        names = {
-            team.team_id: team.name
-            for team in await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
-        }
+        names = await view.gateway.identity.accounts.team_names(view.principal.organisation_id)
         page = await _page(view, scope, filters)
     asked = {name: view.query.get(name, "") for name in FILTERS if view.query.get(name, "")}
     table = Table.paged(

@@ -1,6 +1,7 @@
 """/dashboard/budgets: every budget of the organisation, the most used first, and a page of each that is no team's."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -13,9 +14,9 @@ from cost.budgets.budget import BudgetStatus, Kind
 from cost.budgets.store import BudgetStore
 from cost.scopes import ANY, ROWS
 from dashboards.budgets import one_budget
-from dashboards.budgets.one_budget import IDLE, LASTS_NOTE, Subject, budget_row
+from dashboards.budgets.one_budget import LASTS_NOTE, Subject, budget_row
 from dashboards.limits.limit_fields import KIND_NOTE
-from dashboards.ui.tables import Column, Table
+from dashboards.ui.tables import Column, LazyRow, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
 
@@ -46,7 +47,12 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         standings = await BudgetStore(view.gateway.database).of_organisation(view.principal.organisation_id)
         calendar = await view.calendar()
     teams, keys = await _owners(view, standings)
-    rows = [_row(view, each, teams, keys) for each in standings]
+    problem = view.gateway.rules().names.budget_problem
+    idle = sum(_is_told(each) and bool(problem(each.budget)) for each in standings)
+    rows = [
+        LazyRow({"share": each.share if _is_told(each) else None}, partial(_row, view, each, teams, keys))
+        for each in standings
+    ]
     ends = [each.runs_out_us for each in standings if each.renews_us is not None and each.runs_out_us is not None]
     table = Table.of(
         _COLUMNS,
@@ -63,7 +69,7 @@ async def show_budgets(view: Annotated[PageRequest, Depends(allowed("organisatio
         title="Budgets",
         table=table,
         time_zone=calendar.at(view.now_us).time_zone,
-        idle=sum(row["state"] == IDLE for row in rows),
+        idle=idle,
         total=len(standings),
         spent=_spent(standings, "hard"),
         over=_spent(standings, "soft"),
@@ -129,7 +135,12 @@ async def _owners(
     async with looking():
         of_keys = [each.budget.scope_id for each in standings if each.budget.scope == "key"]
         keys = await accounts.named_keys(owner, of_keys)
-        return {team.team_id: team.name for team in await accounts.teams_of(owner)}, keys
+        return await accounts.team_names(owner), keys
+
+
+def _is_told(standing: BudgetStatus) -> bool:
+    """Return False for a budget for each one of many, which has spent nothing itself."""
+    return not standing.budget.for_each
 
 
 def _spent(standings: Sequence[BudgetStatus], kind: Kind) -> int:
@@ -139,13 +150,12 @@ def _spent(standings: Sequence[BudgetStatus], kind: Kind) -> int:
 def _row(
     view: PageRequest, standing: BudgetStatus, teams: Mapping[str, str], keys: Mapping[str, tuple[str, str]]
 ) -> dict[str, Any]:
-    budget = standing.budget
     name, href = _whose(standing, teams, keys)
     return {
-        **budget_row(view, standing, told=not budget.for_each),
+        **budget_row(view, standing, told=_is_told(standing)),
         "of": name,
         "of_href": href,
-        "scope": ROWS[budget.scope].label,
+        "scope": ROWS[standing.budget.scope].label,
     }
 
 

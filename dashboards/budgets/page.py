@@ -5,12 +5,13 @@ administrators.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from accounts.store import KeyRecord, TeamRecord, utc_now
+from accounts.store import MAX_KEYS_OF_TEAM, KeyRecord, TeamRecord, utc_now
 from api.limits.change import put_limit, remove_limit
 from api.web.changing import looking, may_change_key
 from cost.budgets.budget import Budget, BudgetStatus, Kind, OnExhausted
@@ -40,7 +41,8 @@ from dashboards.limits.limit_fields import (
     limits_in,
     rule_in_words,
 )
-from dashboards.ui.tables import Column, Row, Table
+from dashboards.ui.options import MOST_LISTED
+from dashboards.ui.tables import Column, LazyRow, Row, Table
 from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.view import PageRequest
@@ -82,6 +84,7 @@ class _Found(NamedTuple):
     """Budgets, limits and keys of the page's team."""
 
     keys: Sequence[KeyRecord]
+    """Those that a budget or limit is of, and those that the address or the form names."""
     budgets: Sequence[BudgetStatus]
     limits: Sequence[Rule]
 
@@ -89,7 +92,14 @@ class _Found(NamedTuple):
 @router.get(_PLACE)
 async def list_budgets(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Show the team's budgets and limits, and the forms to add more."""
-    return await _list(view, {}, {})
+
+    async def places() -> list[tuple[str, str]]:
+        return await _place_choices(view)
+
+    async def own_places() -> list[tuple[str, str]]:
+        return _own(await places())
+
+    return await view.options_asked(budget_of=places, limit_of=own_places) or await _list(view, {}, {})
 
 
 @router.post(_PLACE)
@@ -196,11 +206,16 @@ _BUDGET_FIELDS: Final = {"scope_id": "budget_of", "webhook": "webhook"}
 
 
 async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[str, str], status: int = 400) -> Response:
-    found = await _read(view)
+    found = await _read(view, values)
     names, mine = _names(found.keys), _mine(found.keys)
     budgets = Table.of(
         _BUDGETS,
-        [_budget_row(view, each, names, mine) for each in found.budgets],
+        [
+            LazyRow(
+                {"share": each.share if _is_told(view, each) else None}, partial(_budget_row, view, each, names, mine)
+            )
+            for each in found.budgets
+        ],
         view.query,
         name="budgets",
         caption="Budgets",
@@ -218,7 +233,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         search=("of", "model"),
         empty="Nothing is set here: what the configuration says holds for the team and for each of its keys.",
     )
-    places = _place_choices(view, found.keys)
+    places = await _place_choices(view, found.keys, most=MOST_LISTED + 1)
     return view.csv_asked(f"budgets-{view.the_team.team_id}", budgets, limits) or view.page(
         "budgets/budgets.html",
         title="Budgets and limits",
@@ -227,7 +242,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         budgets=budgets,
         limits=limits,
         places=places,
-        limit_places=[each for each in places if each[0].partition(":")[0] in OWN_SCOPES],
+        limit_places=_own(places),
         may_change=view.may("team.change"),
         may_all=view.may("organisation.change"),
         periods=PERIOD_CHOICES,
@@ -242,11 +257,12 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
 
 async def _subject(view: PageRequest, budget_id: str) -> Subject:
     """Return one of the budgets on the team's page. Raises BudgetNotFound for any other."""
-    keys = await _keys(view)
+    store = BudgetStore(view.gateway.database)
+    async with looking():
+        keys = await _keys(view, await store.keys_with_one(view.the_team.organisation_id, budget_id))
     standing = await _one(view, budget_id, keys)
     row = _budget_row(view, standing, _names(keys), _mine(keys))
     async with looking():
-        store = BudgetStore(view.gateway.database)
         topups = await store.topups(budget_id) if standing.budget.period == "prepaid" else []
     crumb = "Budgets and limits"
     return Subject(
@@ -254,20 +270,21 @@ async def _subject(view: PageRequest, budget_id: str) -> Subject:
     )
 
 
-async def _keys(view: PageRequest) -> list[KeyRecord]:
+async def _keys(view: PageRequest, only: Collection[str]) -> list[KeyRecord]:
+    """Return those of these keys that are the team's. It may have ten thousand."""
     team = view.the_team
-    async with looking():
-        return await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id)
+    return await view.gateway.identity.accounts.keys_of(team.organisation_id, team.team_id, only)
 
 
-async def _read(view: PageRequest) -> _Found:
-    team = view.the_team
-    keys = await _keys(view)
+async def _read(view: PageRequest, values: Mapping[str, str]) -> _Found:
+    team, store = view.the_team, BudgetStore(view.gateway.database)
+    given = (view.query.get("limit_of", ""), values.get("limit_of", ""), values.get("budget_of", ""))
+    chosen = {each.removeprefix(_KEY) for each in given if each.startswith(_KEY) and each.isprintable()}
     async with looking():
-        budgets = await BudgetStore(view.gateway.database).of_team(
-            team.organisation_id, team.team_id, [key.key_id for key in keys]
-        )
         limits = await LimitStore(view.gateway.database).of_team(team.organisation_id, team.team_id)
+        limited = {each.place.scope_id for each in limits if each.place.scope == "key"}
+        keys = await _keys(view, {*chosen, *limited, *await store.keys_with_one(team.organisation_id)})
+        budgets = await store.of_team(team.organisation_id, team.team_id, [key.key_id for key in keys])
     return _Found(keys, budgets, limits)
 
 
@@ -311,20 +328,41 @@ def _base(view: PageRequest) -> str:
     return f"/dashboard/teams/{view.the_team.team_id}/budgets"
 
 
-def _place_choices(view: PageRequest, keys: Sequence[KeyRecord]) -> list[tuple[str, str]]:
-    """Return choices for a form: the whole team and its parts, for administrators, and each of its working keys."""
-    now = utc_now()
+async def _place_choices(
+    view: PageRequest, known: Sequence[KeyRecord] = (), most: int = MAX_KEYS_OF_TEAM
+) -> list[tuple[str, str]]:
+    """Return choices for a form: the whole team and its parts, for administrators, and its newest working keys, with those of the
+    `known` ones among the others.
+    """
+    team, now = view.the_team, utc_now()
     whole: list[tuple[str, str]] = []
     if view.may("organisation.change"):
         whole.append((_TEAM, "The whole team"))
         for row in _PARTS:
             whole += [(f"{row.name}:{ANY}", f"Each {row.label}")] if row.each else []
             whole.append((f"{row.name}:", f"One {row.label}"))
-    return whole + [
-        (f"{_KEY}{key.key_id}", f"Key {key.name} (…{key.last4})")
-        for key in reversed(keys)
-        if key.works_at(now) and may_change_key(key, may_all=view.may("organisation.change"))
+    may_all = view.may("organisation.change")
+    async with looking():
+        keys = await view.gateway.identity.accounts.working_keys(
+            team.organisation_id, team.team_id, role=None if may_all else "member", most=most
+        )
+    others = [
+        (key.key_id, key.name, key.last4) for key in known if key.works_at(now) and may_change_key(key, may_all=may_all)
     ]
+    return whole + [
+        (f"{_KEY}{key_id}", f"Key {name} (…{last4})") for key_id, name, last4 in dict.fromkeys([*keys, *others])
+    ]
+
+
+def _own(places: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return those of the choices that limits can be set for."""
+    return [each for each in places if each[0].partition(":")[0] in OWN_SCOPES]
+
+
+def _is_told(view: PageRequest, standing: BudgetStatus) -> bool:
+    """Return False for a tag, whose spend includes other teams', and for one for each end user, which has none of its own."""
+    budget = standing.budget
+    return not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
 
 
 def _whose_in(view: PageRequest, form: Form, field: str, name_field: str) -> tuple[Scope, str]:
@@ -373,11 +411,9 @@ def _place_value(place: Place) -> str:
 
 def _budget_row(view: PageRequest, standing: BudgetStatus, names: Mapping[str, str], mine: Collection[str]) -> Row:
     budget = standing.budget
-    # A tag's spend includes other teams' spend, and one for each end user has none of its own.
-    told = not budget.for_each and (budget.scope != "tag" or view.may("organisation.read"))
     all_of_it = view.may("organisation.change")
     return {
-        **budget_row(view, standing, told=told),
+        **budget_row(view, standing, told=_is_told(view, standing)),
         "of": _of(budget.scope, budget.shown_id, names),
         "may_change": view.may("team.change") and (all_of_it or f"{budget.scope}:{budget.scope_id}" in mine),
     }

@@ -18,7 +18,7 @@ from cost.times import start_of
 from dashboards.ui.charts import Chart, Series
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.period import chosen_scope, kept_fields, period_of, presets, team_names
+from dashboards.web.period import chosen_scope, kept_fields, period_of, presets, team_names, whose, whose_asked
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -78,6 +78,8 @@ _DAYS: Final = (
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the savings of the chosen days, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
+    if (asked := await whose_asked(view)) is not None:
+        return asked
     async with reading(gateway, on=True):
         period = period_of(view.query, now_us, await view.calendar())
         scope, team = await chosen_scope(view)
@@ -101,7 +103,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         presets=presets(view.query, now_us, period),
         kept=kept_fields(view.query),
         team=team,
-        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        teams=whose(teams),
         savings=found,
         beside=comparability(found),
         cost=known_cost(found.figures.unpriced_attempts, found.cost_nanousd),

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Final, cast
 from urllib.parse import quote, urlencode
 
@@ -11,11 +12,11 @@ from starlette.responses import Response
 from api.web.reading import reading
 from cost.calendar import Days
 from cost.dimensions import ON_PAGES, Dimension
-from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, divided, idle_of, spent
+from cost.reports.period import DaySpent, PeriodLine, PeriodReader, SpendSum, idle_of, known_cost_of, lines_by, spent
 from dashboards.ui.charts import Chart, Series
-from dashboards.ui.tables import Column, Table
+from dashboards.ui.tables import Column, LazyRow, Row, Table
 from dashboards.web.access import allowed
-from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names
+from dashboards.web.period import Period, chosen_scope, kept_fields, period_of, presets, team_names, whose, whose_asked
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -32,14 +33,17 @@ _MOST_NAMES: Final = 5_000
 async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the chosen days' spend, by team or by the address's grouping, of the organisation or of one team."""
     gateway, now_us = view.gateway, view.now_us
+    if (asked := await whose_asked(view)) is not None:
+        return asked
     by = _by(view.query.get("by", ""))
     reader = PeriodReader(gateway.database)
     async with reading(gateway, on=True):
         period = period_of(view.query, now_us, await view.calendar())
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
-        lines = await reader.lines(scope, period.start_us, period.end_us, (by,))
-        days = await reader.days(scope, period.start_us, period.end_us, period.span.offsets)
+        lines = await reader.lines(scope, period.start_us, period.end_us, (by,), apart=("origin",))
+        dearest = await reader.dearest_teams(scope, period.start_us, period.end_us, _SERIES)
+        days = await reader.days(scope, period.start_us, period.end_us, period.span.offsets, dearest)
         names, links = await _told(view, by, lines, teams, period)
     total = spent(lines)
     idle = idle_of(lines)
@@ -61,14 +65,16 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         kept=kept_fields(view.query),
         tabs=_tabs(view.query, by),
         team=team,
-        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())],
+        teams=whose(teams),
         by=ON_PAGES[by].label.lower(),
         total=total,
         idle=idle,
-        nobody=divided(lines, "team").get("", SpendSum()) if by == "team" else SpendSum(),
+        nobody=spent(line for line in lines if not line.team_id and line.origin != "idle")
+        if by == "team"
+        else SpendSum(),
         planned_days=_running(period, now_us),
         table=table,
-        chart=_chart(days, teams, period, now_us),
+        chart=_chart(days, dearest, teams, period, now_us),
     )
 
 
@@ -118,7 +124,7 @@ async def _told(
         return teams, {
             key: f"/dashboard/finance/showback?{urlencode({'team': key, 'by': 'model', **days})}" for key in teams
         }
-    ids = list(divided(lines, by))[:_MOST_NAMES]
+    ids = list(lines_by(lines, by))[:_MOST_NAMES]
     if by == "model":
         priced = _priced(view)
         return {}, {key: f"/dashboard/finance/prices/{quote(key, safe='')}" for key in ids if key in priced}
@@ -129,13 +135,16 @@ async def _told(
     return names, {key: f"/dashboard/teams/{team_id}/keys/{key}" for key, (_, team_id) in keys.items()}
 
 
-def _rows(
-    lines: Sequence[PeriodLine], by: Dimension, names: Mapping[str, str], links: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _rows(lines: Sequence[PeriodLine], by: Dimension, names: Mapping[str, str], links: Mapping[str, str]) -> list[Row]:
     whole = spent(lines).cost_nanousd
-    rows = [
-        {**_row(names.get(key, key) if key else ON_PAGES[by].nobody, key, found, whole), "name_href": links.get(key)}
-        for key, found in divided(lines, by).items()
+
+    def made(key: str, found: Sequence[PeriodLine]) -> Row:
+        name = names.get(key, key) if key else ON_PAGES[by].nobody
+        return {**_row(name, key, spent(found), whole), "name_href": links.get(key)}
+
+    rows: list[Row] = [
+        LazyRow({"total": known_cost_of(found)}, partial(made, key, found))
+        for key, found in lines_by(lines, by).items()
     ]
     idle = idle_of(lines)
     if idle.cost_nanousd:
@@ -166,18 +175,15 @@ def _running(period: Period, now_us: int) -> bool:
     return period.start_us <= now_us < period.end_us
 
 
-def _chart(days: Sequence[DaySpent], teams: Mapping[str, str], period: Period, now_us: int) -> Chart:
+def _chart(
+    days: Sequence[DaySpent], named: Sequence[str], teams: Mapping[str, str], period: Period, now_us: int
+) -> Chart:
     """Return spend by day of the most expensive teams, of the others together, and of idle GPUs."""
-    totals: dict[str, int] = {}
-    for each in days:
-        if not each.is_idle:
-            totals[each.team_id] = totals.get(each.team_id, 0) + each.cost_nanousd
-    named = sorted(totals, key=lambda team: (-totals[team], team))[:_SERIES]
     x = list(
         Days(period.span.first, min(period.span.last, period.span.calendar.day(now_us)), period.span.calendar).marks
     )
     place = {day: at for at, day in enumerate(x)}
-    columns: dict[str, list[int]] = {each: [0] * len(x) for each in named}
+    columns: dict[str | None, list[int]] = {each: [0] * len(x) for each in named}
     others, idle = [0] * len(x), [0] * len(x)
     for each in days:
         column = idle if each.is_idle else columns.get(each.team_id, others)

@@ -122,8 +122,8 @@ async def show_of_organisation(
 ) -> Response:
     """Show the incidents that hurt the organisation's teams, with its own requests alone."""
     async with reading(view.gateway, on=True):
-        teams = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
-    return await _show_own(view, OF_ORGANISATION, None, {team.team_id: team.name for team in teams})
+        teams = await view.gateway.identity.accounts.team_names(view.principal.organisation_id)
+    return await _show_own(view, OF_ORGANISATION, None, teams)
 
 
 async def _show_own(

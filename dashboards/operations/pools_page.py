@@ -160,7 +160,7 @@ async def show_pool(view: Annotated[PageRequest, Depends(allowed("operations.rea
 async def drain(view: Annotated[PageRequest, Depends(allowed("operations.change"))], pool: str, name: str) -> Response:
     """Order a replica to take no new requests and finish its current ones. Every process follows within seconds."""
     found, watched = _pool(view, pool)
-    known = {address.name for address in watched.discovery.addresses}
+    known = {known for each in watched.discovery.addresses for known in (each.name, each.process)}
     if name not in known:
         raise ReplicaNotFound(f"The pool `{pool}` has no replica `{name[:64]}` now.", param="name")
     try:

@@ -244,7 +244,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     people = await read_people(view.gateway.identity.people, owner)
     async with looking():
         places = await view.gateway.identity.people.teams_of([each.person_id for each in people])
-        teams = {team.team_id: team.name for team in await view.gateway.identity.accounts.teams_of(owner)}
+        teams = await view.gateway.identity.accounts.team_names(owner)
     table = Table.of(
         _COLUMNS,
         [_row(each, places.get(each.person_id, {}), teams) for each in people],
@@ -271,9 +271,7 @@ async def _show(view: PageRequest, person: Person, values: Mapping[str, str], er
     async with looking():
         sessions = await view.gateway.identity.sessions.of_person(person.person_id)
         members = await view.gateway.identity.people.memberships_of(person.person_id)
-        teams = {
-            team.team_id: team.name for team in await view.gateway.identity.accounts.teams_of(person.organisation_id)
-        }
+        teams = await view.gateway.identity.accounts.team_names(person.organisation_id)
     rows = [
         {
             "created": each.created_us,

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 from fastapi import APIRouter, Depends
+from msgspec import UNSET
 from starlette.responses import Response
 
-from accounts.caller import Escalation, Learning
+from accounts.caller import CacheUse, Escalation, Learning
 from accounts.store import TeamRecord
 from api.policy.anchored import AnchoredPreview, Month, anchored
 from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
@@ -60,6 +61,17 @@ LEARNING: Final[Sequence[tuple[Learning, str]]] = (
     ("numbers", "Numbers only, no text"),
     ("prompts", "Prompts too"),
 )
+CACHE: Final[Sequence[tuple[CacheUse, str]]] = (
+    ("default", "As the configuration says"),
+    ("on", "At temperature 0, and vectors"),
+    ("off", "Never"),
+)
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "escalation": dict(ESCALATION),
+    "learning": dict(LEARNING),
+    "cache": dict(CACHE),
+}
+"""Choices in words."""
 _LABELS: Final = {
     "quality_floor": "Minimum quality",
     "allowed_models": "Allowed models",
@@ -68,6 +80,8 @@ _LABELS: Final = {
     "shadow_share": "Shadow comparisons",
     "spill_over": "Overflow to paid providers",
     "continue_streams": "Continue a broken stream",
+    "cache": "Give answers again",
+    "cache_ttl_s": "Seconds for which answers are given again",
 }
 
 
@@ -270,6 +284,7 @@ async def _page(
         reference=config.cost.reference_target,
         keep_days=config.classifier.learning.keep_days,
         models=_models(view, values),
+        caches=CACHE,
         escalation=ESCALATION,
         learning=LEARNING,
         facts=[(label, _in_words(name, policy_of(team)[name], floor)) for name, label in _LABELS.items()],
@@ -314,6 +329,7 @@ def _values(team: TeamRecord) -> dict[str, Any]:
         "models": frozenset(team.allowed_models or ()),
         "spill_over": settings.spill_over,
         "continue_streams": settings.continue_streams,
+        "cache": settings.cache,
         "escalation": settings.escalation,
         "learning": settings.learning,
         "shadow": _percent(settings.shadow_share),
@@ -325,7 +341,10 @@ def _submitted_values(form: Form) -> dict[str, Any]:
     """Return form values as submitted, to be shown again."""
     plain = form.plain
     return {
-        **{name: plain.get(name, "") for name in ("floor_mode", "models_mode", "escalation", "learning", "shadow")},
+        **{
+            name: plain.get(name, "")
+            for name in ("floor_mode", "models_mode", "cache", "escalation", "learning", "shadow")
+        },
         "floor": plain.get("floor") or str(HIGHEST),
         "reason": plain.get("reason", "")[:REASON_CHARS],
         "models": frozenset(form.texts("models")),
@@ -357,6 +376,9 @@ def _choice(form: Form, team: TeamRecord) -> PolicyChoice:
         shadow_share=float(shadow / _PERCENT),
         spill_over=form.flag("spill_over"),
         continue_streams=form.flag("continue_streams"),
+        cache=cast("CacheUse", form.one_of("cache", tuple(name for name, _ in CACHE)))
+        if form.plain.get("cache")
+        else UNSET,
     )
 
 
@@ -379,10 +401,10 @@ def _in_words(name: str, value: Any, gateway_floor: float) -> str:
             return f"The gateway's own, {share(gateway_floor)}" if value is None else f"{_percent(value)} %"
         case "allowed_models":
             return "Every model" if value is None else ", ".join(value) or "No model"
-        case "escalation":
-            return dict(ESCALATION)[value]
-        case "learning":
-            return dict(LEARNING)[value]
+        case "escalation" | "learning" | "cache":
+            return _WORDS[name][value]
+        case "cache_ttl_s":
+            return "The gateway's own" if value is None else str(value)
         case "shadow_share":
             return f"{_percent(value)} % of requests" if value else "No requests"
         case _:

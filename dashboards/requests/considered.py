@@ -22,6 +22,7 @@ OBSTACLE_WORDS: Final[Mapping[str, str]] = {
     "unpriced": "without a price",
     "weight-zero": "weight 0",
     "unavailable": "not available",
+    "vetoed": "refused by a plug-in",
     "unknown": "nothing is known of it",
 }
 """Reasons for passing a target over, by the obstacle's name in `proxy.plan.route_plan`."""

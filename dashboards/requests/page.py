@@ -53,6 +53,7 @@ from dashboards.requests.saved import MOST, SavedViews
 from dashboards.requests.searching import read_search
 from dashboards.requests.tables import NAME_CHARS, QUERY_CHARS
 from dashboards.requests.time_line import TIME_LINE, step_rows
+from dashboards.ui.guard_words import told as told_findings
 from dashboards.ui.tables import Column, Row, Table
 from dashboards.ui.words import MARGIN_WORDS, WAY_LABELS, decision, ended, flag_words, going_on, outcome, reason_label
 from dashboards.web.access import allowed
@@ -130,6 +131,7 @@ _COLUMNS: Final = (
     Column("tier", "Tier", sortable=False, usual=False),
     Column("tag", "Tag", sortable=False, usual=False),
     Column("attempts", "Attempts", "number", sortable=False, usual=False),
+    Column("guard", "Guard", note="What was found and done", sortable=False, usual=False),
     Column("ttft", "First token", "seconds", note="The caller's, of streamed answers", sortable=False, usual=False),
 )
 
@@ -197,15 +199,17 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
         return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
     page = RecentPage(requests=())
     found: Sequence[Found] = ()
+    guarded: Mapping[str, str] = {}
     async with reading(view.gateway, on=True):
         if not asked.refusal:
             page, found = await _merged_page(view, reader, query, asked.outcome)
+            guarded = await _guarded(view, found)
         views = await _saved(view).read()
     kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
     previous, following = _pages(kept, query, page)
     table = Table.paged(
         _COLUMNS,
-        rows_of(found, team.team_id, names),
+        rows_of(found, team.team_id, names, guarded),
         caption="Requests",
         previous_href=previous,
         next_href=following,
@@ -287,6 +291,7 @@ async def request(view: Annotated[PageRequest, Depends(allowed("team.read"))], r
         key=names.get(told.key_id, told.key_id),
         flags=[flag_words(flag) for flag in dict.fromkeys(flag for each in found.attempts for flag in each.flags)],
         prompt=prompt,
+        guarded=await _guarded_one(view, request_id),
         is_member=team.team_id in view.principal.teams,
     )
 
@@ -311,6 +316,7 @@ async def _refused_page(view: PageRequest, request_id: str) -> Response:
         refused=refused,
         reason=reason_words(refused.reason),
         advice=advice(refused),
+        guarded=await _guarded_one(view, refused.request_id),
         key=names.get(refused.key_id, refused.key_id),
     )
 
@@ -348,14 +354,39 @@ async def key_names(view: PageRequest) -> dict[str, str]:
     return await view.gateway.identity.accounts.key_names(team.organisation_id, team.team_id)
 
 
-def rows_of(requests: Sequence[Found], team_id: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return table and CSV rows, one for each request."""
+def rows_of(
+    requests: Sequence[Found], team_id: str, names: Mapping[str, str], guarded: Mapping[str, str] = {}
+) -> list[dict[str, Any]]:
+    """Return table and CSV rows, one for each request. `guarded` says what the guard found, by request."""
     return [
-        refused_row(each, _href(team_id, each.request_id), names)
-        if isinstance(each, RefusedRequest)
-        else _row(each, team_id, names)
+        {
+            **(
+                refused_row(each, _href(team_id, each.request_id), names)
+                if isinstance(each, RefusedRequest)
+                else _row(each, team_id, names)
+            ),
+            "guard": guarded.get(each.request_id),
+        }
         for each in requests
     ]
+
+
+async def _guarded(view: PageRequest, found: Sequence[Found]) -> dict[str, str]:
+    """Return what the guard found in these requests, in words, where that is shown."""
+    if view.query.get("format") != "csv" and "guard" not in view.query.get("columns", "").split(","):
+        return {}
+    kept = await view.gateway.views.findings.of_requests(
+        view.the_team.organisation_id, view.the_team.team_id, [each.request_id for each in found]
+    )
+    return {request_id: told_findings(findings) for request_id, findings in kept.items()}
+
+
+async def _guarded_one(view: PageRequest, request_id: str) -> str:
+    """Return what the guard found in one request, in words; '' where that was nothing, or not kept."""
+    team = view.the_team
+    async with reading(view.gateway, on=True):
+        kept = await view.gateway.views.findings.of_requests(team.organisation_id, team.team_id, [request_id])
+    return told_findings(kept.get(request_id, ()))
 
 
 def _row(found: RecentRequest, team_id: str, names: Mapping[str, str]) -> dict[str, Any]:
@@ -493,7 +524,8 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery, want
     for _ in range(_CSV_PAGES):
         async with reading(view.gateway, on=True):
             page, found = await _merged_page(view, reader, query, wanted)
-        rows += rows_of(found, view.the_team.team_id, names)
+            guarded = await _guarded(view, found)
+        rows += rows_of(found, view.the_team.team_id, names, guarded)
         if page.next_place is None:
             return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), True
         query = msgspec.structs.replace(query, before=page.next_place)

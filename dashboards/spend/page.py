@@ -34,7 +34,7 @@ from dashboards.ui.colours import model_colours
 from dashboards.ui.formats import plural
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
-from dashboards.web.period import chosen_scope, kept_fields, presets, team_names
+from dashboards.web.period import chosen_scope, kept_fields, presets, team_names, whose, whose_asked
 from dashboards.web.view import PageRequest
 
 router: Final = APIRouter(include_in_schema=False)
@@ -68,6 +68,8 @@ async def of_team(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
 @router.get("/dashboard/finance/spend")
 async def of_organisation(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -> Response:
     """Show the organisation's spend, or that of one of its teams."""
+    if (asked := await whose_asked(view)) is not None:
+        return asked
     async with reading(view.gateway, on=True):
         scope, team = await chosen_scope(view)
         teams = await team_names(view)
@@ -100,9 +102,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         "spend/spend.html",
         title="Spend",
         team=team,
-        teams=[("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())]
-        if teams
-        else (),
+        teams=whose(teams) if teams else (),
         period=msgspec.structs.replace(asked.period, problem=asked.period.problem or found.problem),
         presets=_presets(view, asked),
         kept=[each for each in kept_fields(view.query) if each[0] not in {"last", "hour"}],

@@ -13,6 +13,7 @@ from api.teams.change import put_team
 from api.web.address import base_url
 from api.web.gateway import Gateway
 from api.web.reading import reading
+from cost.budgets.budget import BudgetStatus
 from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore
 from cost.calendar import Days
@@ -49,7 +50,7 @@ from dashboards.teams.first_steps import first_steps
 from dashboards.ui.charts import Chart, Mark, Series
 from dashboards.ui.colours import model_colours
 from dashboards.ui.formats import money, share
-from dashboards.ui.tables import Column, Table
+from dashboards.ui.tables import Column, LazyRow, Table
 from dashboards.ui.words import cause_words
 from dashboards.web.access import allowed
 from dashboards.web.forms import FormError
@@ -258,14 +259,20 @@ async def _teams(
             name: await _by_team(gateway, principal.organisation_id, None if sees_all else shown, span)
             for name, span in spans.items()
         }
-        marks = await _budget_marks(gateway, principal.organisation_id)
+        budgets = await _most_used(gateway, principal.organisation_id)
         requests = sum(sums["period"].get(team.team_id, UsageSums()).requests for team in shown)
         steps = await first_steps(view, [team.team_id for team in shown], requests)
     # Viewers who may read the whole organisation usually have no role in its teams.
-    columns = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1]
+    columns, nothing = _TEAM_COLUMNS if principal.teams else _TEAM_COLUMNS[:-1], UsageSums()
     table = Table.of(
         columns,
-        [{**_team_row(team, view, sums["today"], sums["period"]), "budget": marks.get(team.team_id)} for team in shown],
+        [
+            LazyRow(
+                {"cost": sums["period"].get(team.team_id, nothing).known_cost_nanousd},
+                partial(_team_row, team, view, sums["today"], sums["period"], budgets.get(team.team_id)),
+            )
+            for team in shown
+        ],
         view.query,
         name="teams",
         caption="Teams",
@@ -310,18 +317,24 @@ _TEAM_COLUMNS: Final = (
 )
 
 
-async def _budget_marks(gateway: Gateway, organisation_id: str) -> dict[str, tuple[str, str]]:
-    """Return text and tone by team, for the most used of each team's own budgets."""
-    marks: dict[str, tuple[str, str]] = {}
+async def _most_used(gateway: Gateway, organisation_id: str) -> dict[str, BudgetStatus]:
+    """Return the most used of each team's own budgets by team."""
     standings = await BudgetStore(gateway.database).standings_of(organisation_id, ["team"])
-    for each in sorted(standings, key=lambda each: each.share or 0):
-        used = f"{share(each.share)} of {money(each.limit_nanousd)} {PERIODS[each.budget.period].amount_per}"
-        marks[each.budget.scope_id] = (used, {"open": "good", "warning": "warn", "spent": "bad"}[each.state])
-    return marks
+    return {each.budget.scope_id: each for each in sorted(standings, key=lambda each: each.share or 0)}
+
+
+def _budget_mark(standing: BudgetStatus) -> tuple[str, str]:
+    """Return a budget in a few words, and its tone."""
+    used = f"{share(standing.share)} of {money(standing.limit_nanousd)} {PERIODS[standing.budget.period].amount_per}"
+    return used, {"open": "good", "warning": "warn", "spent": "bad"}[standing.state]
 
 
 def _team_row(
-    team: TeamRecord, view: PageRequest, today: dict[str, UsageSums], period: dict[str, UsageSums]
+    team: TeamRecord,
+    view: PageRequest,
+    today: dict[str, UsageSums],
+    period: dict[str, UsageSums],
+    budget: BudgetStatus | None,
 ) -> dict[str, Any]:
     sums = period.get(team.team_id, UsageSums())
     return {
@@ -334,6 +347,7 @@ def _team_row(
         "saved": saving(sums),
         "saved_share": saved_share(sums),
         "answered": sums.served / sums.requests if sums.requests else None,
+        "budget": None if budget is None else _budget_mark(budget),
         "role": view.principal.teams.get(team.team_id),
     }
 
@@ -391,6 +405,8 @@ def _figures(usage: Usage) -> dict[str, Any]:
         "estimated": period.estimated_attempts,
         "unpriced": period.unpriced_attempts,
         "attempts": period.attempts,
+        "cache_hits": period.cache_hits,
+        "cache_saved": period.cache_saved_nanousd,
     }
 
 

@@ -2,6 +2,7 @@
 those that match what is typed.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import Final
 
@@ -44,13 +45,11 @@ class Offers:
 
     def matching(self, name: str, typed: str) -> list[tuple[str, str]] | None:
         """Return the choices whose text or value contains what was typed; None for a field that does not search."""
-        if name not in self._many:
-            return None
-        wanted = typed.strip().casefold()
-        found: list[tuple[str, str]] = []
-        for value, text in self._many[name]:
-            if value and (wanted in text.casefold() or wanted in value.casefold()):
-                found.append((value, text))
-                if len(found) == MOST_FOUND:
-                    break
-        return found
+        return matching(self._many[name], typed) if name in self._many else None
+
+
+def matching(options: Iterable[tuple[str, str]], typed: str) -> list[tuple[str, str]]:
+    """Return the choices whose text or value contains what was typed; never the first of all, which an empty field means."""
+    wanted = typed.strip().casefold()
+    found = (each for each in options if each[0] and (wanted in each[1].casefold() or wanted in each[0].casefold()))
+    return list(itertools.islice(found, MOST_FOUND))

@@ -1,7 +1,8 @@
 """Tables that sort, filter and page by link, so that the address is their state; each is also available as CSV."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -50,6 +51,34 @@ _EXACT: Final[Mapping[Kind, Callable[[Any], Cell]]] = {
     "share": lambda share: Decimal(str(share)),
     "exact_share": lambda share: Decimal(str(share)),
 }
+
+
+class LazyRow(Mapping[str, Any]):
+    """A row that is made when more of it is looked at than is known at once: a table of thousands is sorted by one column,
+    and shows fifty rows.
+    """
+
+    __slots__ = ("_known", "_make")
+
+    def __init__(self, known: Row, make: Callable[[], Row]) -> None:
+        self._known = known
+        self._make: Callable[[], Row] | None = make
+
+    def __getitem__(self, key: str) -> Any:
+        if self._make is not None and key not in self._known:
+            self._known, self._make = self._make(), None
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole())
+
+    def __len__(self) -> int:
+        return len(self._whole())
+
+    def _whole(self) -> Row:
+        if self._make is not None:
+            self._known, self._make = self._make(), None
+        return self._known
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -307,10 +336,12 @@ def _sorted(rows: list[Row], sort: str, columns: Sequence[Column]) -> list[Row]:
     key = sort.removeprefix("-")
     if not any(column.key == key for column in columns):
         return rows
-    known = [row for row in rows if row.get(key) is not None]
-    unknown = [row for row in rows if row.get(key) is None]
+    # Of each row this one cell is looked at, and once.
+    cells = [(row.get(key), row) for row in rows]
+    known = [(_rank(value), row) for value, row in cells if value is not None]
+    known.sort(key=itemgetter(0), reverse=sort.startswith("-"))
     # Unknown values come last in either sort direction.
-    return sorted(known, key=lambda row: _rank(row[key]), reverse=sort.startswith("-")) + unknown
+    return [row for _, row in known] + [row for value, row in cells if value is None]
 
 
 def _rank(value: Any) -> Any:

@@ -66,6 +66,10 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
         "Overflow",
         "Our own GPUs would have made it wait, so {target} was asked, a paid model.",
     ),
+    "cache": (
+        "Given again",
+        "{target} answered an equal request before, and that answer was kept.",
+    ),
     "same-turn": (
         "Same turn",
         "{target} answered the earlier steps of this turn, and a tool loop stays with one model.",

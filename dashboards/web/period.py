@@ -6,9 +6,11 @@ from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
+from starlette.responses import Response
 
 from accounts.errors import UnknownTeam
 from accounts.store import TeamRecord
+from api.web.changing import looking
 from cost.calendar import UTC_CALENDAR, Calendar, Days
 from cost.close.month import Month, month_of, parse_month
 from cost.reports.scope import ReadScope
@@ -172,7 +174,21 @@ async def chosen_scope(view: PageRequest) -> tuple[ReadScope, TeamRecord | None]
     return ReadScope(organisation_id=scope.organisation_id, team_id=team.team_id), team
 
 
+async def whose_asked(view: PageRequest) -> Response | None:
+    """Return the choices of the field that names a team, where the address asks for those alone."""
+
+    async def teams() -> list[tuple[str, str]]:
+        async with looking():
+            return whose(await team_names(view))
+
+    return await view.options_asked(team=teams)
+
+
+def whose(teams: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the choices of that field: the whole organisation, and each of its teams by name."""
+    return [("", "The whole organisation"), *sorted(teams.items(), key=lambda each: each[1].casefold())]
+
+
 async def team_names(view: PageRequest) -> dict[str, str]:
     """Return the names of the organisation's teams by id."""
-    teams = await view.gateway.identity.accounts.teams_of(view.principal.organisation_id)
-    return {team.team_id: team.name for team in teams}
+    return await view.gateway.identity.accounts.team_names(view.principal.organisation_id)

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ from cost.calendars import calendar_of
 from cost.currency import SecondCurrency, second_currency
 from cost.times import wall_us
 from dashboards.ui.navigation import menu
-from dashboards.ui.options import Offers
+from dashboards.ui.options import Offers, matching
 from dashboards.ui.rendering import render
 from dashboards.ui.tables import Table, table_asked
 from dashboards.web.forms import Form, read_form
@@ -96,6 +96,13 @@ class PageRequest(NamedTuple):
         """Return the submitted form; its CSRF token is verified already."""
         return self.sent or await read_form(self.request)
 
+    async def options_asked(self, **fields: Callable[[], Awaitable[Iterable[tuple[str, str]]]]) -> Response | None:
+        """Return the matching choices of the field that the address asks for, as JSON, of those whose choices are told by
+        themselves; otherwise None. A page calls it before it reads anything else. Others are answered by `page`.
+        """
+        read = fields.get(self.query.get("options", ""))
+        return None if read is None else _as_options(matching(await read(), self.query.get("typed", "")))
+
     def page(self, template: str, *, title: str, status: int = 200, **context: Any) -> Response:
         """Return a whole page; or, where its address asks with `options` and `typed`, the matching choices of one of its
         fields, as JSON.
@@ -123,7 +130,7 @@ class PageRequest(NamedTuple):
         page = shown(template, dict(**context, **own), status=status)
         found = offers.matching(self.query.get("options", ""), self.query.get("typed", ""))
         if found is not None:
-            return Response(msgspec.json.encode(found), media_type="application/json", headers=_JSON_HEADERS)
+            return _as_options(found)
         if told is not None:
             page.delete_cookie(TOLD_COOKIE, path="/", secure=True, httponly=True, samesite="lax")
         return page
@@ -165,6 +172,10 @@ class PageRequest(NamedTuple):
         """Return the CSV of one of these tables when the address asks for it, otherwise None."""
         found = table_asked(self.query, {table.name: table for table in tables})
         return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"), self.currency)
+
+
+def _as_options(found: Sequence[tuple[str, str]]) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json", headers=_JSON_HEADERS)
 
 
 class TableFile(Response):

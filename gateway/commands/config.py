@@ -72,17 +72,21 @@ def check_config(
 
 def _check_start(file: Path, environment: "Environment", settings: "GatewayConfig", *, all_set: bool) -> None:
     """Raise ConfigError for what would end a start: extras that are not installed and, where all secrets are set, what they
-    lead to, and a pepper that is missing or cut short.
+    lead to, plug-ins that do not load or do not answer, and a pepper that is missing or cut short.
     """
-    from gateway.configuration.file import ConfigError
+    from gateway.configuration.environment import resolve_secret
+    from gateway.configuration.file import ConfigError, read_document
     from gateway.configuration.peppers import pepper_to_make, peppers
     from gateway.configuration.settings import load, not_installed
+    from gateway.plugins.trying import plugin_problems
 
     if not all_set:
         if absent := not_installed(file, settings):
             raise ConfigError(absent)
         return
     load(file, environment)
+    if settings.plugins and (broken := plugin_problems(settings.plugins, read_document(file), resolve_secret)):
+        raise ConfigError(broken)
     if pepper_to_make(settings, environment) is None:
         peppers(settings, environment)
 

@@ -33,8 +33,6 @@ OrganisationOption = Annotated[
     str, typer.Option("--organisation", metavar="ID", help="The organisation whose rules are meant.")
 ]
 _MOST_BYTES: Final = 20_000_000
-_SHOWN_ENDS: Final = 2
-"""Characters at each end of a value that a dry run shows."""
 
 
 @guard_app.command("check")
@@ -66,6 +64,8 @@ async def check(
             "no rules: `guard.rules` of the configuration is empty, and nobody added any (`weighbridge guard set`)",
             USAGE,
         )
+    for rule in rules.services:
+        typer.echo(f"{rule.name}: its service is not asked here", err=True)
     found = _findings(rules, wire, said)
     print_rows(
         found,
@@ -198,40 +198,30 @@ def _findings(rules: "Ruleset", wire: str | None, said: str) -> list[dict[str, A
     """Return what is found, in the order of the text; a request's body is walked as its wire's."""
     import msgspec
 
-    from guard.ruleset import action_of
-    from guard.walker import TooMuch, Walk
+    from guard.dry_run import body_of, dry_run
+    from guard.walker import TooMuch
 
-    body = said.encode()
-    if wire is None:
-        body = msgspec.json.encode({"messages": [{"role": "user", "content": said}]})
     try:
-        walk = Walk(wire or "chat", body).all()
+        found = dry_run(rules, wire or "chat", body_of(said) if wire is None else said.encode())
     except msgspec.MsgspecError:
         fail("that is no request: it is no JSON object", USAGE)
     except (TooMuch, RecursionError):
         fail("that has more texts, or is nested more deeply, than is read", USAGE)
-    found: list[dict[str, Any]] = []
-    for text in walk.texts:
-        for each in rules.find(text.text):
-            act = rules.act(each.kind, text.role)
-            action = None if act is None else action_of(act.action, text)
-            place = ".".join(map(str, text.path)) if wire is not None and text.what != "key" else "-"
-            value = _ends(text.text[each.start : each.end])
-            found.append(
-                {"kind": each.kind, "action": action or "-", "role": text.role, "place": place, "value": value}
-            )
-    found += [
-        {"kind": media, "action": "unseen", "role": "-", "place": "-", "value": f"{count} not looked at"}
-        for media, count in walk.unseen.items()
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": each.kind,
+            "action": each.action or "-",
+            "role": each.role,
+            "place": (wire is not None and each.path) or "-",
+            "value": each.value,
+        }
+        for each in found.hits
     ]
-    return found
-
-
-def _ends(value: str) -> str:
-    """Return a value by its first and last characters, so that whoever typed it knows it again."""
-    least = 4 * _SHOWN_ENDS
-    shown = f"{value[:_SHOWN_ENDS]}…{value[-_SHOWN_ENDS:]}" if len(value) >= least else "…"
-    return f"{shown} ({len(value)} characters)"
+    rows += [
+        {"kind": media, "action": "unseen", "role": "-", "place": "-", "value": f"{count} not looked at"}
+        for media, count in found.unseen.items()
+    ]
+    return rows
 
 
 def _cell(value: Any) -> str:

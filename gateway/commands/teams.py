@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accounts.caller import Escalation, Learning
+from accounts.caller import CacheUse, Escalation, Learning
 from gateway.commands.shared import (
     USAGE,
     JsonOption,
@@ -61,7 +61,7 @@ async def list_teams(as_json: JsonOption = False) -> None:
         "learning": "learning",
         "shadow_share": "shadow",
     }
-    columns |= {"weight": "weight", "spill_over": "overflow", "continue_streams": "continue"}
+    columns |= {"weight": "weight", "spill_over": "overflow", "continue_streams": "continue", "cache": "cache"}
     async with open_accounts() as store:
         rows = [plain(team) for team in await store.list_teams()]
     print_rows(
@@ -114,15 +114,27 @@ async def set_team(
             help="Whether another replica goes on with a streamed text whose replica died.",
         ),
     ] = None,
+    cache: Annotated[
+        CacheUse | None,
+        typer.Option(
+            help="Whether its answers at temperature 0, and its vectors, are kept and given again; default: as the configuration says."
+        ),
+    ] = None,
+    cache_ttl: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS|none", help="How long they are kept, at most the gateway's time; none: that."),
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Change what a team chose. Every server follows within seconds."""
-    given = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
-    given |= {"weight": weight, "spill_over": spill_over, "continue_streams": continue_streams}
+    given: dict[str, Any] = {"escalation": escalation, "learning": learning, "shadow_share": shadow_share}
+    given |= {"weight": weight, "spill_over": spill_over, "continue_streams": continue_streams, "cache": cache}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if quality_floor is not None:
         changes["quality_floor"] = _floor(quality_floor)
+    if cache_ttl is not None:
+        changes["cache_ttl_s"] = _seconds(cache_ttl)
     if not changes:
         fail("nothing to change: give at least one option, see --help", USAGE)
     async with open_engine() as engine:
@@ -146,7 +158,8 @@ async def set_team(
     if as_json:
         print_json(changed)
     else:
-        shown = ("quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams")
+        shown = ["quality_floor", "escalation", "learning", "shadow_share", "weight", "spill_over", "continue_streams"]
+        shown += ["cache", "cache_ttl_s"]
         typer.echo(f"{team_id}: " + ", ".join(f"{name} {cell(name, changed[name])}" for name in shown))
 
 
@@ -177,6 +190,32 @@ async def _block(team_id: str, reason: str, *, blocked: bool) -> None:
         after = await store.block_team(before.organisation_id, team_id, blocked=blocked)
         change.tell("team", team_id, _team_state(before), _team_state(after), organisation_id=after.organisation_id)
     typer.echo(f"{'blocked' if blocked else 'unblocked'} {team_id}")
+
+
+@teams_app.command("flush-cache")
+async def flush_cache(team_id: TeamArgument, reason: ReasonOption = "") -> None:
+    """Have none of a team's kept answers given again. Every server follows within seconds."""
+    from accounts.store import AccountStore
+    from gateway.commands.audit import audited
+
+    async with (
+        open_engine() as engine,
+        audited(engine, "team.cache_flushed", team_id=team_id, reason=reason) as change,
+    ):
+        store = AccountStore(change.within)
+        before = await store.get_team(team_id)
+        after = await store.flush_cache(before.organisation_id, team_id)
+        told = [{"name": each.name, "cache_epoch": each.settings.cache_epoch} for each in (before, after)]
+        change.tell("team", team_id, *told, organisation_id=after.organisation_id)
+    typer.echo(f"flushed the kept answers of {team_id}")
+
+
+def _seconds(text: str) -> int | None:
+    if text.strip().lower() == "none":
+        return None
+    if not text.isdecimal():
+        fail(f"--cache-ttl is a number of seconds, or none, not {text[:40]!r}", USAGE)
+    return int(text)
 
 
 def _floor(text: str) -> float | None:

@@ -109,6 +109,30 @@ def pool_problems(config: GatewayConfig, document: Document) -> list[Problem]:
     return problems
 
 
+def plugin_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Check that plug-ins have names of their own, and that the dialects of deployments are there."""
+    names = [plugin.name for plugin in config.plugins]
+    problems = [
+        document.problem(("plugins", index, "name"), "another plug-in has this name")
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+    # One that is named and not asked would let pass what it is there to stop.
+    problems += [
+        document.problem(("plugins", index, "kind"), "guards of plug-ins are not asked yet: leave it out")
+        for index, plugin in enumerate(config.plugins)
+        if plugin.kind == "guard"
+    ]
+    dialects = [plugin.name for plugin in config.plugins if plugin.kind == "dialect"]
+    for index, model in enumerate(config.providers.models):
+        for place, deployment in enumerate(model.deployments):
+            if deployment.dialect is not None and deployment.dialect not in dialects:
+                where = ("providers", "models", index, "deployments", place, "dialect")
+                told = f"no plug-in of kind dialect has this name; there are: {', '.join(dialects) or 'none'}"
+                problems.append(document.problem(where, told))
+    return problems
+
+
 def shared_gpu_problems(config: GatewayConfig, document: Document) -> list[Problem]:
     """Check that callers of a pool that sleeps can wait for it, and that the GPUs that pools share are paid for once."""
     problems = []

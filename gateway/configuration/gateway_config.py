@@ -10,17 +10,20 @@ from accounts.people.sign_in_config import SignInSection
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
+from gateway.configuration.plugins_config import PluginConfig
 from guard.guard_config import GuardSection
-from providers.config import ProvidersSection, SecretRef
+from providers.config import ProvidersSection
 from proxy.admit.idempotency.idempotency_config import IdempotencySection
 from proxy.admit.limits.limits_config import LimitsSection
 from proxy.admit.queues.queues_config import QueuesSection
 from proxy.batch.batch_config import BatchSection
+from proxy.cache.cache_config import CacheSection
 from proxy.plan.routing_config import PolicyConfig
 from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.shared.deadline import DeadlinesSection
 from proxy.shared.redis.redis_config import RedisSection
 from selfhosted.config import SelfhostedSection
+from settings.secret_ref import SecretRef
 from settings.types import Finite, Given, Reloadable, Section
 
 
@@ -160,5 +163,13 @@ class GatewayConfig(Section):
     responses: Reloadable[ResponsesSection] = Field(
         default=ResponsesSection(), description="Responses that are kept, so that conversations can go on from them."
     )
+    cache: CacheSection | None = Field(
+        default=None, description="Answers that are given again to equal requests of the same team. None unless set."
+    )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
+    plugins: list[PluginConfig] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Code of others that runs in the gateway: [plugins](plugins.md). In order; nothing runs that is not named here.",
+    )

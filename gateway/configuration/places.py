@@ -17,9 +17,9 @@ import msgspec
 from pydantic import BaseModel
 
 from gateway.configuration.file import ConfigError, Document, KeyPath, Problem
-from providers.config import is_reference
 from providers.secret_references import inside
 from settings.private import private_folder
+from settings.secret_ref import is_reference
 from settings.types import is_given, is_kept
 
 DATA: Final = Path("var")

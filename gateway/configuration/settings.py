@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from gateway.configuration.cross_checks import (
     ability_problems,
+    plugin_problems,
     pool_problems,
     price_problems,
     redis_problems,
@@ -75,6 +76,7 @@ def load(
         problems += report_problems(config, document)
         problems += pool_problems(config, document)
         problems += shared_gpu_problems(config, document)
+        problems += plugin_problems(config, document)
     if config is not None and secrets_from is not None:
         problems += [
             document.problem(secret.key, f"refers to {secret.name}, which is not set")

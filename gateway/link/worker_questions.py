@@ -13,6 +13,7 @@ from proxy.admin.worker_report import WorkerReport
 from proxy.admit.limits.limit import Limit, Remaining
 from proxy.plan.overruns import Overrun
 from proxy.plan.refused_parameters import Refused
+from proxy.settle.findings.counting import FindingsTold
 from proxy.settle.refusals.counting import RefusalsTold
 from proxy.settle.traffic.counting import TrafficTold
 from selfhosted.health.host_messages import FROM_PROCESS, TO_FLEET
@@ -41,17 +42,18 @@ class CountsTold(msgspec.Struct, frozen=True):
 
     refusals: RefusalsTold
     traffic: TrafficTold
+    findings: FindingsTold
 
     @property
-    def marks(self) -> tuple[int, int]:
+    def marks(self) -> tuple[int, int, int]:
         """The marks to ask further from."""
-        return self.refusals.mark, self.traffic.mark
+        return self.refusals.mark, self.traffic.mark, self.findings.mark
 
 
 class ReadCounts(Question[CountsTold], frozen=True):
     """A question for counts since the marks that were told last; `after` has the marks by boot id."""
 
-    after: dict[str, tuple[int, int]]
+    after: dict[str, tuple[int, int, int]]
 
 
 class ResponseQueued(msgspec.Struct, frozen=True):
@@ -105,7 +107,7 @@ def answer_of_itself(
     peek: Callable[[tuple[Limit, ...]], Awaitable[tuple[Remaining, ...]]],
     reprice: Callable[[], Awaitable[None]],
     write_down: Callable[[], Awaitable[None]],
-    counts: Callable[[Mapping[str, tuple[int, int]]], CountsTold],
+    counts: Callable[[Mapping[str, tuple[int, int, int]]], CountsTold],
 ) -> None:
     """Answer the control plane's questions in a worker."""
 

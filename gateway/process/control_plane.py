@@ -57,6 +57,7 @@ from proxy.admit.queues.queue_item import QueueSnapshot
 from proxy.batch.backlog import Backlog
 from proxy.batch.idle_capacity import IdleCapacity
 from proxy.learning.retention import forget_what_may_not_stay
+from proxy.settle.findings.store import FindingStore
 from proxy.settle.observers.logs import configure_logging
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
@@ -212,6 +213,8 @@ class ControlPlane:
                 views=Views(
                     operations=open_operations(engine, stack),
                     refusals=RefusalStore(engine),
+                    findings=FindingStore(engine),
+                    guard=live.guard,
                     traffic=TrafficStore(engine),
                     workers=self._workers(),
                     fleet=probing.view,
@@ -244,9 +247,11 @@ class ControlPlane:
             self._keep_house(engine, gateway, stack)
             keep_counts(
                 self.hub,
-                gateway.views.refusals,
-                gateway.views.traffic,
-                lambda mark: live.traffic.changed_after(mark, boot_id),
+                gateway.views,
+                lambda marks: (
+                    live.traffic.changed_after(marks[0], boot_id),
+                    live.findings.changed_after(marks[1], boot_id),
+                ),
                 stack,
             )
             await stack.enter_async_context(

@@ -146,6 +146,8 @@ class DataPlane:
                 control_plane=lambda: link.is_up,
                 database=database.takes_writes,
                 fallback_reason=lambda: live.classifier.fallback_reason,
+                plugins=live.plugins.names,
+                plugins_out=lambda: live.plugins.out,
             )
             self.begin_drain()
             # Nobody asks a worker that ends, so it tells what is left; what is kept already stays as it is.
@@ -165,13 +167,15 @@ class DataPlane:
             counts=self._counts,
         )
 
-    def _counts(self, after: Mapping[str, tuple[int, int]]) -> CountsTold:
+    def _counts(self, after: Mapping[str, tuple[int, int, int]]) -> CountsTold:
         boot_id = self.live.boot_id
-        refusals, traffic = after.get(boot_id, (0, 0))
+        refusals, traffic, findings = after.get(boot_id, (0, 0, 0))
         self.live.line.reports.flush()
         self.live.traffic.look(self.live.gate.queues.waiting)
         return CountsTold(
-            self.live.refusals.changed_after(refusals, boot_id), self.live.traffic.changed_after(traffic, boot_id)
+            self.live.refusals.changed_after(refusals, boot_id),
+            self.live.traffic.changed_after(traffic, boot_id),
+            self.live.findings.changed_after(findings, boot_id),
         )
 
 

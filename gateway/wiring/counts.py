@@ -6,9 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from api.web.gateway import Views
 from cost.times import wall_us
 from gateway.link.hub import Hub
 from gateway.link.worker_questions import CountsTold, ReadCounts
+from proxy.settle.findings.counting import FindingsTold
+from proxy.settle.findings.store import FindingStore
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.counting import TrafficTold
 from proxy.settle.traffic.store import TrafficStore
@@ -24,11 +27,12 @@ _log: Final = logging.getLogger("weighbridge.counts")
 class CountKeeper:
     """The store of what this host's workers counted."""
 
-    def __init__(self, hub: Hub, refusals: RefusalStore, traffic: TrafficStore) -> None:
+    def __init__(self, hub: Hub, refusals: RefusalStore, traffic: TrafficStore, findings: FindingStore) -> None:
         self._hub = hub
         self._refusals = refusals
         self._traffic = traffic
-        self._marks: dict[str, tuple[int, int]] = {}
+        self._findings = findings
+        self._marks: dict[str, tuple[int, int, int]] = {}
         self._left: list[CountsTold] = []
         hub.handlers.when_told(CountsTold, self._hear)
         hub.went.append(self._forget)
@@ -53,32 +57,35 @@ class CountKeeper:
     async def _keep(self, told: CountsTold) -> None:
         await self._refusals.keep(told.refusals)
         await self._traffic.keep(told.traffic)
+        await self._findings.keep(told.findings)
 
 
 def keep_counts(
     hub: Hub,
-    refusals: RefusalStore,
-    traffic: TrafficStore,
-    own: Callable[[int], TrafficTold],
+    views: Views,
+    own: Callable[[tuple[int, int]], tuple[TrafficTold, FindingsTold]],
     stack: contextlib.AsyncExitStack,
 ) -> None:
-    """Keep refusals and traffic while the control plane runs, and the last counts at its end. `own` returns the traffic
-    of the control plane's own pipeline since a mark: batches are answered there.
+    """Keep refusals, traffic and what the guard found while the control plane runs, and the last counts at its end. `own` returns
+    traffic and findings of the control plane's own pipeline since two marks: batches are answered there.
     """
-    own_mark = 0
+    own_marks = 0, 0
+    refusals, traffic, findings = views.refusals, views.traffic, views.findings
 
     async def keep_own() -> None:
-        nonlocal own_mark
-        told = own(own_mark)
-        await traffic.keep(told)
-        own_mark = told.mark
+        nonlocal own_marks
+        told = own(own_marks)
+        await traffic.keep(told[0])
+        await findings.keep(told[1])
+        own_marks = told[0].mark, told[1].mark
 
     async def roll_up() -> None:
         now_us = wall_us()
         await refusals.roll_up(now_us)
         await traffic.roll_up(now_us)
+        await findings.roll_up(now_us)
 
-    keeper = CountKeeper(hub, refusals, traffic)
+    keeper = CountKeeper(hub, refusals, traffic, findings)
 
     async def keep_all() -> None:
         await keep_own()

@@ -7,12 +7,14 @@ from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
+from gateway.plugins.plugin_metrics import PluginMetrics
 from gateway.wiring.other_hosts import HostMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
 from proxy.admit.overload_metrics import OverloadMetrics
 from proxy.admit.queues.queue_metrics import QueueMetrics
 from proxy.batch.batch_metrics import BatchMetrics
+from proxy.cache.cache_metrics import CacheMetrics
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.settle.observers.metrics import Metrics
 from proxy.shared.redis.redis_metrics import RedisMetrics
@@ -53,6 +55,8 @@ class AllMetrics(NamedTuple):
     prefixes: PrefixMetrics
     hosts: HostMetrics
     states: StateMetrics
+    cache: CacheMetrics
+    plugins: PluginMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -83,4 +87,6 @@ def all_metrics() -> AllMetrics:
         prefixes=PrefixMetrics(page),
         hosts=HostMetrics(page),
         states=StateMetrics(page),
+        cache=CacheMetrics(page),
+        plugins=PluginMetrics(page),
     )

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -12,25 +12,31 @@ from classifier.heuristic import HeuristicClassifier
 from classifier.onnx_classifier import OnnxClassifier
 from classifier.prediction import Classifier
 from cost.fleet.pool_config import pool_of_target
-from gateway.configuration.environment import Environment
+from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig, ServerConfig
 from gateway.configuration.peppers import peppers
+from gateway.wiring.answer_cache import answers_digest
 from gateway.wiring.policy import build_comparators, build_escalation, build_policy, informed
 from guard.inspector import Guard
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.http_client import HttpLimits, HttpUpstream
 from providers.retry_budget import RetryBudget
+from providers.spoken_dialects import SpokenDialect
 from providers.target import Deployment, DeploymentKind
 from providers.upstream import Upstream
 from providers.upstreams import OPENAI_SHAPED, Upstreams
+from proxy.admit.moderating import Moderation, services_of
 from proxy.dispatch.attempt_policy import FIRST_HEDGES
+from proxy.dispatch.dispatcher import Dispatcher
+from proxy.learning.llama_guard import LlamaGuard, TargetRules
 from proxy.plan.evidence import evidence_notes
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, evidence_for_auto
 from proxy.settle.observers.telemetry import Tracing, build_tracing
 from proxy.shared.background_tasks import background
+from proxy.shared.moderation_client import ModerationClient
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
 from selfhosted.prefixes.store import HabitSink, PrefixWriter
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -63,6 +69,16 @@ def open_guard(config: GatewayConfig, environment: Environment) -> Guard:
     return Guard(config.guard, key)
 
 
+def open_moderation(
+    config: GatewayConfig, dispatcher: Dispatcher, rules: Callable[[], TargetRules], stack: contextlib.AsyncExitStack
+) -> Moderation:
+    """Return who asks the services of the guard's rules. Raises NoKey."""
+    services = services_of(config.guard, resolve_secret)
+    moderation = Moderation(services, ModerationClient(), LlamaGuard(dispatcher, rules))
+    stack.push_async_callback(moderation.aclose)
+    return moderation
+
+
 def open_tracing(
     config: GatewayConfig, environment: Environment, catalog: Callable[[], Catalog], stack: contextlib.AsyncExitStack
 ) -> Tracing | None:
@@ -80,7 +96,9 @@ def open_tracing(
     return tracing
 
 
-async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None) -> Upstreams:
+async def open_upstreams(
+    catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None, dialects: Mapping[str, SpokenDialect]
+) -> Upstreams:
     """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The pipeline bounds the requests in flight; none of them may ever wait for a connection of the pool.
     limits = HttpLimits(
@@ -88,7 +106,7 @@ async def open_upstreams(catalog: Catalog, server: ServerConfig, proxy: ForwardP
         max_connections_per_host=_MOST_CONNECTIONS,
         max_replies_bytes=server.max_replies_bytes,
     )
-    direct = HttpUpstream(limits, proxy)
+    direct = HttpUpstream(limits, proxy, dialects)
     by_kind: dict[DeploymentKind, Upstream] = dict.fromkeys(OPENAI_SHAPED, direct)
     by_kind["scripted"] = ScriptedUpstream()
     if catalog.needs_litellm:
@@ -164,4 +182,5 @@ def pipeline_config(config: GatewayConfig, catalog: Catalog, classifier: Classif
         escalation=build_escalation(config.policy.escalation),
         deadlines=config.deadlines,
         cache_marks=config.policy.cache_marks,
+        answers_digest=answers_digest(config),
     )

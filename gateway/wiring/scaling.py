@@ -234,7 +234,11 @@ class PoolSignals:
         self._sharers = sharers
         self._clock = clock
         scale = self._part.scale
-        self._reader = SignalReader(aims_of(config).ttft_s if scale is None else scale.ttft_target_s, self._part.does)
+        self._reader = SignalReader(
+            aims_of(config).ttft_s if scale is None else scale.ttft_target_s,
+            self._part.does,
+            ranks=config.data_parallel_ranks,
+        )
         self._turned_away = (clock(), self._lost_tokens())
 
     def __call__(self) -> Signals:

@@ -55,6 +55,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str
     gpus: int
     """GPUs of one replica, over all its nodes."""
+    ranks: int = 1
+    """Data-parallel ranks behind its address."""
     arguments: tuple[str, ...]
     """Arguments after `vllm serve`."""
     environment: dict[str, str]
@@ -131,7 +133,8 @@ def launch_of(
             "enable_kv_cache_events": True,
             "publisher": "zmq",
             "endpoint": f"tcp://*:{kv_events_port}",
-            "replay_endpoint": f"tcp://*:{kv_events_port + 1}",
+            # Each data-parallel rank binds both ports plus its number.
+            "replay_endpoint": f"tcp://*:{kv_events_port + dp}",
             "topic": "kv",
         }
         words += ["--kv-events-config", json.dumps(events, separators=(",", ":"))]
@@ -140,6 +143,7 @@ def launch_of(
         repository=repository,
         served_name=served_name,
         gpus=tp * pp * dp,
+        ranks=dp,
         arguments=tuple(words),
         environment=environment,
         nodes=nodes,

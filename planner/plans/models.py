@@ -268,9 +268,10 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         raise PlanRefused(f"{source}: text_config is not an object")
     hidden = _count(text, source, "hidden_size")
     heads = _count(text, source, "num_attention_heads")
-    experts = _count(text, source, "num_experts", "num_local_experts", "n_routed_experts", otherwise=1)
+    experts = _count(text, source, *_EXPERTS, otherwise=1)
     intermediate = _count(text, source, *(("moe_intermediate_size",) if experts > 1 else ()), "intermediate_size")
-    active = _count(text, source, "num_experts_per_tok", otherwise=min(2, experts))
+    # How many of them a token passes decides what it costs, so it is never guessed.
+    active = _count(text, source, *_ACTIVE, otherwise=1 if experts == 1 else None)
     if active > experts:
         raise PlanRefused(f"{source}: num_experts_per_tok is {active}, and there are {experts} experts")
     latent = None
@@ -278,7 +279,8 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         latent = _count(text, source, "kv_lora_rank") + _count(text, source, "qk_rope_head_dim", otherwise=0)
     layers = _count(text, source, "num_hidden_layers", most=_MOST_LAYERS)
     kv_heads = _count(text, source, "num_key_value_heads", otherwise=heads)
-    head_dim = _count(text, source, "head_dim", otherwise=max(1, hidden // heads))
+    inner, attention = _latent_attention(text, hidden, heads, source) if latent is not None else (None, None)
+    head_dim = _count(text, source, "head_dim", otherwise=inner or max(1, hidden // heads))
     plain = min(layers, _count(text, source, "first_k_dense_replace", otherwise=0)) if experts > 1 else 0
     full = _full_layers(text, layers, source)
     state = 0
@@ -288,7 +290,7 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         window = _count(text, source, "sliding_window", otherwise=0)
         state = (layers - full) * (each or 2 * window * kv_heads * head_dim)
     stated = text.get("num_parameters")
-    return ModelShape(
+    found = ModelShape(
         name=name,
         repository=str(config.get("_name_or_path") or name),
         layers=layers,
@@ -298,7 +300,7 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         head_dim=head_dim,
         intermediate=intermediate,
         vocabulary=_count(text, source, "vocab_size"),
-        max_context=_count(text, source, "max_position_embeddings", otherwise=4_096, most=1_000_000_000),
+        max_context=_count(text, source, *_LONGEST, most=1_000_000_000),
         tied_embeddings=text.get("tie_word_embeddings") is True,
         experts=experts,
         active_experts=active,
@@ -312,6 +314,30 @@ def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> M
         source=source,
         as_of="as given",
     )
+    if attention is None or found.stated_parameters is not None:
+        return found
+    counted = found.parameters - layers * (found.attention_parameters - attention)
+    return msgspec.structs.replace(found, stated_parameters=counted)
+
+
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_ACTIVE: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
+_LONGEST: Final = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
+
+
+def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, source: str) -> tuple[int | None, int | None]:
+    """Return the mean of a head's widths as keys and as values, and the parameters of a layer's attention with latent vectors, which are
+    far fewer than such heads would have; None each where the file does not say them. Raises PlanRefused.
+    """
+    names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    plain, turned, value = (_count(text, source, name, otherwise=0) for name in names)
+    if not plain or not value:
+        return None, None
+    kept, asked = _count(text, source, "kv_lora_rank"), _count(text, source, "q_lora_rank", otherwise=0)
+    key = plain + turned
+    query = hidden * asked + asked * heads * key if asked else hidden * heads * key
+    counted = query + hidden * (kept + turned) + kept * heads * (plain + value) + heads * value * hidden
+    return (key + value) // 2, counted
 
 
 def _full_layers(text: Mapping[str, Any], layers: int, source: str) -> int | None:

@@ -1,5 +1,6 @@
 """The gain of KV blocks in main memory: reading one back against computing it again, and what that changes in the plan. Pure."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -59,15 +60,16 @@ def offload_of(question: Question, answer: Plan, *, hits: float, copy_bytes_per_
     if question.tokens_per_gpu is not None:
         raise PlanRefused("measured tokens contain what offload does already; leave --offload-hits out")
     per_gpu = question.model.kv_bytes_per_token_per_gpu(answer.kv_precision, answer.tp)
-    copy_s = per_gpu / copy_bytes_per_s
+    # A stage's GPUs keep its own layers only.
+    copy_s = per_gpu / answer.pp / copy_bytes_per_s
     times = times_of(question, answer.tp, answer.pp, answer.precision, answer.kv_precision, answer.dp)
     compute_s = times.prefill_s(work.uncached, work.cached) / work.uncached
     saved = hits * max(0.0, 1 - copy_s / compute_s)
     better = plan(msgspec.structs.replace(question, work=_hitting(work, work.prefix_hit_rate + saved), comparators=()))
     held = None
     if question.kv_offload_gib:
-        whole = question.model.kv_bytes_per_token(answer.kv_precision)
-        held = question.kv_offload_gib * 2**30 // whole
+        # Each GPU's part goes out by itself: a latent vector, which all of them keep, as often.
+        held = math.floor(question.kv_offload_gib * 2**30 / (per_gpu * answer.tp))
     return Offload(
         hits=hits,
         holds_tokens=held,

@@ -24,6 +24,7 @@ from planner.plans.sizing import (
     Operation,
     Targets,
     Work,
+    indivisible,
     limits_for,
     memory_of,
     most_rate,
@@ -300,7 +301,10 @@ def plan(question: Question) -> Plan:
 
 def carried(found: Plan, requests_per_s: float) -> int:
     """Return the replicas of a plan, without the spare ones, that carry another rate within its targets."""
-    chosen = next(each for each in found.candidates if (each.tp, each.pp, each.obstacle) == (found.tp, found.pp, None))
+    division = (found.tp, found.pp, found.dp)
+    chosen = next(
+        each for each in found.candidates if (each.tp, each.pp, each.dp) == division and each.obstacle is None
+    )
     return max(1, math.ceil(requests_per_s / chosen.rate - 1e-9))
 
 
@@ -329,7 +333,7 @@ def _divisions(question: Question) -> list[tuple[int, int]]:
     less.
     """
     model, most = question.model, question.gpu.per_node
-    fitting = [tp for tp in (1, 2, 4, 8) if tp <= most and not _indivisible(model, tp)] or [1]
+    fitting = [tp for tp in (1, 2, 4, 8) if tp <= most and not indivisible(model, tp)] or [1]
     degrees = fitting if question.tp is None else [question.tp]
     if question.pp is not None:
         return [(tp, question.pp) for tp in degrees]
@@ -364,14 +368,6 @@ def _nodes(question: Question) -> list[tuple[int, int]]:
 
 def _nodes_of(question: Question, chosen: Candidate) -> int:
     return math.ceil(chosen.replica_gpus / question.gpu.per_node)
-
-
-def _indivisible(model: ModelShape, tp: int) -> str | None:
-    if model.heads % tp:
-        return f"{model.heads} heads cannot be divided by {tp}"
-    if model.latent_values is None and model.kv_heads % tp:
-        return f"{model.kv_heads} KV heads cannot be divided by {tp}, so some would be kept more than once"
-    return None
 
 
 def times_of(
@@ -435,7 +431,8 @@ def _candidate(
         rate, full, obstacle = _rates(question, times, limits, exact, tp, parts)
     replicas = None if obstacle is not None else max(1, math.ceil(question.requests_per_s / rate - 1e-9))
     if replicas is not None and replicas > _MOST_REPLICAS:
-        raise PlanRefused(f"that would be {replicas:,} replicas; is --qps right?")
+        # Another division may carry far more: one that meets its targets only while idle does not speak for it.
+        replicas, obstacle = None, f"that would be {replicas:,} replicas; is --qps right?"
     return Candidate(
         tp=tp,
         pp=pp,
@@ -456,7 +453,7 @@ def _obstacle(question: Question, tp: int, pp: int, dp: int, memory: Memory, max
             "data-parallel ranks on several are not planned" if dp > 1 else "tensor parallelism over a network is slow"
         )
         return f"a node has {question.gpu.per_node} GPUs, and {what}"
-    odd = _indivisible(question.model, tp)
+    odd = indivisible(question.model, tp)
     if odd is not None:
         return odd
     if pp > question.model.layers:

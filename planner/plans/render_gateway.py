@@ -27,6 +27,7 @@ def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) 
         **({"replicas": gateway_replicas(serving)} if one_machine else _scaled(plan, serving)),
         "priority_scheduling": "--scheduling-policy" in serving.command,
         "max_num_seqs": plan.limits.sequences,
+        **({} if serving.ranks == 1 else {"data_parallel_ranks": serving.ranks}),
         "read_ahead_tokens": READ_AHEAD_TOKENS if set(serving.command) >= _KEEPS else 0,
         "hardware": {
             "flops_per_token": 2.0 * plan.model.active_parameters,
@@ -35,11 +36,9 @@ def gateway_snippet(plan: Plan, serving: Serving, *, one_machine: bool = False) 
     }
     if serving.key_secret is not None:
         pool["api_key"] = "env:ENGINE_KEY"
-    if serving.kv_events_port is not None:
-        pool["watch"] = {
-            "kv_events_port": serving.kv_events_port,
-            "kv_replay_port": serving.kv_events_port + 1,
-        }
+    ports = dict(serving.kv_ports)
+    if ports:
+        pool["watch"] = {"kv_events_port": ports["kv-events"], "kv_replay_port": ports["kv-replay"]}
     snippet: dict[str, Any] = {"selfhosted": {"pools": [pool]}}
     if plan.cost is not None:
         weights = plan.seconds_per_million

@@ -101,8 +101,7 @@ def _network_policy(serving: Serving) -> dict[str, Any]:
     names, to where weights are, and to the other pods of the pool.
     """
     ports: list[dict[str, Any]] = [{"port": "http", "protocol": "TCP"}]
-    if serving.kv_events_port is not None:
-        ports += [{"port": name, "protocol": "TCP"} for name in ("kv-events", "kv-replay")]
+    ports += [{"port": name, "protocol": "TCP"} for name, _ in serving.kv_ports]
     own = {"podSelector": {"matchLabels": selector(serving)}}
     incoming: list[dict[str, Any]] = [
         {

@@ -190,9 +190,7 @@ def _fetching(serving: Serving, name: str, repository: str | None) -> dict[str, 
 
 def _container(serving: Serving, part: Part) -> dict[str, Any]:
     ports: list[dict[str, Any]] = [{"name": "http", "containerPort": serving.port, "protocol": "TCP"}]
-    if serving.kv_events_port is not None:
-        for name, port in (("kv-events", serving.kv_events_port), ("kv-replay", serving.kv_events_port + 1)):
-            ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
+    ports += [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in serving.kv_ports]
     if serving.exchange is not None:
         ports.append({"name": "nixl", "containerPort": int(serving.environment[SIDE_CHANNEL_PORT]), "protocol": "TCP"})
     gpus = serving.gpus // serving.nodes

@@ -94,6 +94,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     max_replicas: int
     port: int = PORT
     kv_events_port: int | None = None
+    """Of the first data-parallel rank; those of the others follow, and then the ports of replays."""
+    ranks: int = 1
     cold_start_s: float = 300.0
     drain_s: float = SHUTDOWN_S
     namespace: str = "default"
@@ -137,6 +139,20 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """True for pods that only read prompts for the other ones of their pool."""
     running: float | None = None
     """Requests that the plan has running in one replica; None where there is no plan."""
+
+    @property
+    def kv_ports(self) -> list[tuple[str, int]]:
+        """Ports of KV events and of their replays, by name: one of each for every data-parallel rank, which has them so much above the
+        first rank's.
+        """
+        first = self.kv_events_port
+        if first is None:
+            return []
+        return [
+            (name if not rank else f"{name}-{rank}", at + rank)
+            for name, at in (("kv-events", first), ("kv-replay", first + self.ranks))
+            for rank in range(self.ranks)
+        ]
 
     @property
     def downloads(self) -> bool:
@@ -332,6 +348,7 @@ def from_launch(
         max_replicas=max_replicas or 2 * replicas,
         port=launch.port,
         kv_events_port=_events_port(launch.arguments),
+        ranks=launch.ranks,
         quantises=("--quantization", "fp8") in pairwise(launch.arguments),
         kv_offload_gib=_offload_gib(launch.arguments),
     )
@@ -367,6 +384,7 @@ def from_config(pool: PoolConfig, *, gpus: int) -> Serving:
         min_replicas=least,
         max_replicas=most,
         kv_events_port=_port_of(pool.watch.kv_events_port),
+        ranks=pool.data_parallel_ranks,
         cold_start_s=300.0 if scale is None else scale.cold_start_s,
         drain_s=pool.launch.drain_s,
         namespace="default" if pool.kubernetes is None else pool.kubernetes.namespace or "default",

@@ -9,7 +9,7 @@ import msgspec
 from planner.plans.gpus import Gpu
 from planner.plans.models import KvPrecision, ModelShape, Precision
 from planner.plans.plan_errors import PlanRefused
-from planner.plans.sizing import MEMORY_UTILISATION, RESERVE_BYTES, memory_of
+from planner.plans.sizing import MEMORY_UTILISATION, RESERVE_BYTES, indivisible, memory_of
 
 _PLACES: Final = 100
 Level = Literal[1, 2]
@@ -65,6 +65,12 @@ def shared_fit(
     """
     if len({model.name for model in models}) < max(2, len(models)):
         raise PlanRefused("name at least two models, each once: one alone has its GPUs for itself")
+    if tp > gpu.per_node:
+        raise PlanRefused(f"--tp {tp}: a node has {gpu.per_node} of {gpu.title}")
+    for model in models:
+        obstacle = indivisible(model, tp)
+        if obstacle is not None:
+            raise PlanRefused(f"--tp {tp}: {model.name}'s {obstacle}")
     taken = reserve_bytes * (len(models) - 1) / gpu.memory_bytes
     utilisation = math.floor((MEMORY_UTILISATION - taken) * _PLACES) / _PLACES
     if utilisation <= 0:

@@ -73,7 +73,8 @@ def memory_of(
     routed = model.routed_bytes(precision)
     weights = routed + (model.weight_bytes(precision) - routed) * dp
     activations = activation_bytes(model, tp, batched_tokens, sequences) * gpus
-    loras = adapters * adapter_bytes(model, adapter_rank)
+    # Each rank has its own copy.
+    loras = adapters * adapter_bytes(model, adapter_rank) * dp
     left = usable - weights - activations - reserve_bytes * gpus - loras
     per_gpu = model.kv_bytes_per_token_per_gpu(kv_precision, tp)
     fitting = max(0, left) / tp / per_gpu
@@ -88,6 +89,15 @@ def memory_of(
         kv_bytes_per_token=model.kv_bytes_per_token(kv_precision),
         kv_tokens=math.floor(fitting / BLOCK_TOKENS) * BLOCK_TOKENS,
     )
+
+
+def indivisible(model: ModelShape, tp: int) -> str | None:
+    """Return why a model cannot be divided over so many GPUs; None where it can."""
+    if model.heads % tp:
+        return f"{model.heads} heads cannot be divided by {tp}"
+    if model.latent_values is None and model.kv_heads % tp:
+        return f"{model.kv_heads} KV heads cannot be divided by {tp}, so some would be kept more than once"
+    return None
 
 
 def activation_bytes(model: ModelShape, tp: int, batched_tokens: int, sequences: int) -> int:

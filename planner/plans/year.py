@@ -113,7 +113,9 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def usual_hours() -> Hours:
     """Return the hours of `data/hours.toml`."""
-    return msgspec.convert(tomllib.loads((_DATA / "hours.toml").read_text(), parse_float=Decimal), Hours)
+    return msgspec.convert(
+        tomllib.loads((_DATA / "hours.toml").read_text(encoding="utf-8"), parse_float=Decimal), Hours
+    )
 
 
 def hours_given(text: str) -> Hours:
@@ -135,7 +137,9 @@ def hours_given(text: str) -> Hours:
 @functools.cache
 def reserved_prices() -> dict[str, ReservedPrice]:
     """Return the prices of `data/reserved_prices.toml`, by GPU."""
-    found = msgspec.convert(tomllib.loads((_DATA / "reserved_prices.toml").read_text())["gpu"], list[ReservedPrice])
+    found = msgspec.convert(
+        tomllib.loads((_DATA / "reserved_prices.toml").read_text(encoding="utf-8"))["gpu"], list[ReservedPrice]
+    )
     return {each.name: each for each in found}
 
 

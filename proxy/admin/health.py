@@ -52,6 +52,7 @@ _FAILED: Final = {
     "journals": "entries wait in journals for over a minute",
     "database": "the database takes no writes",
     "control_plane": "the control plane is away",
+    "plugins": "plug-ins were late and are taken out",
 }
 """What it means that a check fails; the first two make a process not ready."""
 
@@ -91,12 +92,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """True when the database answers."""
     fallback_reason: Callable[[], str | None]
     """The reason for which the heuristic classifies; None while the trained model does."""
+    plugins: tuple[str, ...] = ()
+    """The names of the plug-ins."""
+    plugins_out: Callable[[], tuple[str, ...]] = tuple
+    """The names of those that are taken out now."""
     now_us: Callable[[], int] = wall_us
 
     async def look(self) -> Readiness:
         """Return the readiness now. 503 while the process drains or its journal accepts no entries. Neither the
         database nor the control plane is a reason to leave: known keys are served from memory, and the journal holds
-        the books. Nor is the heuristic: it serves, with less accuracy.
+        the books. Nor is the heuristic: it serves, with less accuracy; nor a plug-in, without which some are served.
         """
         journals = _sum(await self.backlog(), self.now_us())
         checks = {
@@ -106,10 +111,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
             "database": await self.database(),
             "control_plane": self.control_plane(),
         }
+        out = self.plugins_out()
+        if self.plugins:
+            checks["plugins"] = not out
         fallback = self.fallback_reason()
         return Readiness(
             status="ready" if checks["accepting"] and checks["ledger"] else "not ready",
-            reason=_reason(checks),
+            reason=_reason(checks) + (f" ({', '.join(out)})" if out else ""),
             checks=checks,
             journals=journals,
             classifier={"in_use": "onnx" if fallback is None else "heuristic", "fallback_reason": fallback},

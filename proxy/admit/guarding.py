@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from accounts.caller import Caller
 from guard.inspector import Guard
 from guard.ruleset import Finding, Masking, Ruleset, Verdict
 from guard.walker import TooMuch
+from proxy.admit.moderating import Moderation, read_whole
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
 from proxy.http.reply import Header
 from proxy.parse.json_bounds import BodyReader
@@ -21,6 +22,7 @@ from proxy.parse.wires.wire import Wire
 _log: Final = logging.getLogger("weighbridge.guard")
 HEADER: Final = b"x-weighbridge-guard"
 _MOST_TOLD: Final = 40
+_T = TypeVar("_T")
 _QUOTE: Final = ord('"')
 _MANY_QUOTES: Final = 10_000
 
@@ -42,9 +44,16 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def guarded(
-    guard: Guard, caller: Caller, wire: Wire, parsed: ParsedRequest, bodies: BodyReader, *, sent: bool = False
+    guard: Guard,
+    caller: Caller,
+    wire: Wire,
+    parsed: ParsedRequest,
+    bodies: BodyReader,
+    *,
+    sent: bool = False,
+    moderation: Moderation | None = None,
 ) -> Guarded:
-    """Judge a request. `sent` is for one that was sent before, of which the answer is there.
+    """Judge a request. `sent` is for one that was sent before, of which the answer is there; `moderation` asks the services that rules name.
 
     Raises GuardUnavailable, and BadRequest for a body of more texts than are read.
     """
@@ -56,18 +65,19 @@ async def guarded(
             "The rules by which requests are judged cannot be used; ask an operator.", retry_after_s=5.0
         ) from error
     masks = partial(guard.masks, rules, caller.team_id)
-    if not rules.looks_in:
-        return Guarded(rules=rules, verdict=Verdict(), parsed=parsed, masks=masks)
+    verdict = Verdict()
     body = parsed.body
-    try:
-        verdict = await _beside(bodies, body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent))
-    except TooMuch as error:
-        raise BadRequest(
-            "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
-            code="too_many_values",
-        ) from error
-    except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
-        verdict = _not_judged(rules, error)
+    if rules.looks_in:
+        try:
+            verdict = await _beside(
+                bodies, body, lambda: guard.judge(rules, caller.team_id, wire.name, body, sent=sent)
+            )
+        except TooMuch as error:
+            raise _too_much() from error
+        except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
+            verdict = _not_judged(rules, error)
+    if rules.services and not verdict.blocked and not sent:
+        verdict = await _asked(moderation, caller, rules, verdict, wire, verdict.body or body, bodies)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
@@ -75,7 +85,33 @@ async def guarded(
     return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks)
 
 
-async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], Verdict]) -> Verdict:
+def _too_much() -> BadRequest:
+    return BadRequest(
+        "The request has more texts, or is nested more deeply, than the guard reads: send fewer or longer parts.",
+        code="too_many_values",
+    )
+
+
+async def _asked(
+    moderation: Moderation | None,
+    caller: Caller,
+    rules: Ruleset,
+    verdict: Verdict,
+    wire: Wire,
+    body: bytes,
+    bodies: BodyReader,
+) -> Verdict:
+    """Return the verdict with those of services, which are asked last, about the text as it would be sent. Raises GuardUnavailable."""
+    if moderation is None:
+        raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
+    try:
+        walk = await _beside(bodies, body, lambda: read_whole(wire.name, body))
+    except TooMuch as error:
+        raise _too_much() from error
+    return await moderation.judge(caller, rules.services, verdict, walk)
+
+
+async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], _T]) -> _T:
     """Judge a body of many texts on a thread: each costs some microseconds, however short it is."""
     return await asyncio.to_thread(judge) if body.count(_QUOTE) > _MANY_QUOTES else await bodies.read(body, judge)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from providers.config import SecretRef
+from settings.secret_ref import SecretRef
 from settings.types import Finite, Kept, Section
 
 _ENDPOINT: Final = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"

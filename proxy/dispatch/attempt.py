@@ -597,7 +597,7 @@ class Attempt:
         routed, candidate, tracker = self.routed, self.candidate, self.load_tracker
         target, caller = candidate.target, routed.caller
         entry = replace(
-            _UNSAID,
+            UNSAID,
             request_id=routed.request_id,
             organisation_id=caller.organisation_id,
             team_id=caller.team_id,
@@ -678,7 +678,7 @@ class Attempt:
 
 _counts: Final = attrgetter(*TOKEN_COLUMNS)
 _METERED: Final = (*TOKEN_COLUMNS, *METER_COLUMNS)
-_UNSAID: Final = Entry(
+UNSAID: Final = Entry(
     request_id="",
     attempt=1,
     entry="reserve",

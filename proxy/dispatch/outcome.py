@@ -130,6 +130,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The weakness of the answer of `escalated_from` when that is set, else of the given answer."""
     agreement: Agreement | None = None
     """The result of asking two cheap targets; None where two were not asked."""
+    cached: str = ""
+    """What the answer cache had for it: `hit`, `miss`, `refresh` or `bypass`; empty without a cache."""
     loop_steps: int = 0
     """Answers of this user turn that had called tools by then; 0 where the loop was not read."""
     struggle: Struggle | None = None

@@ -13,7 +13,7 @@ _API: Final = ("/v1/", "/openai/", "/rerank", "/v2/rerank")
 """Beginnings of the paths of the API, Azure's and Cohere's among them."""
 _EXPOSED: Final = (
     b"x-request-id, retry-after, retry-after-ms, x-should-retry, x-weighbridge-model-used, x-weighbridge-target, "
-    b"x-weighbridge-reason, x-weighbridge-cost-usd, x-weighbridge-baseline-usd"
+    b"x-weighbridge-reason, x-weighbridge-cost-usd, x-weighbridge-baseline-usd, x-weighbridge-cache, age"
 )
 _MAX_AGE_S: Final = 600
 

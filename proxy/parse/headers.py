@@ -22,6 +22,7 @@ class RequestHeaders(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     escalate: str | None = msgspec.field(default=None, name="x-weighbridge-escalate")
     tag: str | None = msgspec.field(default=None, name="x-weighbridge-tag")
+    cache: str | None = msgspec.field(default=None, name="x-weighbridge-cache")
     priority: str | None = msgspec.field(default=None, name="x-priority")
     timeout_ms: str | None = msgspec.field(default=None, name="x-request-timeout-ms")
     read_timeout: str | None = msgspec.field(default=None, name="x-stainless-read-timeout")

@@ -2,7 +2,7 @@
 
 import functools
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -24,6 +24,8 @@ from proxy.parse.uploads import Uploads
 from proxy.parse.wires.wire import EarlierTurns, Kept, Later, Memory, Understood, Wire
 from proxy.shared.deadline import Deadline, DeadlinesSection, client_timeout, deadline_of, own_timeout_s
 
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""Headers as they came, with names in lower case."""
 _ESCALATIONS: Final[Mapping[str, Escalation]] = {"true": "all", "false": "off", "agreement": "agreement-all"}
 _MAX_TAGS: Final = 1_000
 """The most tags per team and process. Stops request ids that are sent as tags by mistake."""
@@ -81,15 +83,19 @@ async def caller_by_key(directory: Directory, headers: RequestHeaders) -> Caller
     """Return the owner of the key in `Authorization`, `x-api-key` or `api-key`; of several keys, of the first that looks like one of
     this gateway's, as clients send their provider's beside it. Raises NotAuthenticated or an accounts error.
     """
-    words = (headers.authorization or "").split()
-    # Some clients send the key alone, and some people write the scheme into the key's field once more.
-    is_key = len(words) == 1 or (bool(words) and words[0].lower() == _BEARER)
-    all_sent = words[-1] if is_key else None, headers.api_key, headers.azure_key
-    sent = [each for each in all_sent if each and each.lower() != _BEARER]
+    sent = _keys_sent(headers)
     if not sent:
         raise NotAuthenticated("No API key was sent; use the header `Authorization: Bearer wb-…`.")
     key = next((each for each in sent if each.startswith(PREFIX)), sent[0])
     return directory.lookup_fresh(key) or await directory.authenticate(key)
+
+
+def _keys_sent(headers: RequestHeaders) -> list[str]:
+    words = (headers.authorization or "").split()
+    # Some clients send the key alone, and some people write the scheme into the key's field once more.
+    is_key = len(words) == 1 or (bool(words) and words[0].lower() == _BEARER)
+    all_sent = words[-1] if is_key else None, headers.api_key, headers.azure_key
+    return [each for each in all_sent if each and each.lower() != _BEARER]
 
 
 _BEARER: Final = "bearer"
@@ -120,20 +126,43 @@ class ParseConfig(Protocol):
         ...
 
 
+class OutsideCallers(Protocol):
+    """Knows callers who bring no key of this gateway."""
+
+    async def caller(self, headers: RawHeaders) -> Caller | None:
+        """Return the caller; None where nobody knows it. Raises a refusal or an accounts error."""
+        ...
+
+
 class RequestParser:
     """The parse stage of one process, with what it knows from one request to the next."""
 
-    def __init__(self, directory: Directory, earlier: EarlierTurns | None = None) -> None:
-        """`earlier` has the kept answers; None where none are kept."""
+    def __init__(
+        self, directory: Directory, earlier: EarlierTurns | None = None, outside: OutsideCallers | None = None
+    ) -> None:
+        """`earlier` has the kept answers; None where none are kept. `outside` knows callers without a key of this gateway."""
         self.bodies = BodyReader()
+        self._outside = outside
         self._directory = directory
         self._earlier = earlier
         self._tags = TagBounds()
         self._uploads = Uploads()
 
-    def authenticate(self, headers: RequestHeaders) -> Awaitable[Caller]:
-        """Return the key's owner. Raises NotAuthenticated or an accounts error."""
-        return caller_by_key(self._directory, headers)
+    def authenticate(self, headers: RequestHeaders, raw: RawHeaders | None = None) -> Awaitable[Caller]:
+        """Return the key's owner or, where no key of this gateway was sent, whom others know by the `raw` headers. Raises
+        NotAuthenticated, an accounts error or a refusal.
+        """
+        if self._outside is None or raw is None:
+            return caller_by_key(self._directory, headers)
+        return self._by_key_or_outside(self._outside, headers, raw)
+
+    async def _by_key_or_outside(self, outside: OutsideCallers, headers: RequestHeaders, raw: RawHeaders) -> Caller:
+        # Our own keys come first, and nobody else is shown them.
+        if not any(key.startswith(PREFIX) for key in _keys_sent(headers)):
+            found = await outside.caller(raw)
+            if found is not None:
+                return found
+        return await caller_by_key(self._directory, headers)
 
     async def understand(
         self,

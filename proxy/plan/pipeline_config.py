@@ -55,6 +55,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The willingness to pay for each quality floor; None means that the most capable target answers."""
     deadlines: DeadlinesSection = DeadlinesSection()
     cache_marks: CacheMarksConfig = CacheMarksConfig()
+    answers_digest: bytes = b""
+    """A digest of the configuration by which requests are answered; empty where no answers are kept."""
 
     @property
     def aliases(self) -> Container[str]:

@@ -66,6 +66,7 @@ from proxy.plan.evidence import (
 )
 from proxy.plan.marginal_cost import NO_ROOMS, MarginWhy, Room, Rooms, margin, resting_nanousd
 from proxy.plan.routing_config import DEFAULT_FLOOR
+from proxy.plan.scores import NO_SCORES, EligibleTarget, Scores
 from proxy.plan.session_affinity import Kept, Sticky, TurnChoice
 from proxy.plan.tool_loop import NO_LOOP, LoopRules, ToolLoop
 
@@ -92,6 +93,7 @@ Reason = Literal[
     "agreement",
     "holdout",
     "spill-over",
+    "cache",
     "same-turn",
     "struggle",
 ]
@@ -120,6 +122,7 @@ Obstacle = Literal[
     "budget",
     "weight-zero",
     "unavailable",
+    "vetoed",
     "too-hard",
     "unknown",
 ]
@@ -265,6 +268,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts = NO_COUNTS
     refused: Mapping[str, frozenset[str]] = {}
     """Parameters that targets refused lately, by target (`proxy.plan.refused_parameters`)."""
+    scores: Scores = NO_SCORES
+    """Vetoes and margins of scorers. A target that nothing else allows gains nothing by them."""
     own_only: bool = False
     """True where nobody but own engines may be asked, as a rule of the guard says."""
 
@@ -396,6 +401,34 @@ def plan(
         rejected=tuple(rejected),
         # A caller that names a model has decided about quality.
         cheapest_commercial=None if first.price is None or is_own(first, policy.pooled) else first,
+    )
+
+
+def eligible_targets(
+    facts: Facts,
+    prediction: Prediction | None,
+    policy: Policy,
+    catalog: Catalog,
+    fleet: Fleet,
+) -> tuple[EligibleTarget, ...]:
+    """Return the targets that the request may go to, before anybody scores them. Raises ModelNotFound."""
+    pool, kind = _named_targets(facts, policy, catalog)
+    obstacles = {each.target_id: _obstacle(each, facts, fleet, policy.unpriced, kind) for each in pool}
+    # One that writes shorter answers is asked where all do.
+    allowed = [each for each in pool if (found := obstacles[each.target_id]) is None or found.obstacle == "output"]
+    options = [_option(each, facts, prediction, None, "fallback") for each in allowed]
+    return tuple(
+        [
+            EligibleTarget(
+                target_id=each.target.target_id,
+                provider=each.target.provider,
+                own=is_own(each.target, policy.pooled),
+                expected_nanousd=each.expected,
+                adequate=None if each.outlook is None else each.outlook.adequate,
+                max_context_tokens=each.target.max_context_tokens,
+            )
+            for each in options
+        ]
     )
 
 
@@ -534,10 +567,8 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
     """Return the first reason why a target cannot serve the request, or None."""
     auto, wanted = kind == AUTO, facts.max_output_tokens
     found: tuple[Obstacle, str]
-    if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
-        found = ("not-allowed", "the team may not use it")
-    elif facts.own_only and not stays_here(target):
-        found = ("guard", "a rule of the guard lets this request go to own engines alone")
+    if (forbidden := _forbidden(target, facts)) is not None:
+        found = forbidden
     elif facts.tier not in target.tiers:
         found = ("tier", f"does not serve the {facts.tier} tier")
     elif (inability := _inability(target, facts)) is not None:
@@ -556,6 +587,16 @@ def _obstacle(target: Target, facts: Facts, fleet: Fleet, unpriced: Unpriced, ki
     else:
         return None
     return Rejection(target_id=target.target_id, obstacle=found[0], detail=found[1])
+
+
+def _forbidden(target: Target, facts: Facts) -> tuple[Obstacle, str] | None:
+    """Return who keeps the request from a target that may well be able to serve it: its caller's models, the guard, or a scorer."""
+    if facts.allowed_models is not None and not may_use(facts.allowed_models, target):
+        return "not-allowed", "the team may not use it"
+    if facts.own_only and not stays_here(target):
+        return "guard", "a rule of the guard lets this request go to own engines alone"
+    veto = facts.scores.vetoes.get(target.target_id)
+    return None if veto is None else ("vetoed", veto)
 
 
 def _spent(target: Target, facts: Facts) -> BudgetExceeded | None:
@@ -769,6 +810,8 @@ class _TargetComparison(msgspec.Struct, eq=False):
             _, compared = _expected(target, facts, facts.opening_tokens, predicted, sticky)
         if compared is None:
             return _Option(target, outlook, output, expected, None, rank=(math.inf, False, target_id))
+        if facts.scores.margins:
+            compared = max(0, compared + facts.scores.margins.get(target_id, 0))
         return _Option(
             target,
             outlook,

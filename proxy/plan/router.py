@@ -47,12 +47,14 @@ from proxy.plan.route_plan import (
     Fleet,
     RoutePlan,
     absent,
+    eligible_targets,
     held_out,
     names_behind,
     plan,
     with_pace,
 )
 from proxy.plan.routed_request import RoutedRequest
+from proxy.plan.scores import NO_SCORES, ScoredRequest, Scoring
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Affinity
 from proxy.plan.tool_loop import NO_LOOP, read_loop
 
@@ -179,8 +181,11 @@ class Router:
         overruns: Overruns,
         rates: AgreementRates | None = None,
         refused: RefusedParameters | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
+        """`scoring` has a say in the targets that a request may go to; None where nobody has."""
         self._refused = refused
+        self._scoring = scoring
         self._affinity = affinity
         self._breakers = breakers
         self._capacity = capacity
@@ -224,6 +229,10 @@ class Router:
         )
         scope = caller.scope
         fleet = self._breakers.fleet(config.catalog.targets, scope)
+        scoring = self._scoring
+        facts = (
+            facts if scoring is None else _scored(scoring, request_id, caller, parsed, prediction, config, facts, fleet)
+        )
         # A spent budget is spared what is booked, which is the average price, so no room is looked at for it.
         chooses = prediction is not None and not downgraded
         rooms = (
@@ -337,6 +346,38 @@ class Router:
         tokens = facts.input_tokens + (facts.max_output_tokens or DEFAULT_OUTPUT_TOKENS)
         for target in absent(facts, config.policy, config.catalog, fleet):
             self._capacity.record_overflow(target, tokens)
+
+
+def _scored(
+    scoring: Scoring,
+    request_id: str,
+    caller: Caller,
+    parsed: ParsedRequest,
+    prediction: Prediction | None,
+    config: PipelineConfig,
+    facts: Facts,
+    fleet: Fleet,
+) -> Facts:
+    """Return the facts with what scorers say of the targets that the request may go to."""
+    targets = eligible_targets(facts, prediction, config.policy, config.catalog, fleet)
+    request = parsed.request
+    asked = ScoredRequest(
+        request_id=request_id,
+        organisation_id=caller.organisation_id,
+        team_id=caller.team_id,
+        key_id=caller.key_id,
+        operation=request.operation,
+        model=request.alias or request.model,
+        tier=request.tier,
+        stream=request.stream,
+        input_tokens=parsed.input_tokens,
+        tools=request.tools,
+        images=request.images,
+        text=parsed.prompt.text,
+        targets=targets,
+    )
+    found = scoring(asked) if targets else NO_SCORES
+    return facts if found is NO_SCORES else replace(facts, scores=found)
 
 
 def with_names(config: PipelineConfig, name: str) -> PipelineConfig:

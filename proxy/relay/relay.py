@@ -111,6 +111,10 @@ class RelayedAnswer:
         self._dispatcher = dispatcher
         self._seam: Seam | None = None
         self._said: _Said | None = None
+        self._kept = context.answer
+        """What is kept of it, as its model said it."""
+        if self._kept is not None:
+            self._kept.add(committed.events)
         self.guard = GuardedAnswer.of(
             context.guarded, committed.attempt.routed.request, self._used, in_blocks=context.wire.name in _IN_BLOCKS
         )
@@ -135,6 +139,8 @@ class RelayedAnswer:
                 rest = self.shown(rest) + guard.rest()
             return rest or None
         self.attempt.observe(batch)
+        if self._kept is not None:
+            self._kept.add(batch)
         batch = self.within_limit(batch)
         if seam is not None:
             batch = seam.sewn(batch)
@@ -186,7 +192,21 @@ class RelayedAnswer:
 
     def observe_unread(self) -> None:
         """Count the events that arrived and are not read any more: they were made, and cost."""
-        self.attempt.observe(self.stream.unread())
+        unread = self.stream.unread()
+        self.attempt.observe(unread)
+        if self._kept is not None:
+            self._kept.add(unread)
+
+    def keep(self, settled: Settled) -> None:
+        """Keep the whole answer, to be given again."""
+        if self._kept is None:
+            return
+        is_weak = self._context.weakness is not None and self._context.escalated_from is None
+        if is_weak or (self.guard is not None and self.guard.blocked):
+            # What must not be said is stored nowhere.
+            self._kept.give_up()
+        else:
+            self._kept.ended(self.attempt, settled)
 
     def aclose(self) -> Awaitable[None]:
         """Give the connection back, or cut it. Never raises."""
@@ -194,6 +214,8 @@ class RelayedAnswer:
 
     async def continued(self, error: UpstreamError) -> list[Event]:
         """Return the first events of the rest, from another replica. Raises the error where no other continues."""
+        if self._kept is not None:
+            self._kept.give_up()
         said, broken = self._said, self.attempt
         if self._dispatcher is None or said is None or not self._may_go_on(said, error):
             raise error
@@ -280,7 +302,10 @@ async def relay_answer(
         context.error_code = told.code
     except asyncio.CancelledError:
         answer.observe_unread()
-        answer.attempt.close(context.ending, status=CALLER_GONE)
+        settled = answer.attempt.close(context.ending, status=CALLER_GONE)
+        if answer.guard is None and answer.attempt.finished and answer.stream.ended:
+            # All of it came, and was paid for: it is as good as if its caller had stayed.
+            answer.keep(settled)
         raise
     except Exception as error:
         answer.attempt.close("failed", error, status=500)
@@ -325,8 +350,10 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
     events, attempt = answer.events, answer.attempt
     while (batch := await answer.stream.read()) is not None:
         attempt.observe(batch)
+        if context.answer is not None:
+            context.answer.add(batch)
         events += batch
-    settled = await _book(attempt)
+    settled = await _book(answer, judged=answer.guard is None)
     tally = _tally(settled.usage, settled.cost_nanousd, settled.baseline_nanousd)
     served = _served(answer, lambda: tally)
     last = events[-1]
@@ -334,6 +361,7 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
         is_long = len(last.native or last.payload) > _LONG_BYTES
         last = await asyncio.to_thread(guard.whole, last) if is_long else guard.whole(last)
         lines += field_lines(header_of(guard.findings))
+        answer.keep(settled)
     dialect = _dialect_of(context)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, last.payload, served)
@@ -364,7 +392,7 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
         answer.attempt.close("failed", exceeded, status=200)
         await reply.end(writer.failed(error_reply(exceeded)))
         raise exceeded from None
-    await _book(answer.attempt)
+    await _book(answer)
     if dialect.keeps or context.memory is not None:
         await _keep(context, dialect, None, served)
     await reply.end(last + writer.last_words())
@@ -393,7 +421,7 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
         else:
             reply.abort()
         raise
-    await _book(attempt)
+    await _book(answer)
     await reply.end()
 
 
@@ -429,11 +457,13 @@ async def _keep(context: RequestContext, dialect: Dialect, payload: bytes | None
         dialect.keeps = kept is not None and context.keeper is not None and await context.keeper(kept)
 
 
-async def _book(attempt: Attempt) -> Settled:
+async def _book(answer: RelayedAnswer, *, judged: bool = True) -> Settled:
     """Settle before the last bytes are sent, so that a caller with a whole answer finds it in the ledger even after a
-    crash.
+    crash. One that is `judged` may be kept, to be given again.
     """
-    settled = attempt.close("ok", status=200)
+    settled = answer.attempt.close("ok", status=200)
+    if judged:
+        answer.keep(settled)
     # The journal is written once a turn of the event loop; by the next turn the kernel has the entry.
     await asyncio.sleep(0)
     return settled

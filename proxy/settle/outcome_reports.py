@@ -84,6 +84,8 @@ def outcome_of(context: RequestContext, now: float) -> RequestOutcome:
         escalated_from=context.escalated_from,
         weakness=context.weakness,
     )
+    if context.cached is not None:
+        outcome = _with_cache(outcome, context, context.cached)
     if context.agreement is not None:
         outcome = msgspec.structs.replace(outcome, agreement=context.agreement)
     if context.parsed is not None and context.parsed.request.end_user:
@@ -103,6 +105,17 @@ def _out_of_use(context: RequestContext) -> tuple[str, ...]:
     """Return the targets for whose absence a request was refused: what its refusal names, and what its plan passed over."""
     rejected = () if context.routed is None else context.routed.plan.rejected
     return (*context.out_of_use, *(each.target_id for each in rejected if each.obstacle == "unavailable"))
+
+
+def _with_cache(outcome: RequestOutcome, context: RequestContext, cached: str) -> RequestOutcome:
+    """Return the outcome with what the cache had. An answer that was given again has no target: nobody was asked, and nothing is learnt."""
+    outcome = msgspec.structs.replace(outcome, cached=cached)
+    if cached != "hit" or context.answering is None:
+        return outcome
+    routed = context.answering.routed
+    return msgspec.structs.replace(
+        outcome, tier=routed.facts.tier, alias=routed.alias, stream=routed.request.stream, reason="cache"
+    )
 
 
 def _with_routing(outcome: RequestOutcome, context: RequestContext, routed: RoutedRequest) -> RequestOutcome:
@@ -283,7 +296,15 @@ class Reports:
 
 def _hand_on(context: RequestContext, outcome: RequestOutcome, shadow: ShadowSampler | None) -> None:
     caller, answering = context.caller, context.answering
-    if shadow is not None and caller is not None and answering is not None and succeeded(answering):
+    # Neither the reference nor a judge is asked of a request that a scorer kept from a target.
+    if (
+        shadow is not None
+        and caller is not None
+        and answering is not None
+        and context.attempts
+        and succeeded(answering)
+        and not answering.routed.facts.scores.vetoes
+    ):
         shadow.offer(answering.routed.request, caller, outcome, answering.kept)
     if context.trace is not None:
         context.trace.finish(outcome, outcome.alias, outcome.stream)

@@ -30,7 +30,7 @@ from selfhosted.discovery.source import (
     registered,
 )
 from selfhosted.registry.registry import Registry
-from selfhosted.replica import Address
+from selfhosted.replica import Address, rank_suffix
 from selfhosted.replica import Source as SourceName
 
 Result = Literal["ok", "empty", "failed"]
@@ -74,9 +74,10 @@ def merged(
     ordered: Collection[str] = (),
     *,
     rests: bool = False,
+    most: int = MOST_REPLICAS,
 ) -> Merged:
     """Merge the sources' claims. Pure. `claims` are in the order of their sources; a claim that holds a name `before`
-    keeps it. Replicas named in `ordered` drain, and all of a pool that `rests`.
+    keeps it. Replicas named in `ordered` drain, and all of a pool that `rests`. Beyond `most` they are left out.
     """
     kept: dict[str, Address] = {}
     owners: dict[str, str] = {}
@@ -94,12 +95,9 @@ def merged(
         elif claim.url in owners:
             text = f"{claim.name} claims the address {claim.url}, which {owners[claim.url]} has"
             problems.append(Problem(kind="address_conflict", source=source, text=text))
-        elif len(kept) >= MOST_REPLICAS:
-            problems.append(
-                Problem(
-                    kind="too_many", source=source, text=f"more than {MOST_REPLICAS} replicas; {claim.name} is left out"
-                )
-            )
+        elif len(kept) >= most:
+            text = f"more than {most} replicas; {claim.name} is left out"
+            problems.append(Problem(kind="too_many", source=source, text=text))
         else:
             owners[claim.url] = claim.name
             draining = rests or claim.draining or claim.name in ordered
@@ -111,8 +109,22 @@ def merged(
                 source=source,
                 draining=draining,
                 version=claim.version,
+                first_rank=claim.first_rank,
             )
     return Merged(addresses=tuple(kept[name] for name in sorted(kept)), problems=tuple(sorted(problems)))
+
+
+def ranked(addresses: Sequence[Address], ranks: int, ordered: Collection[str] = ()) -> tuple[Address, ...]:
+    """Return an address for each of the data-parallel ranks behind each of these, which has a KV cache and a queue of its own. A rank
+    drains with its process, or alone where it is named in `ordered`.
+    """
+    if ranks == 1:
+        return tuple(addresses)
+    named = [(each, rank, each.name + rank_suffix(rank)) for each in addresses for rank in range(ranks)]
+    return tuple(
+        msgspec.structs.replace(each, name=name, rank=rank, draining=each.draining or name in ordered)
+        for each, rank, name in sorted(named, key=lambda found: found[2])
+    )
 
 
 def _held_before(before: Mapping[str, Address], source: SourceName, claim: DiscoveredReplica) -> bool:
@@ -151,6 +163,7 @@ class Discovery:
         self._failures: dict[SourceName, Problem] = {}
         self._conflicts: frozenset[Problem] = frozenset()
         self.addresses: tuple[Address, ...] = ()
+        self._processes: tuple[Address, ...] = ()
         self._notified: tuple[tuple[Address, ...], bool] = ((), False)
         self.problems: tuple[Problem, ...] = ()
         registry.subscribe(self._merge_and_notify)
@@ -229,13 +242,14 @@ class Discovery:
             ("registered", registered(registry, config.name)),
         ]
         claims = [(source, _versioned(config, each)) for source, replicas in told for each in replicas]
-        before = {address.name: address for address in self.addresses}
+        before = {address.name: address for address in self._processes}
         ordered, rests = registry.ordered(config.name), registry.rests(config.name)
-        result = merged(config.name, config.engine, claims, before, ordered, rests=rests)
+        ranks = config.data_parallel_ranks
+        result = merged(config.name, config.engine, claims, before, ordered, rests=rests, most=MOST_REPLICAS // ranks)
         self._report_conflicts(frozenset(result.problems))
         self.problems = (*result.problems, *sorted(self._failures.values()), *self._unusable())
-        before_this, self._notified = self._notified, (result.addresses, self.complete)
-        self.addresses = result.addresses
+        self._processes, self.addresses = result.addresses, ranked(result.addresses, ranks, ordered)
+        before_this, self._notified = self._notified, (self.addresses, self.complete)
         return self._notified != before_this
 
     def _unusable(self) -> tuple[Problem, ...]:

@@ -26,6 +26,8 @@ class DiscoveredReplica(msgspec.Struct, frozen=True, kw_only=True, order=True):
     draining: bool = False
     version: str = ""
     """The model's version that it runs; empty when the source does not say."""
+    first_rank: int = 0
+    """Number of the first data-parallel rank behind it."""
 
 
 class SourceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,8 @@ def registered(registry: Registry, pool: str) -> tuple[DiscoveredReplica, ...]:
 def configured(config: PoolConfig) -> tuple[DiscoveredReplica, ...]:
     """Return the replicas listed in the pool's configuration."""
     return tuple(
-        DiscoveredReplica(name=replica.name, url=replica.url, version=replica.version or "")
+        DiscoveredReplica(
+            name=replica.name, url=replica.url, version=replica.version or "", first_rank=replica.first_rank
+        )
         for replica in config.replicas
     )

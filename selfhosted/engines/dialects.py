@@ -5,13 +5,15 @@ counters with and without `_total`, too), SGLang up to 0.5, TGI up to 3, TensorR
 Triton, and llama.cpp's server.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from providers.target import DeploymentKind
-from selfhosted.engines.prometheus_text import PageReader, PageUnreadable, Sample, Series
+from selfhosted.engines.prometheus_text import MAX_SAMPLES, PageReader, PageUnreadable, Sample, Series
 from selfhosted.replica import EngineStats
 
 Names = tuple[str, ...]
@@ -73,15 +75,39 @@ def read_stats(kind: DeploymentKind, page: bytes, at: float) -> EngineStats:
     return read_page(kind, page, at).stats
 
 
-def read_page(kind: DeploymentKind, page: bytes, at: float) -> Reading:
-    """Return the parsed metrics page of an engine of this kind. Raises StatsUnreadable."""
+def read_page(kind: DeploymentKind, page: bytes, at: float, *, rank: int | None = None) -> Reading:
+    """Return the parsed metrics page of an engine of this kind, or of one of its data-parallel ranks alone. Raises StatsUnreadable."""
     dialect = _DIALECTS.get(kind)
     if dialect is None:
         raise StatsUnreadable(f"nothing is known of how {kind} tells its statistics")
     try:
-        return dialect(page, at)
+        return dialect(page if rank is None else _of_rank(kind, page, rank), at)
     except PageUnreadable as error:
         raise StatsUnreadable(str(error)) from None
+
+
+def ranks_on(kind: DeploymentKind, page: bytes) -> int:
+    """Return how many data-parallel ranks tell their statistics on a page; 1 where nothing tells them apart."""
+    label = _RANK_LABELS.get(kind)
+    if label is None:
+        return 1
+    return max(1, len({found.group(1) for found in islice(label.finditer(page), MAX_SAMPLES)}))
+
+
+def _of_rank(kind: DeploymentKind, page: bytes, rank: int) -> bytes:
+    """Return the page without the series of other ranks. What has no rank is the process's, and stays."""
+    label = _RANK_LABELS.get(kind)
+    lines, own = page.splitlines(keepends=True), str(rank).encode()
+    found = [None if label is None else label.search(line) for line in lines]
+    if not any(each is not None and each.group(1) == own for each in found):
+        raise StatsUnreadable(f"it tells nothing of its data-parallel rank {rank}")
+    return b"".join(line for line, each in zip(lines, found, strict=True) if each is None or each.group(1) == own)
+
+
+_RANK_LABELS: Final[Mapping[DeploymentKind, "re.Pattern[bytes]"]] = {
+    "vllm": re.compile(rb'[{,]engine="([0-9]{1,4})"'),
+    "sglang": re.compile(rb'[{,]dp_rank="([0-9]{1,4})"'),
+}
 
 
 def usual_metrics_path(kind: DeploymentKind) -> str:

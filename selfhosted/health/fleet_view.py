@@ -79,7 +79,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
     if registry.rests(config.name) and snapshot.replicas and state in ("draining", "ok", "degraded"):
         state = "asleep"
     asleep = [] if not problem else [{"kind": "no_sleep", "source": "watch", "text": problem}]
-    events = None if watched.kv_events is None else watched.kv_events()
+    events, ordered = None if watched.kv_events is None else watched.kv_events(), registry.ordered(config.name)
     return {
         "object": "fleet.pool",
         "name": config.name,
@@ -88,6 +88,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
         "targets": list(config.served),
         **told_wish(wish),
         "counts": {name: sum(each.state == name for each in snapshot.replicas) for name in STATES},
+        "ranks": config.data_parallel_ranks,
         **_load(snapshot.replicas),
         "usage": _usage_as_json(usage_of(snapshot.replicas, watched.hardware)),
         "versions": _versions_as_json(snapshot.replicas, watched.hardware),
@@ -96,7 +97,7 @@ def told_pool(watched: WatchedPool, registry: Registry, now: float, problem: str
         "problems": [*map(_problem_as_json, problems), *unread, *asleep, *_state_problems(state, desired)],
         "replicas": [
             {
-                **told_replica(each, now, ordered=each.name in registry.ordered(config.name)),
+                **told_replica(each, now, ordered=not ordered.isdisjoint((each.name, each.address.process))),
                 "kv_events": _events_as_json(events, each.name),
             }
             for each in snapshot.replicas

@@ -15,8 +15,18 @@ from typing import Final, Literal
 import msgspec
 
 from selfhosted.config import PoolConfig
-from selfhosted.engines.dialects import GpuReading, Reading, Slots, StatsUnreadable, read_gpus, read_page, read_slots
+from selfhosted.engines.dialects import (
+    GpuReading,
+    Reading,
+    Slots,
+    StatsUnreadable,
+    ranks_on,
+    read_gpus,
+    read_page,
+    read_slots,
+)
 from selfhosted.engines.fetching import Failure, Fetch, FetchFailed
+from selfhosted.engines.shared_fetch import SharedFetch
 from selfhosted.health.engine_rates import HitRate
 from selfhosted.health.judge import UNREAD, JudgeObserver, PoolJudge
 from selfhosted.health.judged_replica import is_same
@@ -79,7 +89,8 @@ class PoolProber(JudgeObserver):
     ) -> None:
         self._pool = config.name
         self._config = config.watch
-        self._fetch = fetch
+        # Ranks behind one address have its pages in common.
+        self._fetch = fetch if config.data_parallel_ranks == 1 else SharedFetch(fetch, config.watch.every_s / 2, clock)
         self._publisher = publisher
         self._observer = observer or WatchObserver()
         self._clock = clock
@@ -88,6 +99,7 @@ class PoolProber(JudgeObserver):
         self._judge = PoolJudge(config, clock=clock, observer=self)
         self._watched: dict[str, ProbedReplica] = {}
         self._hit_rate = HitRate()
+        self._told_of_ranks = False
         self._running = False
 
     @property
@@ -300,9 +312,23 @@ class PoolProber(JudgeObserver):
         if page.status != _OK:
             return "status", f"its statistics cannot be read: the page's status is {page.status}", None
         try:
-            return "ok", "", read_page(watched.address.kind, page.body, self._clock())
+            address = watched.address
+            if watched.stats is None and address.rank is None:
+                self._note_ranks(address, page.body)
+            return "ok", "", read_page(address.kind, page.body, self._clock(), rank=address.engine_rank)
         except StatsUnreadable as error:
             return "unreadable", f"its statistics cannot be read: {error}", None
+
+    def _note_ranks(self, address: Address, page: bytes) -> None:
+        """Tell operators, once, of an engine whose ranks are balanced as one: a prompt's cache lies at one of them."""
+        ranks = ranks_on(address.kind, page)
+        if ranks > 1 and not self._told_of_ranks:
+            self._told_of_ranks = True
+            _log.warning(
+                "replica %s of pool %s has %d data-parallel ranks, each with a cache of its own; with "
+                "`data_parallel_ranks: %d` each gets the requests whose beginning it has cached",
+                address.name, self._pool, ranks, ranks,
+            )  # fmt: skip
 
     async def _take_reading(self, watched: ProbedReplica, reading: Reading) -> None:
         restarted, before = watched.note(reading)
@@ -367,7 +393,7 @@ class PoolProber(JudgeObserver):
             )
         except FetchFailed:
             return
-        found = read_gpus(page.body, watched.address.name) if page.status == _OK else GpuReading()
+        found = read_gpus(page.body, watched.address.process) if page.status == _OK else GpuReading()
         watched.gpus, watched.gpus_at = found, self._clock()
         stats = watched.stats
         if stats is not None and (stats.gpu_memory, stats.gpu_utilisation) != (found.memory, found.utilisation):

@@ -78,11 +78,14 @@ class Batch(msgspec.Struct, frozen=True):
     events: tuple[Event, ...]
     passed_over: int
     """Number of skipped events: of unknown kinds, of other hosts' caches, and of layers that keep a part of a prompt only."""
+    rank: int | None = None
+    """Data-parallel rank whose cache it tells of, by the engine; None where it says none."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
     ts: float
     events: list[msgspec.Raw]
+    rank: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 class _Stored(msgspec.Struct, tag="BlockStored"):
@@ -126,6 +129,7 @@ class _ClearedArray(_Cleared, tag="AllBlocksCleared", array_like=True):
 _batches: Final = msgspec.msgpack.Decoder(_Batch)
 _maps: Final = msgspec.msgpack.Decoder(_Stored | _Removed | _Cleared)
 _arrays: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+_ranks: Final = msgspec.msgpack.Decoder(int)
 _anything: Final = msgspec.msgpack.Decoder()
 
 
@@ -144,7 +148,15 @@ def read_batch(payload: bytes) -> Batch:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise Unreadable(f"no batch of events: {str(failure)[:200]}") from failure
     events = tuple(each for each in read if each is not None)
-    return Batch(events, len(read) - len(events))
+    return Batch(events, len(read) - len(events), _rank_of(bytes(batch.rank)))
+
+
+def _rank_of(raw: bytes) -> int | None:
+    """Return the rank; None for anything else that a version may have in its place."""
+    try:
+        return _ranks.decode(raw)
+    except msgspec.DecodeError:
+        return None
 
 
 def pieces(events: Iterable[Event], most: int) -> Iterator[Event]:

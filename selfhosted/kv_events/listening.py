@@ -103,7 +103,9 @@ class KvEvents:
 
     def adopt(self, addresses: Iterable[Address]) -> None:
         """Replace the pool's members. A changed address means another engine."""
-        found = {each.name: self._place_of(each.url) for each in addresses}
+        told = tuple(addresses)
+        found = {each.name: self._place_of(each) for each in told}
+        ranks = {each.name: each.engine_rank for each in told}
         places = dict(sorted(found.items())[: self._limits.most_replicas])
         times = Counter(places.values())
         self._passed_over = {name: _SHARED for name, place in places.items() if times[place] > 1}
@@ -117,14 +119,17 @@ class KvEvents:
         for name, place in places.items():
             if name not in self._followers:
                 replay = None if place.replay_port is None else _ReplayRequester(self, place.host, place.replay_port)
-                self._followers[name] = (place, Follower(name, self.chains, self._count, replay))
+                follower = Follower(name, self.chains, self._count, replay, rank=ranks[name])
+                self._followers[name] = (place, follower)
         self._changed.set()
 
-    def _place_of(self, url: str) -> _Place:
-        parts = urlsplit(url)
+    def _place_of(self, address: Address) -> _Place:
+        parts = urlsplit(address.url)
         own = parts.port or (443 if parts.scheme == "https" else 80)
-        replay = None if self._replay_port is None else port_of(self._replay_port, own)
-        return _Place(parts.hostname or "", port_of(self._port, own), replay)
+        # Each data-parallel rank binds ports that lie so much above the configured ones.
+        rank = address.engine_rank or 0
+        replay = None if self._replay_port is None else port_of(self._replay_port, own) + rank
+        return _Place(parts.hostname or "", port_of(self._port, own) + rank, replay)
 
     def restarted(self, name: str) -> None:
         """Forget the known blocks of a replica whose process was replaced: its cache is empty."""

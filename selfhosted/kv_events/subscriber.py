@@ -13,6 +13,7 @@ import msgspec
 from selfhosted.kv_events.chains import Chains
 from selfhosted.kv_events.events import (
     END,
+    Batch,
     BlocksKept,
     BlocksStored,
     CacheCleared,
@@ -88,9 +89,17 @@ class Follower:
     """The subscriber to the events of one replica. The owner of the connection calls `live` and `lost`."""
 
     def __init__(
-        self, name: str, chains: Chains, count: Callable[[KvResult, int], None], replay: Replay | None = None
+        self,
+        name: str,
+        chains: Chains,
+        count: Callable[[KvResult, int], None],
+        replay: Replay | None = None,
+        *,
+        rank: int | None = None,
     ) -> None:
+        """`rank`: the data-parallel rank whose events these should be; None for those of a whole engine."""
         self._name = name
+        self._rank = rank
         self._chains = chains
         self._count = count
         self._replay = replay
@@ -174,7 +183,7 @@ class Follower:
     async def _apply(self, message: Message) -> None:
         self._numbers.taken(message.sequence)
         try:
-            batch = read_batch(message.payload)
+            batch = self._read(message)
         except Unreadable as failure:
             # It may have reported removed blocks.
             self._reject(failure)
@@ -190,6 +199,13 @@ class Follower:
         self.state.batches += 1
         self.state.blocks = self._chains.held(self._name)
         self._count("batch", 1)
+
+    def _read(self, message: Message) -> Batch:
+        batch = read_batch(message.payload)
+        # vLLM counts each rank of a dense model as 0; only the port tells them apart.
+        if self._rank is not None and batch.rank not in {None, 0, self._rank}:
+            raise Unreadable(f"rank {batch.rank} tells its events where those of rank {self._rank} should be")
+        return batch
 
     def _reject(self, failure: Unreadable) -> None:
         self.state.garbage += 1

@@ -30,6 +30,8 @@ _MOST_PIECES: Final = 32
 """A long prompt is read in larger pieces: each of them is a request that is sent and tokenized anew."""
 _BLOCK_TOKENS: Final = 16
 """Tokens of a block of the engine's cache, where it does not report them."""
+RANK_HEADER: Final = "x-data-parallel-rank"
+"""Names the rank that a request is for, to vLLM and SGLang."""
 _RETRY_LEAST_S: Final = 0.5
 _RETRY_MOST_S: Final = 30.0
 _OPENS_S: Final = 0.5
@@ -264,6 +266,7 @@ class Pool(JudgeObserver):
                 upstream_model=model,
                 base_url=f"{replica.address.url}/v1",
                 api_key=self.api_key,
+                headers={} if replica.address.rank is None else {RANK_HEADER: str(replica.address.rank)},
                 allow_media_links=config.allow_media_links,
                 adapter=None if adapter is None else adapter.name,
                 priority_scheduling=config.priority_scheduling,

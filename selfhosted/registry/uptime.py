@@ -274,7 +274,8 @@ class Hours:
         for snapshot in snapshots:
             watching = self._watching.setdefault(snapshot.pool, _PoolObservation())
             pays = self._paying.setdefault(snapshot.pool, self._pays(snapshot.pool))
-            up = [replica.name for replica in snapshot.replicas if pays and is_up(replica, now)]
+            # Ranks of one process are up together, on GPUs that are counted once.
+            up = list(dict.fromkeys(each.address.process for each in snapshot.replicas if pays and is_up(each, now)))
             watching.observe(up, now, 3 * self._every_s)
 
     async def _count_all(self, snapshots: Sequence[PoolSnapshot], now: float) -> None:

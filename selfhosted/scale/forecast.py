@@ -32,6 +32,9 @@ _FEWEST_RISING: Final = 5
 # Of what it would add by then: most rises end.
 _GOES_ON: Final = 0.5
 _CERTAIN: Final = 3.0
+# What has just begun has its rise before it: users come one after the other, and conversations grow.
+_GOES_ON_YOUNG: Final = 1.0
+_YOUNG_MINUTES: Final = 15
 
 
 # A time of day is that much before and after: bursts are no part of a day's course.
@@ -122,8 +125,9 @@ class Forecast:
         minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes[-_LOOKED_AT:]]
         busy = max(minutes) if len(minutes) < _FEW_MINUTES else _busy_minute(minutes, attainment)
         rise = rise_per_s(minutes[-_RISE_MINUTES:])
+        goes_on = _GOES_ON if len(self.seasons.minutes) >= _YOUNG_MINUTES else _GOES_ON_YOUNG
         now = minutes[-1]
-        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s * _GOES_ON))
+        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s * goes_on))
 
     @staticmethod
     def _accumulate(

@@ -58,8 +58,9 @@ _HOUR_S: Final = 3_600.0
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 128 * 1024
 _WINDOW_SLOTS: Final = 64
-# Replicas that start at once, for each that is ready.
-_MOST_STARTING: Final = 3
+# Replicas that start at once, for each that is ready. Simulated from two replicas that know nothing, on the traces that constants are
+# chosen on: 6 instead of 3 takes a third off what a chat service misses beyond the least possible, and 12 costs more for no fewer.
+_MOST_STARTING: Final = 6
 _MOST_DESIRED: Final = 10_000
 _MOST_REPLICAS: Final = 10_000
 """Upper bound of the computed number of replicas, as a measured throughput can be next to zero."""

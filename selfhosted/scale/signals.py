@@ -1,14 +1,14 @@
 """The autoscaler's input signals, and their reading from a pool's snapshots."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from selfhosted.config import PartDoes
-from selfhosted.replica import EngineStats, PoolSnapshot, Replica
+from selfhosted.replica import EngineStats, PoolSnapshot, Replica, ReplicaState
 
 _WINDOW_S: Final = 60.0
 _MOST_SECONDS: Final = 600
@@ -127,8 +127,8 @@ class _Growth(msgspec.Struct):
 class SignalReader:
     """A reader of signals from a live pool's snapshots: arrivals are what was served plus the growth of the queues."""
 
-    def __init__(self, ttft_target_s: float, does: PartDoes = "all") -> None:
-        """Observe replicas of one kind; `does` is their work."""
+    def __init__(self, ttft_target_s: float, does: PartDoes = "all", *, ranks: int = 1) -> None:
+        """Observe replicas of one kind; `does` is their work. So many `ranks` are one process, which is what is ordered."""
         self._target_s = ttft_target_s
         self._last: dict[str, EngineStats] = {}
         self._queued = 0
@@ -136,6 +136,7 @@ class SignalReader:
         self._recent: deque[tuple[float, _Growth]] = deque()
         self._prompt_tokens = 0.0
         self._does = does
+        self._ranks = ranks
 
     def read(
         self,
@@ -166,10 +167,11 @@ class SignalReader:
         if self._does == "reads":
             tpot_s = slow = None
         counts = _counts(snapshot.replicas)
+        kv_used = _total([_reading(stats) if self._does == "reads" else _kv_used(stats) for stats in told], len(ready))
         return Signals(
             at_s=at_s,
             wall_s=wall_s,
-            ready=len(ready),
+            ready=counts["ready"],
             starting=counts["starting"] + counts["suspect"] + counts["down"],
             draining=counts["draining"],
             known=len(told) == len(ready),
@@ -177,9 +179,7 @@ class SignalReader:
             waiting=waiting,
             waiting_at_gate=waiting_at_gate,
             waiting_tokens=(waiting + waiting_at_gate) * self._prompt_tokens if self._prompt_tokens else None,
-            kv_used=_total(
-                [_reading(stats) if self._does == "reads" else _kv_used(stats) for stats in told], len(ready)
-            ),
+            kv_used=None if kv_used is None else kv_used / self._ranks,
             gpu_memory=_mean([stats.gpu_memory for stats in told]),
             ttft_s=ttft_s,
             missed=missed,
@@ -258,11 +258,17 @@ class SignalReader:
         )
 
 
-def _counts(replicas: Sequence[Replica]) -> dict[str, int]:
-    counts = dict.fromkeys(("starting", "ready", "suspect", "draining", "down"), 0)
+_BEST_FIRST: Final[tuple[ReplicaState, ...]] = ("ready", "suspect", "starting", "down", "draining")
+
+
+def _counts(replicas: Sequence[Replica]) -> Counter[ReplicaState]:
+    """Return how many are in each state. Of one process's ranks the best state counts, as it works while one of them does."""
+    best: dict[str, ReplicaState] = {}
     for replica in replicas:
-        counts[replica.state] += 1
-    return counts
+        known = best.setdefault(replica.address.process, replica.state)
+        if _BEST_FIRST.index(replica.state) < _BEST_FIRST.index(known):
+            best[replica.address.process] = replica.state
+    return Counter(best.values())
 
 
 def _kv_used(stats: EngineStats) -> float | None:

@@ -304,3 +304,31 @@ async def test_a_block_is_of_all_keys_of_a_rotation(store: AccountStore) -> None
     await store.block_team("default", "red", blocked=True)
     assert await store.is_blocked(other.key_id)
     assert not await store.is_blocked("key_nothing")
+
+
+async def test_thousands_of_keys_and_teams_are_read_in_part(store: AccountStore) -> None:
+    """The newest that work, of one role, without those of other organisations; keys by their ids; and names alone."""
+    await store.create_organisation("acme")
+    await store.create_team("red", "Red", organisation_id="acme")
+    await store.create_team("blue", "Blue", organisation_id="acme")
+    names = [f"service {number}" for number in range(4)]
+    minted = [
+        await store.create_key("red", name, PEPPER, role="admin" if name == names[1] else "member") for name in names
+    ]
+    await store.create_key("red", "ended", PEPPER, expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+    await store.create_key("blue", "another team's", PEPPER)
+    await store.revoke_key(minted[3].key_id)
+    ids = {each.key_id: name for each, name in zip(minted, names, strict=True)}
+    found = await store.working_keys("acme", "red")
+    assert {(key_id, name) for key_id, name, _ in found} == {each for each in ids.items() if each[1] != names[3]}
+    assert all(
+        last4 == each.last4
+        for (_, _, last4), each in zip(found, await store.keys_of("acme", "red", [found[0][0]]), strict=False)
+    )
+    assert {name for _, name, _ in await store.working_keys("acme", "red", role="member")} == {names[0], names[2]}
+    assert await store.working_keys("acme", "red", most=2) == found[:2]
+    assert await store.working_keys("other", "red") == []
+    both = [minted[0].key_id, minted[3].key_id]
+    assert {key.key_id for key in await store.keys_of("acme", "red", [*both, "key_of_nobody"])} == set(both)
+    assert await store.keys_of("acme", "blue", both) == await store.keys_of("other", "red", both) == []
+    assert await store.team_names("acme") == {"blue": "Blue", "red": "Red"}

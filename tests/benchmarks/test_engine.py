@@ -41,9 +41,9 @@ async def _done(url: str) -> Done:
 
 
 async def test_streams_and_whole_answers_come_to_their_end() -> None:
-    """With all their events, from connections that are used again."""
+    """With all their events, from connections that are used again: the last comes half a second after the others."""
     async with _engine(slots=4) as url:
-        streams = await _load(url, [Arrival(n / 100, n % 2, 5) for n in range(8)])
+        streams = await _load(url, [Arrival(n / 100 if n < 7 else 0.5, n % 2, 5) for n in range(8)])
         whole = await _load(url, [Arrival(0.0, 0, 5)], _WHOLE)
         done = await _done(url)
     assert [(reply.status, reply.whole) for reply in streams.replies] == [(200, True)] * 8
@@ -54,13 +54,26 @@ async def test_streams_and_whole_answers_come_to_their_end() -> None:
 
 
 async def test_no_more_run_than_there_are_slots() -> None:
-    """The others wait inside, first come, first served."""
-    async with _engine(slots=1) as url:
-        loaded = await _load(url, [Arrival(0.0, 0, 30), Arrival(0.005, 0, 30), Arrival(0.01, 1, 30)])
-        done = await _done(url)
-    assert done.most_waiting == 2
-    assert [reply.at_s for reply in loaded.replies] == [0.0, 0.005, 0.01]
-    assert loaded.replies[-1].ttft_us > loaded.replies[0].ttft_us
+    """The others wait inside, first come, first served: no answer ends here, and a place is free when a caller hangs up."""
+    async with _engine(slots=1, tokens_per_s=0.001) as url:
+        callers = [await _standing(url, waiting) for waiting in range(3)]
+        for running, (reader, writer) in enumerate(callers):
+            assert b"The" in await asyncio.wait_for(reader.readuntil(b"The"), 30)
+            done = await _done(url)
+            assert (done.running, done.waiting, done.most_waiting) == (1, 2 - running, 2)
+            writer.close()
+            await writer.wait_closed()
+
+
+async def _standing(url: str, waiting: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the connection of a caller whose request the engine has taken in, behind so many that wait."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    body = _STREAM.replace(TOKENS.decode(), "30").encode()
+    writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    async with asyncio.timeout(30):
+        while ((done := await _done(url)).running, done.waiting) != (1, waiting):  # noqa: ASYNC110 - the engine is asked
+            await asyncio.sleep(0.001)
+    return reader, writer
 
 
 async def test_a_caller_that_gives_up_frees_its_place() -> None:

@@ -1,8 +1,10 @@
 """How the scaling benchmark judges."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.scaling import Case, Ran, best_of, fixed_fleets, rise_and_fall
+from benchmarks.scaling import SOURCES, Case, Ran, best_of, fixed_fleets, names, rise_and_fall
 
 
 def ran(scaler: str, replicas: int, missed: float, hours: float | None = None) -> Ran:
@@ -52,6 +54,18 @@ def test_the_smallest_fleet_that_keeps_the_aims_is_among_those_tried(needed: int
     tried = list(fixed_fleets(lambda replicas: ran("fixed", replicas, 0.05 if replicas >= needed else 0.5)))
     assert best_of(tuple(tried)).replicas == needed
     assert needed == 1 or needed - 1 in {each.replicas for each in tried}
+
+
+def test_what_is_not_there_is_told_and_left_out(tmp_path: Path) -> None:
+    """Without a folder, and with one that has some of the traces: the others run all the same, their own load before more of it."""
+    made_up = [name for name, source in SOURCES.items() if not source.file]
+    found, left_out = names(None)
+    assert found == [f"{name}/{users}" for users in (1, 4) for name in made_up]
+    assert len(left_out) == len(SOURCES) - len(made_up)
+    (tmp_path / "azure_code.csv").touch()
+    found, left_out = names(tmp_path)
+    assert "code/1" in found
+    assert any("azure_conv.csv is not in" in each for each in left_out)
 
 
 def test_the_made_up_hour_rises_and_falls() -> None:

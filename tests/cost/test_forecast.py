@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost.forecast import LOOKS_BACK_DAYS, coming_days, forecast
+from cost.forecast import LOOKS_BACK_DAYS, coming_days, forecast, habits_of
 from cost.times import DAY_US
 
 MONDAY = 3 * DAY_US + 100 * 7 * DAY_US + DAY_US
@@ -61,12 +61,14 @@ def test_a_day_that_a_period_ends_within_counts_by_its_part() -> None:
     """As today does, whose rest alone is to come; and the days are those of the forecast."""
     days = {MONDAY + number * DAY_US: 1_000 for number in range(4)}
     now_us, end_us = MONDAY + 4 * DAY_US + DAY_US // 4, MONDAY + 6 * DAY_US + DAY_US // 2
-    coming = coming_days(days, now_us=now_us, end_us=end_us)
+    means = habits_of(days, now_us - now_us % DAY_US).means(now_us - now_us % DAY_US)
+    assert means is not None
+    coming = tuple(coming_days(means, now_us=now_us, end_us=end_us))
     assert coming == tuple(zip(range(MONDAY + 4 * DAY_US, end_us, DAY_US), (750, 1_000, 500), strict=True))
     whole = forecast(days, now_us=now_us, end_us=end_us)
     assert whole is not None
     assert whole.by_day == coming
-    within = coming_days(days, now_us=now_us, end_us=now_us + DAY_US // 4)
+    within = tuple(coming_days(means, now_us=now_us, end_us=now_us + DAY_US // 4))
     assert within == ((MONDAY + 4 * DAY_US, 250),)
 
 

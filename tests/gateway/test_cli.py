@@ -161,7 +161,7 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     told = _ok("teams", "set", "team_a", "--quality-floor", "0.95", "--escalation", "whole")
     assert told == (
         "team_a: quality_floor 0.95, escalation whole, learning numbers, shadow_share 0.0, weight 1.0, spill_over yes, "
-        "continue_streams no\n"
+        "continue_streams no, cache default, cache_ttl_s -\n"
     )
     _ok("teams", "set", "team_a", "--weight", "2.5", "--no-spill-over")
     _ok("teams", "set", "team_a", "--learning", "prompts", "--shadow-share", "0.1")
@@ -175,6 +175,18 @@ def test_a_teams_settings_are_changed_and_shown() -> None:
     assert row[heading.index("weight") :].split()[:2] == ["2.5", "no"]
     assert "spill_over yes" in _ok("teams", "set", "team_a", "--spill-over")
     assert "continue_streams yes" in _ok("teams", "set", "team_a", "--continue-streams")
+
+
+def test_a_teams_kept_answers_are_set_and_flushed() -> None:
+    """With their time, which none gives back to the gateway."""
+    _ok("teams", "create", "team_a")
+    assert "cache on, cache_ttl_s 600" in _ok("teams", "set", "team_a", "--cache", "on", "--cache-ttl", "600")
+    assert "cache on, cache_ttl_s -" in _ok("teams", "set", "team_a", "--cache-ttl", "none")
+    for wrong, status in (("0", 1), ("9999999", 1), ("-1", 2), ("an hour", 2)):
+        assert "seconds" in _fails("teams", "set", "team_a", "--cache-ttl", wrong, status=status)
+    assert _ok("teams", "flush-cache", "team_a", "--reason", "a wrong answer") == "flushed the kept answers of team_a\n"
+    assert json.loads(_ok("teams", "list", "--json"))[0]["cache_epoch"] == 1
+    assert "team.cache_flushed" in _ok("audit", "list", "--json")
 
 
 def test_bad_settings_are_one_line() -> None:
@@ -302,6 +314,44 @@ def test_config_check(config: Path) -> None:
     assert (
         _fails("config", "check", str(config)).splitlines()[0].startswith(f"{config}:20: server.prot: is not a known")
     )
+
+
+def test_config_check_tries_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is loaded and called once; one that is broken hides no other (SignalK 1637), and each is told with its line."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "made_up_for_check.py").write_text(
+        "import asyncio\n"
+        "class Good:\n    protocol = 1\n    def score(self, facts, candidates): return []\n"
+        "class Raises:\n    protocol = 1\n    def score(self, facts, candidates): raise KeyError('no table')\n"
+        "class Wrong:\n    protocol = 1\n    def score(self, facts, candidates): return 3\n"
+        "class Hangs:\n    protocol = 1\n    async def finished(self, outcomes): await asyncio.sleep(60)\n"
+    )
+    uses = [
+        ("good", "scorer", "Good"),
+        ("raises", "scorer", "Raises"),
+        ("wrong", "scorer", "Wrong"),
+        ("hangs", "exporter", "Hangs"),
+    ]
+    lines = [
+        f"  - {{name: {name}, kind: {kind}, use: 'made_up_for_check:{use}', deadline_ms: 1}}"
+        for name, kind, use in uses
+    ]
+    sound = CONFIG.replace("env:NOT_SET_ANYWHERE", "env:HOME")
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join([sound, "plugins:", lines[0], ""]))
+    assert f"{path}: ok" in _ok("config", "check", str(path))
+    path.write_text(
+        "\n".join([sound, "plugins:", *lines, "  - {name: gone, kind: scorer, use: 'not_there_for_check:A'}", ""])
+    )
+    told = _fails("config", "check", str(path))
+    assert "plugins[0]" not in told
+    assert (
+        "plugins[1].use: made_up_for_check:Raises raises KeyError: 'no table' when it is called with sample facts"
+        in told
+    )
+    assert "plugins[2].use: made_up_for_check:Wrong: `score` returns a list of Score objects" in told
+    assert "plugins[3].use: made_up_for_check:Hangs did not answer a call with sample facts within 1 s" in told
+    assert "plugins[4].use: there is no module not_there_for_check here" in told
 
 
 def test_config_check_names_targets_that_are_not_measured(config: Path) -> None:

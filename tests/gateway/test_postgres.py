@@ -190,6 +190,18 @@ async def test_a_connection_that_became_read_only_is_dropped(postgres: Postgres)
 
 
 @pytest.mark.skipif(not (shutil.which("pgbouncer") or Path("/usr/sbin/pgbouncer").exists()), reason="no PgBouncer here")
+async def test_no_statement_is_compiled_unless_the_address_says_so(postgres: Postgres) -> None:
+    """Also after a transaction of the session was undone."""
+    url = await postgres.empty_database()
+    for address, told in ((url, "off"), (f"{url}?options=-c%20jit%3Don", "on")):
+        engine = make_engine(address)
+        for _ in range(2):
+            async with engine.connect() as connection:
+                assert await connection.scalar(text("SHOW jit")) == told
+                await connection.rollback()
+        await engine.dispose()
+
+
 async def test_a_pooler_in_transaction_mode_serves(postgres: Postgres) -> None:
     """Migration, and forty transactions at once over two sessions of the server, again and again."""
     url = await postgres.empty_database()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from guard.guard_config import GuardRule
 from guard.inspector import BadRules, checked_rules, read_rules, stored
 
 MAILS: dict[str, Any] = {"name": "mails", "kind": "pii", "entities": ["email"], "input": "mask"}
@@ -25,7 +26,44 @@ MAILS: dict[str, Any] = {"name": "mails", "kind": "pii", "entities": ["email"], 
         ({"name": "x", "kind": "pii", "entities": ["PERSON"], "input": "mask"}, "cannot be told by patterns"),
         ({"name": "x", "kind": "secret", "entities": ["email"], "input": "mask"}, "is no kind of `secret`"),
         ({"name": "x", "kind": "presidio", "input": "mask"}, "here it is `pii`"),
-        ({"name": "x", "kind": "injection", "input": "flag"}, "must be"),
+        ({"name": "x", "kind": "moderation", "input": "flag"}, "must be"),
+        ({"name": "x", "kind": "injection", "input": "mask"}, "nothing to mask"),
+        ({"name": "x", "kind": "injection", "output": "flag"}, "requests alone"),
+        ({"name": "x", "kind": "injection", "input": "flag", "false_rate": 0.05}, "must be 0.01, 0.003, 0.001"),
+        ({"name": "x", "kind": "injection", "input": "block", "false_rate": 0.01}, "to block"),
+        ({"name": "x", "kind": "injection", "input": "flag", "threshold": 0.5}, "`false_rate`"),
+        ({"name": "x", "kind": "injection", "input": "flag", "url": "http://a"}, "`url` does nothing"),
+        ({"name": "x", "kind": "pii", "entities": ["email"], "input": "mask", "false_rate": 0.01}, "does nothing"),
+        ({"name": "x", "kind": "http", "input": "flag"}, "needs `url`"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://a", "target": "m"}, "in its place"),
+        ({"name": "x", "kind": "http", "input": "flag", "target": "m", "shape": "openai"}, "leave `key`"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "moderation.example/v1"}, "whole address"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "file:///etc/passwd"}, "whole address"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://[::1"}, "whole address"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://a/ b"}, "whole address"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://me:pw@a/"}, "no password"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://a", "key": "sk-123"}, "never written"),
+        ({"name": "x", "kind": "http", "input": "mask", "url": "http://a"}, "only a service of shape `litellm`"),
+        ({"name": "x", "kind": "http", "output": "block", "url": "http://a"}, "requests alone"),
+        (
+            {"name": "x", "kind": "http", "input": "flag", "url": "http://a", "shape": "llama_guard"},
+            "needs the `model`",
+        ),
+        (
+            {"name": "x", "kind": "http", "input": "flag", "url": "http://a", "shape": "litellm", "scores": {"a": 1}},
+            "no scores",
+        ),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://a", "scores": {"a": 2}}, "1"),
+        ({"name": "x", "kind": "http", "input": "flag", "url": "http://a", "timeout_ms": 0}, "10"),
+        (
+            {"name": "x", "kind": "http", "input": "flag", "url": "http://a", "unreachable_fallback": "x"},
+            "`on_error: open`",
+        ),
+        ({"name": "x", "kind": "openai_moderation", "input": "flag"}, "here it is `http`"),
+        (
+            {"name": "x", "kind": "http", "input": "flag", "url": "http://a"},
+            "where the gateway's configuration says so",
+        ),
         ({"name": "x", "kind": "pii", "entities": ["email"], "input": "ANONYMIZE"}, "here it is `mask`"),
         ({"name": "x", "kind": "pii", "entities": ["email"], "input": "deny"}, "must be"),
         ({"name": "x", "kind": "pii", "entities": ["email"], "output": "own"}, "must be"),
@@ -92,3 +130,22 @@ def test_rules_are_stored_and_read_again() -> None:
 def test_stored_rules_that_are_none_any_more_are_not_passed_over() -> None:
     with pytest.raises(ValueError, match="kind"):
         read_rules('[{"name": "x", "kind": "gone", "input": "block"}]')
+
+
+def test_stored_rules_name_no_service() -> None:
+    """Texts are sent where the configuration says, and nowhere that a team says."""
+    with pytest.raises(ValueError, match="where the gateway's configuration says so"):
+        read_rules('[{"name": "x", "kind": "http", "input": "flag", "url": "http://a"}]')
+
+
+def test_an_address_may_be_an_own_engine() -> None:
+    """A plain one in the same network, with a port."""
+    rule = GuardRule(
+        name="x",
+        kind="http",
+        input="flag",
+        url="http://10.0.0.7:8000/v1/chat/completions",
+        shape="llama_guard",
+        model="m",
+    )
+    assert rule.looks_at == ("user", "tool")

@@ -5,7 +5,7 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from accounts.keys import Pepper, mint_key
 from accounts.store import StoredKey
 from classifier.heuristic import HeuristicClassifier
 from classifier.prediction import Classifier
-from cost.ledger.ledger import MemoryLedger
+from cost.ledger.ledger import Books, MemoryLedger
 from cost.savings.comparators import Comparator, Comparators
 from providers.breaker import Breakers
 from providers.catalog import Catalog
@@ -30,6 +30,7 @@ from providers.wire import Event, decode_event
 from proxy.admit.admission import AdmissionControl, BudgetGate
 from proxy.admit.limits.limit import Limit
 from proxy.admit.limits.limiter import BucketLimiter
+from proxy.cache.answer_cache import AnswerCache
 from proxy.dispatch.dispatcher import Dispatcher
 from proxy.dispatch.load_balancer import QueueClient
 from proxy.dispatch.outcome import RequestOutcome
@@ -116,6 +117,7 @@ class House:
         hedged_after_s: float | None = None,
         hedged_share: float = 0.05,
         kind: DeploymentKind = "scripted",
+        cache: Callable[[Books], AnswerCache] | None = None,
     ) -> None:
         """`siblings` are the scripts of the first target's other deployments. With `hedged_after_s` every attempt that is
         later has another one beside it, as far as the budget goes: one at first, and `hedged_share` of the requests.
@@ -186,6 +188,7 @@ class House:
             observers=(self.told,),
             clock=loop.time,
             latency=latency,
+            cache=None if cache is None else cache(self.books),
         )
 
     async def ask(

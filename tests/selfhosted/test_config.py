@@ -121,3 +121,26 @@ def test_parts_that_nobody_could_run_are_refused(prefill: dict[str, Any], fields
     """With what is missing."""
     with pytest.raises(ValidationError, match=told):
         _apart(prefill, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"engine": "llama.cpp"},
+        {"adapters": [{"name": "x", "target": "x", "path": "/x"}]},
+        {"prefill": {"replicas": "p-*"}},
+    ],
+)
+def test_ranks_go_with_engines_that_take_one_from_a_request(fields: dict[str, Any]) -> None:
+    """And not with what is done to a process as a whole, or between replicas."""
+    told = {"name": "a", "targets": ["m"], "data_parallel_ranks": 2}
+    assert PoolConfig.model_validate({**told, "engine": "sglang"}).data_parallel_ranks == 2
+    with pytest.raises(ValidationError, match="data_parallel_ranks"):
+        PoolConfig.model_validate({**told, **fields})
+    assert PoolConfig.model_validate({**told, **fields, "data_parallel_ranks": 1}).data_parallel_ranks == 1
+
+
+def test_pools_with_ranks_do_not_take_turns() -> None:
+    """Their ranks would have to fall asleep together."""
+    with pytest.raises(ValidationError, match="sleep together"):
+        _sharing({"data_parallel_ranks": 2})

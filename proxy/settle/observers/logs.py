@@ -353,6 +353,7 @@ def request_fields(outcome: RequestOutcome) -> dict[str, Any]:
         "error_message": told_message(outcome.error_message, says_names=bool(outcome.attempts)),
         "target_id": safe_name(outcome.target_id),
         "reason": safe_name(outcome.reason),
+        "cached": safe_name(outcome.cached),
         "complexity": outcome.complexity,
         "classifier": safe_name(outcome.classifier),
         "classify_s": outcome.classify_s,

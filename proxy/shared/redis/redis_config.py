@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from providers.config import SecretRef
+from settings.secret_ref import SecretRef
 from settings.types import Finite, Section
 
 _PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")

@@ -124,6 +124,22 @@ async def test_keys_and_teams_are_blocked_for_a_while(gateway: Running) -> None:
     assert log == ["key.blocked", "key.unblocked", "team.blocked", "team.unblocked"]
 
 
+async def test_a_teams_kept_answers_are_set_and_flushed(gateway: Running) -> None:
+    """By the team's own administrators; it is in the log."""
+    admin = await key_of(gateway, "admin")
+    wanted = {"cache": "on", "cache_ttl_s": 600, "reason": "a trial"}
+    told = await call(gateway, "PUT", "/teams/team_a/policy", admin, wanted)
+    assert (told.status, told.body["cache"], told.body["cache_ttl_s"]) == (200, "on", 600)
+    for wrong in ({"cache": "always"}, {"cache_ttl_s": 0}, {"cache_ttl_s": 10**9}):
+        refused = await call(gateway, "PUT", "/teams/team_a/policy", admin, {**wrong, "reason": "a trial"})
+        assert (refused.status, next(iter(wrong)) in refused.body["error"]["message"]) == (400, True)
+    flushed = await call(gateway, "POST", "/teams/team_a/cache/flush", admin, {"reason": "a wrong answer"})
+    assert flushed.status == 200
+    assert (await gateway.accounts.get_team("team_a")).settings.cache_epoch == 1
+    assert (await call(gateway, "POST", "/teams/nobody/cache/flush", admin, {})).status == 404
+    assert (await actions(gateway)).count("team.cache_flushed") == 1
+
+
 async def until_status(gateway: Running, key: str, status: int) -> Any:
     """The answer to this key, once it is the expected one: servers follow within seconds."""
     async with asyncio.timeout(30):

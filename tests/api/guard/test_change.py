@@ -1,13 +1,15 @@
 """The guard's rules of organisations and teams: kept apart, on SQLite and on PostgreSQL."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from accounts.caller import Caller
-from api.guard.change import rules_of, set_rules
+from api.guard.change import add_rule, remove_rule, rules_of, set_rules
+from guard.guard_config import MOST_RULES
 from guard.inspector import stored
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, ChangesUnavailable
 from tests.api.changes.bench import ANN, PEPPER, Bench
 
 MAILS: dict[str, Any] = {"name": "mails", "kind": "pii", "entities": ["email"], "input": "mask"}
@@ -63,3 +65,40 @@ async def test_what_is_no_rule_changes_nothing(bench: Bench) -> None:
         assert refused.value.param == "rules"
     assert [each.name for each in await rules_of(bench.accounts, "acme")] == ["mails"]
     assert len(await bench.entries()) == 1
+
+
+async def test_one_rule_is_added_and_removed_beside_the_others(bench: Bench) -> None:
+    """Each with its entry; a name that is taken, a wrong key and too many are refused by the key they are about."""
+    await add_rule(bench.log, ANN, "acme", MAILS, team_id="red")
+    await add_rule(bench.log, ANN, "acme", WORDS, team_id="red")
+    assert [each.name for each in await rules_of(bench.accounts, "acme", "red")] == ["mails", "project"]
+    assert await rules_of(bench.accounts, "acme") == ()
+    for wrong, key in (
+        (MAILS, "name"),
+        ({**MAILS, "name": "Bad Name"}, "name"),
+        ({**MAILS, "name": "x", "entities": ["hair"]}, "kind"),
+        ({**WORDS, "name": "x", "words": []}, "words"),
+    ):
+        with pytest.raises(BadRequest) as refused:
+            await add_rule(bench.log, ANN, "acme", wrong, team_id="red")
+        assert refused.value.param == key
+    for _ in range(2):
+        await remove_rule(bench.log, ANN, "acme", "mails", team_id="red")
+    assert [each.name for each in await rules_of(bench.accounts, "acme", "red")] == ["project"]
+    many = [{**WORDS, "name": f"w{number}"} for number in range(MOST_RULES)]
+    await set_rules(bench.log, ANN, "acme", many, team_id="red")
+    with pytest.raises(BadRequest, match="already"):
+        await add_rule(bench.log, ANN, "acme", MAILS, team_id="red")
+
+
+async def test_two_who_add_at_once_lose_nothing(bench: Bench) -> None:
+    """Either both rules are there, or one of the two was told to try again."""
+    done = await asyncio.gather(
+        *(add_rule(bench.log, ANN, "acme", {**WORDS, "name": f"w{number}"}) for number in range(4)),
+        return_exceptions=True,
+    )
+    failed = [each for each in done if isinstance(each, BaseException)]
+    assert all(isinstance(each, ChangesUnavailable) for each in failed)
+    there = {each.name for each in await rules_of(bench.accounts, "acme")}
+    assert there == {each.name for each in done if not isinstance(each, BaseException)}
+    assert there

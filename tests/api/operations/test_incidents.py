@@ -328,3 +328,11 @@ def test_what_does_not_know_when_it_began_is_dated_by_when_it_was_seen() -> None
     assert seen.dated({"a": None, "b": None}, 20) == {"a": 10, "b": 5}
     seen.dated({}, 30)
     assert seen.dated({"a": None}, 40) == {"a": 40}
+
+
+@pytest.mark.parametrize(("ready", "told"), [(8, None), (5, None), (4, "1 of 2 desired replicas are ready")])
+def test_ranks_of_a_pool_are_ordered_by_the_process(ready: int, told: str | None) -> None:
+    """Two processes of four ranks are what is wanted, however many replicas those are."""
+    found = quiet()
+    found["pools"]["data"][0] |= {"ranks": 4, "counts": {"ready": ready}, "replicas": list(range(8))}
+    assert [each.text for each in incidents(found) if "desired" in each.text] == ([] if told is None else [told])

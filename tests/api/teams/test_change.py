@@ -98,6 +98,8 @@ async def test_a_policy_is_changed_with_its_reason(bench: Bench) -> None:
         "shadow_share": 0.0,
         "spill_over": False,
         "continue_streams": False,
+        "cache": "default",
+        "cache_ttl_s": None,
     }
     entries = await bench.log.page(Scope(organisation_id="acme", team_id="red"))
     assert [(each.action, each.reason) for each in entries] == [("team.policy_changed", WHY)]

@@ -72,6 +72,8 @@ async def test_a_day_keeps_its_shape(finance: Finance) -> None:
         "savings_share": Decimal("0.7500"),
         "estimated_requests": 0,
         "unpriced_requests": 1,
+        "cache_hits": 0,
+        "cache_saved_usd": Decimal(0),
     }
     assert [(row["model"], row["requests"], row["cost_usd"]) for row in body["models"]] == [
         ("large", 1, Decimal("0.001000001")),

@@ -1,5 +1,6 @@
 """Whether budgets last: by what they counted, to the limit in force, and unknown where days do not tell."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.budgets.budget import Budget, BudgetStatus, Outlook
-from cost.budgets.outlook import outlook
+from cost.budgets.outlook import outlook as outlook_by
 from cost.budgets.store import BudgetStore
 from cost.calendar import Calendar
+from cost.forecast import LOOKS_BACK_DAYS, habits_of
 from cost.tables import SpendDay
 from cost.times import DAY_US, HOUR_US
 from tests.cost.budgets.crowd import budget
@@ -25,6 +27,10 @@ def standing(spent: int = 6_000, **fields: Any) -> BudgetStatus:
     usual = {"organisation_id": "acme", "scope_id": "team_a", "limit_nanousd": LIMIT}
     named = {"budget_id": "b", "scope": "team", "period": "month", "kind": "soft"}
     return BudgetStatus(budget=Budget(**{**usual, **named, **fields}), at_us=NOON, spent_nanousd=spent)
+
+
+def outlook(status: BudgetStatus, days: Mapping[int, int]) -> Outlook | None:
+    return outlook_by(status, habits_of(days, TODAY))
 
 
 def test_a_budget_that_lasts_has_a_forecast() -> None:
@@ -95,3 +101,25 @@ async def test_the_store_tells_it_of_each_budget_by_its_own_spending(engine: Asy
     assert (found["one"].lasts, found["one"].runs_out_us) == (True, None)
     assert (found["two"].lasts, found["two"].expected_nanousd) == (None, None)
     assert (await store.get("one")).outlook == found["one"].outlook
+
+
+async def test_the_database_adds_up_the_days_as_they_are_here(engine: AsyncEngine) -> None:
+    """By weekday, with gaps, of the last four weeks, and nothing of today: uneven days, of as many budgets as one question has not."""
+    store = BudgetStore(engine, lambda: NOON)
+    names = [f"team_{number}" for number in range(3)]
+    for name in names:
+        await store.put(budget(LIMIT, budget_id=name, scope_id=name, period="month"))
+    spent = {
+        name: {TODAY - age * DAY_US: (age + 1) ** 3 * (place + 1) for age in range(0, LOOKS_BACK_DAYS + 1, place + 1)}
+        for place, name in enumerate(names)
+    }
+    async with engine.begin() as connection:
+        for name, days in spent.items():
+            rows = [
+                {"scope": "team", "scope_id": name, "day_us": day, "spent_nanousd": each} for day, each in days.items()
+            ]
+            await connection.execute(insert(SpendDay), rows)
+    found = await store.of_organisation("default")
+    assert [each.budget.budget_id for each in found] == names
+    for each in found:
+        assert each.outlook == outlook(each, spent[each.budget.budget_id])

@@ -4,6 +4,7 @@ import asyncio
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -45,7 +46,10 @@ def traffic(count: int, chance: random.Random) -> list[Entry]:
             target_id=chance.choice(("small", "large")),
             price_version=chance.choice(("v1", "v2")),
         )
-        end = chance.choice(("settle", "settle", "unpriced", "void", "orphan", "open"))
+        end = chance.choice(("settle", "settle", "unpriced", "void", "orphan", "open", "cache"))
+        if end == "cache":
+            entries.append(given_again(held, chance.randrange(10**9)))
+            continue
         entries.append(held)
         if end == "void":
             entries.append(void_of(held))
@@ -55,6 +59,41 @@ def traffic(count: int, chance: random.Random) -> list[Entry]:
             cost = None if end == "unpriced" else chance.randrange(10**9)
             entries.append(_settled(held, cost, at_us + chance.randrange(HOUR_US)))
     return entries
+
+
+def given_again(held: Entry, saved: int) -> Entry:
+    """An answer that was kept and given again: it stands by itself."""
+    return msgspec.structs.replace(
+        held,
+        entry="cache",
+        cost_nanousd=0,
+        input_tokens=0,
+        usage_source="none",
+        status=200,
+        replayed_input_tokens=700,
+        replayed_output_tokens=30,
+        cache_saved_nanousd=saved,
+    )
+
+
+async def test_an_answer_that_is_given_again_is_in_sums_of_its_own_alone(engine: AsyncEngine) -> None:
+    """No request, no attempt, no token, no cost and no saving of routing; nothing is missing or open, either."""
+    again = [given_again(reserve(f"req_{number}"), 1_000) for number in (2, 3)]
+    await LedgerStore(engine).insert([*closed("req_1"), *again])
+    found = await check(engine, MIDNIGHT_US, MIDNIGHT_US + DAY_US, now_us=NOON_US + DAY_US)
+    assert (found.differences, found.open_reserves, found.rows) == (0, 0, 3)
+    async with engine.connect() as connection:
+        alone, summed = [
+            (await connection.execute(text(query))).mappings().one()
+            for query in (
+                "SELECT * FROM rollup_team_day WHERE pool = ''",
+                "SELECT count(*) AS rows, sum(cost_nanousd) AS cost FROM ledger_entry WHERE entry = 'cache'",
+            )
+        ]
+    assert (alone["requests"], alone["attempts"], alone["served"], alone["input_tokens"]) == (1, 1, 1, 800)
+    names = ("cache_hits", "replayed_input_tokens", "replayed_output_tokens", "cache_saved_nanousd")
+    assert [alone[name] for name in names] == [2, 1_400, 60, 2_000]
+    assert (summed["rows"], int(summed["cost"])) == (2, 0)
 
 
 def _settled(held: Entry, cost: int | None, at_us: int) -> Entry:

@@ -4,8 +4,9 @@ import math
 import random
 from datetime import date, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,6 +169,35 @@ async def test_new_gone_posted_rotated_and_others_tenants(engine: AsyncEngine) -
     assert [each.row.group for each in everything.movers] == [("other",)]
     others = everything.compared.others
     assert others.change_nanousd + everything.movers[0].row.change_nanousd == everything.compared.whole.change_nanousd
+
+
+@pytest.mark.parametrize("order", ["change", "cost"])
+@pytest.mark.parametrize("group_by", [("key",), ("team", "key", "model"), ("tag", "model"), ("team",)])
+async def test_the_first_of_many_are_those_of_all(
+    engine: AsyncEngine, group_by: tuple[Dimension, ...], order: Literal["change", "cost"]
+) -> None:
+    """A few groups that the database chooses by their cost are the first of all that it would tell of, with the same figures; also
+    where costs are equal, a key was replaced and a group was there in one of both times alone.
+    """
+    chance = random.Random(7)
+    entries = [
+        call(
+            f"m{number}",
+            MONDAY + chance.randrange(14 * 24) * HOUR_US,
+            key_id=chance.choice([f"key_{chance.randrange(9):012x}", "key_00000000000c.d"]),
+            team_id=f"team_{chance.randrange(5)}",
+            target_id=chance.choice(["a", "b"]),
+            tag=chance.choice(["", "x", "y"]),
+            cost_nanousd=chance.choice([10, 10, 20, 1_000]),
+        )
+        for number in range(300)
+    ]
+    await keep(engine, entries)
+    reader = ComparedReader(engine)
+    query = ComparedQuery(scope=ACME, window=FORTNIGHT, group_by=group_by, order=order, limit=200)
+    every = (await reader.read(query)).rows
+    for limit in (1, 3, 40):
+        assert (await reader.read(msgspec.structs.replace(query, limit=limit))).rows == every[:limit]
 
 
 async def test_end_users_come_from_the_ledger(engine: AsyncEngine) -> None:

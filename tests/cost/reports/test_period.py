@@ -59,7 +59,18 @@ async def test_a_team_sees_its_own_days_only(engine: AsyncEngine) -> None:
     await keep(engine, two_days())
     first = await PeriodReader(engine).lines(TEAM_A, DAY, DAY + DAY_US, ("model",))
     assert {(line.target_id, line.requests) for line in first} == {("small", 2), ("large", 1)}
-    days = await PeriodReader(engine).days(WHOLE, DAY, END)
+    reader = PeriodReader(engine)
+    assert await reader.dearest_teams(WHOLE, DAY, END, 1) == ("team_a",)
+    assert await reader.dearest_teams(WHOLE, DAY, END, 9) == ("team_a", "team_b")
+    one = await reader.days(WHOLE, DAY, END, (), ["team_b"])
+    assert {(each.day_us, each.team_id, each.is_idle) for each in one} == {
+        (DAY, None, False),
+        (DAY, "team_b", False),
+        (DAY, None, True),
+        (DAY + DAY_US, None, False),
+    }
+    days = await reader.days(WHOLE, DAY, END, (), ["team_a", "team_b", ""])
+    assert sum(each.cost_nanousd for each in one) == sum(each.cost_nanousd for each in days)
     assert {(each.day_us, each.team_id, each.is_idle) for each in days} == {
         (DAY, "team_a", False),
         (DAY, "team_b", False),

@@ -114,6 +114,20 @@ async def test_the_overview_tells_what_the_books_say(running: Running, member: B
     assert {(row["tag"], row["requests"]) for row in sources} == {("", "30"), ("red", "30")}
 
 
+async def test_what_was_given_again_is_told_apart(running: Running, member: Browser) -> None:
+    """Beside the other figures, which do not change by it."""
+    again = {"entry": "cache", "cost_nanousd": 0, "input_nanousd": 0, "output_nanousd": 0, "served": False}
+    again |= {"input_tokens": 0, "output_tokens": 0, "baseline_nanousd": None, "reason": "cache"}
+    more = [asked(f"req_again_{number}", cache_saved_nanousd=1_230_000_000, **again) for number in range(3)]
+    await keep(running, [*month(), *more])
+    page = (await member.get(TEAM)).text
+    assert "Answered from the cache" in page
+    assert "3 requests, saved" in page
+    assert "$3.69" in page
+    assert "100.0 % succeeded" in page
+    assert "37.50 % of the baseline&#39;s cost" in page
+
+
 async def test_a_period_is_part_of_the_address(running: Running, member: Browser) -> None:
     """Any days, also such that are long over; what is no day is told, and the usual ones are shown."""
     await keep(running, month())

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from dashboards.ui.rendering import environment
-from dashboards.ui.tables import Column, Table, table_asked
+from dashboards.ui.tables import Column, LazyRow, Row, Table, table_asked
 
 COLUMNS = (
     Column("name", "Name"),
@@ -122,3 +122,28 @@ def test_a_column_is_added_and_taken_away_by_a_link() -> None:
     (last,) = [each for each in Table.of(CHOSEN, ROWS, {"columns": "cost"}).choices if each.is_shown]
     assert parse_qs(last.href[1:])["columns"] == ["cost"]
     assert Table.of(COLUMNS, ROWS, {}).choices == ()
+
+
+def test_rows_are_made_where_they_are_shown() -> None:
+    """Of five hundred that are sorted by what is known at once, the fifty of the page; another order or a search makes them all."""
+    made: list[int] = []
+
+    def row_of(place: int) -> LazyRow:
+        def make() -> Row:
+            made.append(place)
+            return {"name": f"n{place}", "cost": place, "kept": None, "state": ("open", "bad"), "at": None}
+
+        return LazyRow({"cost": place}, make)
+
+    def table(query: dict[str, str]) -> list[str]:
+        made.clear()
+        return names(Table.of(COLUMNS, map(row_of, range(500)), query, sort="-cost", search=("name",)))
+
+    assert table({"page": "2"})[0] == "n449"
+    assert sorted(made) == list(range(400, 450))
+    assert table({"sort": "name"})[:2] == ["n0", "n1"]
+    assert len(made) == 500
+    assert table({"q": "n42"})[:2] == ["n429", "n428"]
+    row = row_of(3)
+    assert dict(row) == {"name": "n3", "cost": 3, "kept": None, "state": ("open", "bad"), "at": None}
+    assert (len(row), row["name"], row.get("nothing")) == (5, "n3", None)

@@ -103,7 +103,7 @@ async def test_all_figures_of_a_day_are_the_same(engine: AsyncEngine, zone: str)
     assert await by_usage(engine, span) == known
     assert len(known) == len(span) == 15
 
-    days = await PeriodReader(engine).days(WHOLE, span.start_us, span.end_us, span.offsets)
+    days = await PeriodReader(engine).days(WHOLE, span.start_us, span.end_us, span.offsets, [])
     assert {moment(each.day_us).date(): each.cost_nanousd for each in days} == known
 
     now_us = calendar.start(LAST) + 23 * HOUR_US

@@ -36,6 +36,14 @@ def launched(**changes: Any) -> Launch:
     return launch_of(**(given | changes))
 
 
+def test_no_two_ranks_bind_one_port() -> None:
+    """Each binds both of its ports plus its number: replays begin after the last rank's events."""
+    words = launched(dp=4).arguments
+    events = json.loads(words[words.index("--kv-events-config") + 1])
+    assert (events["endpoint"], events["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5561")
+    assert (launched(dp=4).ranks, launched().ranks) == (4, 1)
+
+
 def test_the_version_is_the_extras() -> None:
     """pyproject.toml and the plans name the same vLLM, and the flags' list is of that version."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

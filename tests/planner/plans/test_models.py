@@ -104,6 +104,41 @@ def test_latent_attention_and_experts_are_read() -> None:
     assert plain.parameters < model.parameters
 
 
+def test_the_parameters_of_latent_attention_are_the_published_ones() -> None:
+    """DeepSeek R1's own file: 671 billion, and heads as wide as its row has them, neither of which its hidden size tells."""
+    config = {
+        "hidden_size": 7_168,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "num_hidden_layers": 61,
+        "first_k_dense_replace": 3,
+        "intermediate_size": 18_432,
+        "moe_intermediate_size": 2_048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1_536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 129_280,
+        "max_position_embeddings": 163_840,
+    }
+    read, known = model_from_config("mine", config, source="config.json"), model_named("deepseek-r1")
+    assert read.parameters == pytest.approx(known.parameters, rel=0.001)
+    assert (read.head_dim, read.latent_values) == (known.head_dim, known.latent_values) == (160, 576)
+    whole = model_from_config("mine", {**config, "q_lora_rank": None}, source="config.json")
+    assert whole.parameters > read.parameters
+
+
+@pytest.mark.parametrize("name", ["num_experts_per_tok", "experts_per_token", "moe_k"])
+def test_experts_are_read_by_any_of_their_names(name: str) -> None:
+    """A model whose experts were not seen would be planned as a dense one."""
+    model = model_from_config("mine", LLAMA | {"moe_num_experts": 64, name: 6}, source="config.json")
+    assert (model.experts, model.active_experts) == (64, 6)
+
+
 def test_layers_that_do_not_keep_the_whole_text_are_read() -> None:
     """Linear ones, and ones that look back over a window: both keep a state of one size."""
     base = {
@@ -114,6 +149,7 @@ def test_layers_that_do_not_keep_the_whole_text_are_read() -> None:
         "num_hidden_layers": 8,
         "intermediate_size": 4_096,
         "vocab_size": 50_000,
+        "max_position_embeddings": 32_768,
     }
     linear = {"linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
     mixed = model_from_config("mine", {**base, **linear, "full_attention_interval": 4}, source="it")
@@ -139,6 +175,8 @@ def test_layers_that_do_not_keep_the_whole_text_are_read() -> None:
         {"num_key_value_heads": 0},
         {"vocab_size": True},
         {"num_local_experts": 2, "num_experts_per_tok": 8},
+        {"num_local_experts": 8},
+        {"max_position_embeddings": None},
         {"text_config": []},
     ],
 )

@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
+from planner.plans.gpus import gpu_named
+from planner.plans.models import model_named
 from planner.plans.offload import Offload, offload_of
 from planner.plans.plan_errors import PlanRefused
 from planner.plans.planning import plan
-from planner.plans.sizing import Work
+from planner.plans.sizing import Targets, Work
 from tests.planner.plans.questions import question
 
 LONG = question(work=Work(input_tokens=6_000, output_tokens=100))
@@ -45,6 +47,33 @@ def test_more_hits_never_need_more_gpus() -> None:
     )
     assert offload(gib=100).holds_tokens == 100 * 2**30 // LONG.model.kv_bytes_per_token("fp8")
     assert offload().holds_tokens is None
+
+
+def test_stages_copy_their_own_layers() -> None:
+    """At the same time, so a token comes back in a half of the time with two of them."""
+    asked = question(work=Work(input_tokens=6_000, output_tokens=100), targets=Targets())
+    one, two = (
+        offload_of(each, plan(each), hits=0.5, copy_bytes_per_s=25e9)
+        for pp in (1, 2)
+        for each in (msgspec.structs.replace(asked, tp=2, pp=pp),)
+    )
+    assert two.copy_s == pytest.approx(one.copy_s / 2)
+
+
+def test_a_latent_vector_is_kept_by_every_gpu() -> None:
+    """In main memory, too: the same memory holds an eighth of the tokens with eight of them."""
+    asked = question(
+        model=model_named("deepseek-r1"),
+        gpu=gpu_named("h200"),
+        tp=8,
+        dp=1,
+        targets=Targets(),
+        kv_offload_gib=100,
+        requests_per_s=1.0,
+    )
+    answer = plan(asked)
+    found = offload_of(asked, answer, hits=0.5, copy_bytes_per_s=25e9)
+    assert found.holds_tokens == 100 * 2**30 // (8 * asked.model.kv_bytes_per_token(answer.kv_precision))
 
 
 def test_more_than_there_is_cannot_be_found() -> None:

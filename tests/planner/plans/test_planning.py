@@ -12,9 +12,9 @@ from planner.plans.gpus import gpu_named
 from planner.plans.models import model_named
 from planner.plans.outlook import outlook_of
 from planner.plans.plan_errors import PlanRefused
-from planner.plans.planning import Plan, plan
+from planner.plans.planning import Plan, carried, plan, times_of
 from planner.plans.rendering import documents_of, serving_of_plan
-from planner.plans.sizing import Targets, Work
+from planner.plans.sizing import Targets, Work, memory_of, operate
 from tests.planner.plans.questions import question
 
 
@@ -301,3 +301,36 @@ def test_every_known_model_can_be_planned(name: str) -> None:
     assert found.operation is not None
     assert math.isfinite(found.operation.ttft_p99_s)
     assert found.launch.arguments[0] == found.model.repository
+
+
+def test_a_team_is_carried_by_replicas_of_the_plans_own_ranks() -> None:
+    """A candidate of the same tensor parallelism with fewer ranks carries less, and is not what is bought."""
+    found = plan(question(model=model_named("deepseek-r1"), gpu=gpu_named("h200"), dp=8, tp=1, targets=Targets()))
+    fewer = next(each for each in found.candidates if each.obstacle is None)
+    slower = msgspec.structs.replace(fewer, dp=4, rate=fewer.rate / 4)
+    both = msgspec.structs.replace(found, candidates=(slower, *found.candidates))
+    assert carried(both, fewer.rate * 2.5) == carried(found, fewer.rate * 2.5) == 3
+
+
+def test_a_division_that_needs_millions_of_replicas_does_not_refuse_the_others() -> None:
+    """One GPU meets the first token's target while it is idle alone; where no other division may be taken, that is told."""
+    open_end = question(targets=Targets())
+    alone = next(each for each in plan(open_end).candidates if each.tp == 1)
+    assert alone.limits is not None
+    times = times_of(open_end, 1, 1, "fp8", "fp8")
+    idle = operate(times, open_end.work, alone.limits, alone.memory.kv_tokens, 1e-6)
+    assert idle is not None
+    asked = question(requests_per_s=2_000.0, targets=Targets(ttft_p99_s=idle.ttft_p99_s * (1 + 1e-9)))
+    found = plan(asked)
+    assert found.tp > 1
+    assert "is --qps right" in (next(each for each in found.candidates if each.tp == 1).obstacle or "")
+    with pytest.raises(PlanRefused, match="is --qps right"):
+        plan(msgspec.structs.replace(asked, tp=1))
+
+
+def test_adapters_lie_on_every_rank() -> None:
+    """So with two ranks they take twice the memory."""
+    one, two = (
+        memory_of(model_named("deepseek-r1"), gpu_named("h200"), tp=4, dp=dp, adapters=2).adapter_bytes for dp in (1, 2)
+    )
+    assert two == 2 * one > 0

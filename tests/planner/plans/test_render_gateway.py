@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import msgspec
 import yaml
 from pydantic import TypeAdapter
 
@@ -31,6 +32,23 @@ def test_the_gateway_takes_it_as_it_is() -> None:
     assert pool.kubernetes.service == "h100"
     assert (bill.gpus_per_replica, bill.usd_per_gpu_hour, bill.overhead) == (2, Decimal("2.35"), Decimal("1.3"))
     assert snippet["queues"] == {"h100": {"targets": ["llama-3-70b"]}}
+
+
+def test_each_rank_is_a_replica_of_the_gateways() -> None:
+    """Its ports are open, and where the gateway looks for them."""
+    found = plan(question(kv_events_port=5557))
+    serving = msgspec.structs.replace(from_launch(found.launch, "h100", replicas=1), ranks=2)
+    (pool,) = SelfhostedSection.model_validate(gateway_snippet(found, serving)["selfhosted"]).pools
+    assert pool.data_parallel_ranks == 2
+    assert (pool.watch.kv_events_port, pool.watch.kv_replay_port) == (5557, 5559)
+    assert serving.kv_ports == [
+        ("kv-events", 5557),
+        ("kv-events-1", 5558),
+        ("kv-replay", 5559),
+        ("kv-replay-1", 5560),
+    ]
+    one = msgspec.structs.replace(serving, ranks=1)
+    assert "data_parallel_ranks" not in gateway_snippet(found, one)["selfhosted"]["pools"][0]
 
 
 def test_without_a_price_there_is_no_bill() -> None:

@@ -26,6 +26,20 @@ def test_who_is_awake_has_what_those_that_sleep_leave() -> None:
     assert two.lodgers[0].flags[:3] == ("--enable-sleep-mode", "--gpu-memory-utilization", "0.89")
 
 
+@pytest.mark.parametrize(
+    ("models", "tp", "told"),
+    [
+        (("qwen2.5-7b", "llama-3-8b"), 8, "28 heads"),
+        (("qwen3-30b-a3b", "llama-3-8b"), 8, "4 KV heads"),
+        (("llama-3-8b", "mistral-7b"), 16, "a node has"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_so_is_refused(models: tuple[str, ...], tp: int, told: str) -> None:
+    """Its engine would not start, however much memory there is."""
+    with pytest.raises(PlanRefused, match=told):
+        fit(*models, gpu="h100", tp=tp)
+
+
 def test_level_one_takes_main_memory_and_level_two_the_disk() -> None:
     """At a switch the weights of all are in main memory, or none's; waking takes the copy, or the reading."""
     one, two = fit("llama-3-8b", "qwen2.5-7b"), fit("llama-3-8b", "qwen2.5-7b", level=2)

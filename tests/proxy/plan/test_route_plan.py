@@ -16,7 +16,19 @@ from providers.target import Capability, Deployment, Target
 from proxy.errors import ContextTooLong, ModelNotFound, NoEligibleTarget, TargetsUnavailable, error_reply
 from proxy.plan.decision_record import compared
 from proxy.plan.marginal_cost import NO_ROOMS, Room, Rooms, place_of
-from proxy.plan.route_plan import Facts, Policy, RoutePlan, absent, choosable, most_nanousd, plan, reference_targets
+from proxy.plan.route_plan import (
+    Facts,
+    Policy,
+    RoutePlan,
+    absent,
+    choosable,
+    eligible_targets,
+    held_out,
+    most_nanousd,
+    plan,
+    reference_targets,
+)
+from proxy.plan.scores import Scores
 from proxy.plan.session_affinity import Sticky, TurnChoice
 from proxy.plan.tool_loop import ToolLoop
 
@@ -919,3 +931,69 @@ def test_without_a_raise_or_a_choice_a_loop_is_planned_like_any_request(
     assert declared(raised.candidates[0].target) >= declared(plain.candidates[0].target)
     moved = raised.candidates[0].target != plain.candidates[0].target
     assert (raised.candidates[0].reason == "struggle") == moved
+
+
+def scored(vetoes: Mapping[str, str] = {}, margins: Mapping[str, int] = {}) -> Facts:
+    return facts(scores=Scores(vetoes, margins))
+
+
+def test_a_vetoed_target_is_asked_by_no_way() -> None:
+    """Neither first, nor as a fallback, nor as the baseline of the experiment, and not by its name."""
+    request = scored({"mini": "not there", "gpt-4o": "nor there"})
+    found = route(request, 0.2, GPT, LLAMA, MINI)
+    assert names(found) == ["llama-3-70b"]
+    assert obstacles(found) == {"mini": "vetoed", "gpt-4o": "vetoed"}
+    catalog = Catalog(targets={each.target_id: each for each in (GPT, LLAMA, MINI)})
+    fleet = {each.target_id: each.deployments for each in (GPT, LLAMA, MINI)}
+    assert held_out(found, request, hard(0.2), Policy(reference="gpt-4o"), catalog, fleet) is None
+    with pytest.raises(NoEligibleTarget, match="mini: not there"):
+        route(msgspec.structs.replace(request, alias="mini"), 0.2, MINI)
+
+
+def test_a_vetoed_target_is_not_let_in_for_want_of_longer_answers() -> None:
+    """Where all write shorter answers than were wanted they are asked all the same, but for that one; the scorer is asked of them."""
+    request = facts(max_output_tokens=5_000, scores=Scores({"mini": "not there"}, {}))
+    assert names(route(request, 0.2, LLAMA, MINI)) == ["llama-3-70b"]
+    catalog = Catalog(targets={each.target_id: each for each in (LLAMA, MINI)})
+    fleet = {each.target_id: each.deployments for each in (LLAMA, MINI)}
+    asked = facts(max_output_tokens=5_000)
+    assert len(eligible_targets(asked, hard(0.2), Policy(), catalog, fleet)) == 2
+
+
+def test_a_margin_moves_a_target_in_the_order_alone() -> None:
+    """What it is expected to cost, and so what is booked and held, stays; below nothing nothing costs."""
+    plain = route(facts(), 0.2, GPT, LLAMA, MINI)
+    moved = route(scored(margins={"mini": 10**9, "gpt-4o": -(10**12)}), 0.2, GPT, LLAMA, MINI)
+    assert names(plain) == ["mini", "llama-3-70b", "gpt-4o"]
+    assert names(moved) == ["gpt-4o", "llama-3-70b", "mini"]
+    costs = {each.target.target_id: (each.expected_nanousd, each.bound_nanousd) for each in plain.candidates}
+    assert {each.target.target_id: (each.expected_nanousd, each.bound_nanousd) for each in moved.candidates} == costs
+    assert moved.candidates[0].margin_nanousd == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "obstacle"),
+    [
+        ({"allowed_models": frozenset({"gpt-4o"})}, "not-allowed"),
+        ({"tier": "batch"}, "tier"),
+        ({"needs": frozenset({"vision"})}, "capability-missing"),
+        ({"input_tokens": 1_000_000}, "context"),
+    ],
+)
+def test_no_margin_lets_in_what_nothing_else_allows(changed: dict[str, Any], obstacle: str) -> None:
+    """Whatever a scorer says, the set of candidates never grows; nor does it see those that it might tempt with."""
+    small = target(
+        "small",
+        price=price(0.1, 0.1),
+        max_context_tokens=1_000,
+        tiers=frozenset({"interactive"}),
+        capabilities=frozenset(),
+    )
+    large = target("gpt-4o", price=price(2.5, 10), max_context_tokens=2_000_000, capabilities=frozenset({"vision"}))
+    request = facts(**changed, scores=Scores({}, {"small": -(10**12)}))
+    found = route(request, 0.2, small, large)
+    assert names(found) == ["gpt-4o"]
+    assert obstacles(found) == {"small": obstacle}
+    catalog = Catalog(targets={each.target_id: each for each in (small, large)})
+    fleet = {each.target_id: each.deployments for each in (small, large)}
+    assert [each.target_id for each in eligible_targets(request, hard(0.2), Policy(), catalog, fleet)] == ["gpt-4o"]

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlmodel import SQLModel
 
 from selfhosted.config import PoolConfig
-from selfhosted.discovery.discovery import Discovery, DiscoveryObserver, merged
+from selfhosted.discovery.discovery import Discovery, DiscoveryObserver, merged, ranked
 from selfhosted.discovery.source import MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.replica import Address
 from selfhosted.replica import Source as SourceName
@@ -273,3 +273,32 @@ async def test_versions_are_known_by_word_or_by_name() -> None:
         "two": "v3",
     }
     await engine.dispose()
+
+
+def _address(name: str, **fields: object) -> Address:
+    told = {"pool": "p", "name": name, "url": f"http://{name}:8000", "kind": "vllm", "source": "dns", **fields}
+    return Address(**told)  # type: ignore[arg-type]
+
+
+def test_ranks_behind_an_address_are_replicas() -> None:
+    """Each has its own name and rank, counted on from the first behind its address; they drain together, or one alone."""
+    told = (_address("a", draining=True), _address("b", first_rank=2))
+    found = ranked(told, 2, ordered={"b-dp1"})
+    assert [(each.name, each.process, each.rank, each.engine_rank, each.draining) for each in found] == [
+        ("a-dp0", "a", 0, 0, True),
+        ("a-dp1", "a", 1, 1, True),
+        ("b-dp0", "b", 0, 2, False),
+        ("b-dp1", "b", 1, 3, True),
+    ]
+    assert ranked(told, 1) == told
+    assert (told[0].process, told[0].engine_rank) == ("a", None)
+
+
+async def test_a_pool_has_no_more_ranks_than_replicas(process: Process) -> None:
+    """Its processes are fewer where each is many; the rest are told as left out."""
+    names = tuple(f"n{number:04}" for number in range(MOST_REPLICAS // 64 + 1))
+    config = pool().model_copy(update={"data_parallel_ranks": 64})
+    seen = Seen(process, Told(spotted(*names)), config=config)
+    await seen.discovery.refresh()
+    assert len(seen.discovery.addresses) == MOST_REPLICAS // 64 * 64
+    assert [each.kind for each in seen.discovery.problems] == ["too_many"]

@@ -10,6 +10,7 @@ from selfhosted.engines.dialects import (
     GpuReading,
     Slots,
     StatsUnreadable,
+    ranks_on,
     read_gpus,
     read_page,
     read_slots,
@@ -47,6 +48,41 @@ def test_vllm_with_several_engines() -> None:
     assert (stats.running, stats.waiting, stats.kv_tokens, stats.block_tokens) == (8, 1, 24_000, 16)
     assert stats.kv_usage == pytest.approx(0.4)
     assert (stats.prefix_queries, stats.prefix_hits) == (400.0, 200.0)
+
+
+def test_one_rank_of_a_page() -> None:
+    """Its own series alone; a rank of which the page tells nothing is unknown, and not idle."""
+    page = pages.VLLM_TWO_ENGINES.encode()
+    both = read_stats("vllm", page, 1.0)
+    first, second = (read_page("vllm", page, 1.0, rank=rank).stats for rank in (0, 1))
+    assert (first.running + second.running, first.waiting + second.waiting) == (both.running, both.waiting)
+    assert first.kv_usage != second.kv_usage
+    assert (first.kv_tokens or 0) + (second.kv_tokens or 0) == both.kv_tokens
+    with pytest.raises(StatsUnreadable, match="rank 2"):
+        read_page("vllm", page, 1.0, rank=2)
+    with pytest.raises(StatsUnreadable, match="rank 0"):
+        read_page("llama.cpp", page, 1.0, rank=0)
+
+
+def test_one_rank_of_sglang() -> None:
+    """It calls the label otherwise, and beside those of ranks has series of the whole process."""
+    page = b"""sglang:num_running_reqs{dp_rank="0",model_name="m"} 3.0
+sglang:num_running_reqs{dp_rank="11",model_name="m"} 5.0
+sglang:num_queue_reqs{dp_rank="0",model_name="m"} 0.0
+sglang:num_queue_reqs{dp_rank="11",model_name="m"} 1.0
+sglang:max_total_num_tokens{model_name="m"} 7000.0
+"""
+    found = read_page("sglang", page, 1.0, rank=11).stats
+    assert (found.running, found.waiting, found.kv_tokens) == (5, 1, 7_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "ranks"),
+    [("vllm", pages.VLLM, 1), ("vllm", pages.VLLM_TWO_ENGINES, 2), ("vllm", "", 1), ("llama.cpp", pages.VLLM, 1)],
+)
+def test_how_many_ranks_tell_their_figures(kind: DeploymentKind, page: str, ranks: int) -> None:
+    """By the label that tells them apart; one where nothing does."""
+    assert ranks_on(kind, page.encode()) == ranks
 
 
 def test_vllm_asleep() -> None:

@@ -93,9 +93,9 @@ def _runs(places: Sequence[int]) -> list[range]:
     return found
 
 
-def payload(events: list[Any], ts: float = 1.0) -> bytes:
+def payload(events: list[Any], ts: float = 1.0, *, rank: int = 0) -> bytes:
     """A batch as msgpack."""
-    return msgspec.msgpack.encode([ts, events, 0])
+    return msgspec.msgpack.encode([ts, events, rank])
 
 
 class Publisher:

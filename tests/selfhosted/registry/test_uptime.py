@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -157,6 +158,25 @@ async def test_each_replica_is_counted_from_when_it_was_seen_to_when_it_was_gone
         world.clock.at += 10
     totals = {name: await world.total_s(name) for name in states}
     assert totals == {"works": 60, "rests": 10 + 20, "drains": 50, "never": 0}
+
+
+async def test_ranks_of_a_process_are_billed_once(world: World) -> None:
+    """They are up on the same GPUs, as long as one of them is."""
+    process = Process(world)
+    for name in ("a-dp0", "a-dp1"):
+        world.shows(name, "ready")
+        at = msgspec.structs.replace(world.replicas[name].address, rank=int(name[-1]))
+        world.replicas[name] = msgspec.structs.replace(world.replicas[name], address=at)
+    for _ in range(4):
+        await process.step()
+        world.clock.at += TICK_S
+    world.shows("a-dp0", None)
+    await process.step()
+    assert {name: await world.total_s(name) for name in ("a", "a-dp0", "a-dp1")} == {
+        "a": 4 * TICK_S,
+        "a-dp0": 0,
+        "a-dp1": 0,
+    }
 
 
 async def test_an_hours_end_is_where_it_is(world: World) -> None:

@@ -96,10 +96,14 @@ def test_seasons_of_another_shape_are_not_believed() -> None:
 
 
 def test_a_rise_goes_on_and_what_may_be_chance_does_not() -> None:
-    """One cold start ahead of a steady rise half of what it would add is expected; scatter, a fall and two minutes say nothing."""
+    """One cold start ahead of a steady rise half of what it would add is expected, and all of it in a pool's first minutes; scatter, a
+    fall and two minutes say nothing.
+    """
     rising = Forecast()
-    watch(rising, lambda at: 1_000 + at, 0, 900)
-    assert rising.busy(360, 0.9) == pytest.approx(2_000, rel=0.05)
+    watch(rising, lambda at: 1_000 + at, 0, 600)
+    assert rising.busy(360, 0.9) == pytest.approx(1_510 + 360, rel=0.02)
+    watch(rising, lambda at: 1_000 + at, 600, 1_200)
+    assert rising.busy(360, 0.9) == pytest.approx(2_110 + 180, rel=0.02)
     assert rise_per_s([100, 900, 200, 800, 150, 900, 300, 850]) == 0
     assert rise_per_s([900, 800, 700, 600, 500]) == 0
     assert rise_per_s([100, 900]) == 0

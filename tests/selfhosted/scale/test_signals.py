@@ -129,3 +129,22 @@ def test_who_only_reads_is_judged_by_prompts_and_who_only_answers_by_what_it_gen
     assert (answered.kv_used, answered.missed, answered.ttft_s) == (0.9, None, None)
     idle = SignalReader(1.0, "reads").read(snapshot(0, replica("a", told=stats(0, kv_usage=0.9))), at_s=0, wall_s=0)
     assert idle.kv_used == 0
+
+
+def test_ranks_of_a_process_count_once() -> None:
+    """Processes are what is ordered: one works while one of its ranks does, and two full caches of four are one replica's."""
+    names = ("a-dp0", "a-dp1", "b-dp0", "b-dp1")
+    states = ("ready", "suspect", "starting", "starting")
+    ranks = [
+        Replica(
+            address=Address(
+                pool="p", name=name, url="http://h:1", kind="vllm", source="configured", rank=int(name[-1])
+            ),
+            state=state,  # type: ignore[arg-type]
+            since=0,
+            stats=stats(0, running=1, kv_usage=1.0) if state == "ready" else None,
+        )
+        for name, state in zip(names, states, strict=True)
+    ]
+    found = SignalReader(1.0, ranks=2).read(snapshot(0, *ranks), at_s=0, wall_s=0)
+    assert (found.ready, found.starting, found.running, found.kv_used) == (1, 1, 1, 0.5)

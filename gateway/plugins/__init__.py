@@ -1,0 +1,1 @@
+"""Plug-ins: loading what the configuration names, and calling it within a deadline."""

@@ -1,0 +1,1 @@
+"""Fit the injection model. Serving never imports this folder."""

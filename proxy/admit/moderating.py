@@ -1,0 +1,188 @@
+"""Rules that ask a service: what a request says is sent there, masked as it is, and nothing goes on without its verdict.
+
+Asked are those texts alone that are new, but for rules of own engines: what once had to stay has to stay with each turn.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from accounts.caller import Caller
+from guard.guard_config import GuardRule, GuardSection
+from guard.moderation import OddReply, found
+from guard.moderation import Verdict as Said
+from guard.ruleset import Action, Finding, Verdict
+from guard.walker import Text, Walk
+from proxy.errors import GuardUnavailable
+from proxy.shared.moderation_client import ModerationClient, Service, ServiceUnavailable
+
+_log: Final = logging.getLogger("weighbridge.guard")
+_READ: Final = frozenset({"prose", "arguments", "file"})
+"""What is sent: no names of fields, no addresses, no numbers."""
+_TIMEOUT_MS: Final = 300
+_RETRY_AFTER_S: Final = 1.0
+_CHANGED: Final = "changed"
+
+
+class NoKey(Exception):
+    """The key of a service is not there."""
+
+
+class _Judged(msgspec.Struct, frozen=True):
+    """What a rule comes to."""
+
+    rule: GuardRule
+    names: Sequence[str]
+    """What was found; empty for nothing."""
+    texts: tuple[str, ...] | None = None
+    """The texts as the service wants them."""
+    open: bool = False
+    """True where there is no verdict, and the rule lets pass."""
+
+
+Services = Mapping[tuple[object, ...], Service]
+"""The services of a configuration, by what rules say of them."""
+
+
+def services_of(section: GuardSection, resolve: Callable[[str], str]) -> Services:
+    """Return the services of a configuration; `resolve` reads a key. Raises NoKey."""
+    found: dict[tuple[object, ...], Service] = {}
+    for rule in section.rules:
+        if rule.url is None:
+            continue
+        try:
+            key = None if rule.key is None else resolve(rule.key)
+        except (LookupError, OSError):
+            raise NoKey(f"guard: the key of rule `{rule.name}` is not there") from None
+        found[_service_name(rule)] = Service(
+            url=rule.url,
+            shape=rule.shape or "openai",
+            model=rule.model,
+            key=key,
+            timeout_s=(rule.timeout_ms or _TIMEOUT_MS) / 1000,
+        )
+    return found
+
+
+class AsksTarget(Protocol):
+    """Whoever asks a model of ours."""
+
+    async def judge(self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float) -> Said:
+        """Return what it says of the texts. Raises ServiceUnavailable."""
+        ...
+
+
+class Moderation:
+    """The services of the configuration, for one process."""
+
+    def __init__(self, services: Services, client: ModerationClient, target: AsksTarget | None = None) -> None:
+        """`target` asks a model of ours."""
+        self._client = client
+        self._target = target
+        self.services = services
+        """Replaced whole where a configuration is read anew."""
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def judge(self, caller: Caller, rules: Sequence[GuardRule], verdict: Verdict, walk: Walk) -> Verdict:
+        """Return the verdict with what services say of the texts that were walked over. Raises GuardUnavailable."""
+        texts = [text for text in walk.texts if text.what in _READ]
+        judged: list[_Judged] = []
+        for rule in rules:
+            if rule.input == "mask":
+                # One after the other: the next one is asked about what this one made of it.
+                said = await self._one(caller, rule, texts)
+                judged.append(said)
+                verdict = _with_texts(verdict, said, _of(rule, texts))
+        others = [rule for rule in rules if rule.input != "mask"]
+        judged += await asyncio.gather(*(self._one(caller, rule, texts) for rule in others))
+        body = walk.written()
+        verdict = _with_findings(verdict, judged)
+        return verdict if body is None else msgspec.structs.replace(verdict, body=body)
+
+    async def _one(self, caller: Caller, rule: GuardRule, texts: Sequence[Text]) -> _Judged:
+        asked = [text.text for text in _of(rule, texts)]
+        if not asked:
+            return _Judged(rule, ())
+        try:
+            said = await self._said(caller, rule, asked)
+            return _Judged(rule, _names(rule, said, asked), said.texts)
+        except (ServiceUnavailable, OddReply, KeyError) as error:
+            if rule.on_error == "open":
+                return _Judged(rule, (), open=True)
+            why = "its service is not known" if isinstance(error, KeyError) else error
+            _log.info("guard: a request was not judged by rule %s: %s", rule.name, why)
+            raise GuardUnavailable(
+                f"The request could not be judged by `{rule.name}`, so it was not sent; try again shortly.",
+                retry_after_s=_RETRY_AFTER_S,
+            ) from None
+
+    async def _said(self, caller: Caller, rule: GuardRule, asked: Sequence[str]) -> Said:
+        if rule.target is None:
+            return await self._client.judge(self.services[_service_name(rule)], asked, "input")
+        if self._target is None:
+            raise ServiceUnavailable("connection", "no model of this gateway can be asked here")
+        return await self._target.judge(caller, rule.target, asked, (rule.timeout_ms or _TIMEOUT_MS) / 1000)
+
+
+def read_whole(wire: str, body: bytes) -> Walk:
+    """Return a walk over all of a body. Raises TooMuch."""
+    walk = Walk(wire, body)
+    for part in walk.parts():
+        walk.over(part)
+    return walk
+
+
+def _service_name(rule: GuardRule) -> tuple[object, ...]:
+    """Return what tells a rule's service from another."""
+    return (rule.url, rule.shape, rule.model, rule.key, rule.timeout_ms)
+
+
+def _of(rule: GuardRule, texts: Sequence[Text]) -> list[Text]:
+    everything = rule.input == "own"
+    return [text for text in texts if text.role in rule.looks_at and (text.new or everything)]
+
+
+def _names(rule: GuardRule, said: Said, asked: Sequence[str]) -> list[str]:
+    names = found(said, rule.categories, rule.scores or {})
+    if said.texts is not None and list(said.texts) != list(asked):
+        names.append(_CHANGED)
+    return names
+
+
+def _with_texts(verdict: Verdict, said: _Judged, texts: Sequence[Text]) -> Verdict:
+    """Put a service's texts in place of those it was asked about. What may not be changed goes to own engines."""
+    for text, instead in zip(texts, said.texts or (), strict=False):
+        if text.text == instead:
+            continue
+        if text.fixed:
+            verdict = msgspec.structs.replace(verdict, own=True)
+        else:
+            text.put(instead)
+    return verdict
+
+
+def _with_findings(verdict: Verdict, judged: Sequence[_Judged]) -> Verdict:
+    findings: list[Finding] = list(verdict.findings)
+    blocked = dict.fromkeys(verdict.blocked)
+    own = verdict.own
+    for each in judged:
+        rule = each.rule
+        if each.open:
+            findings.append(Finding(rule.name, rule.kind, "open", 1))
+        if not each.names:
+            continue
+        action: Action = "flag"
+        if rule.input == "block" or (rule.input == "mask" and _CHANGED not in each.names):
+            action = "block"
+            blocked[rule.name] = None
+        elif rule.input == "own":
+            action, own = "own", True
+        elif rule.input == "mask":
+            action = "mask"
+        findings.append(Finding(rule.name, rule.kind, action, len(each.names)))
+    return msgspec.structs.replace(verdict, blocked=tuple(blocked), own=own, findings=tuple(findings))

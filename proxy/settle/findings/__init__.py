@@ -1,0 +1,1 @@
+"""What the guard found, as counts; counted in each process, kept by the control plane."""

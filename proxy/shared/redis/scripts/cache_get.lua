@@ -1,0 +1,3 @@
+-- Returns one sealed answer; nothing where there is none.
+-- KEYS: the answer.
+return redis.call('GET', KEYS[1])

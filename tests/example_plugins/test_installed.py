@@ -1,0 +1,138 @@
+"""A plug-in as its users have it: a wheel of its own, installed beside ours, named in the configuration, and in effect."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+import venv
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+import yaml
+
+from tests.running_gateway import CHEAP_PRICES, PEPPER, model
+
+ROOT: Final = Path(__file__).parents[2]
+_START_S: Final = 150.0
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:[0-9]+")
+_SCRIPTED: Final = [{"kind": "scripted", "upstream_model": "ok"}]
+
+
+def _wheel(project: Path, into: Path) -> Path:
+    """Builds the wheel of a copy, as nothing may change in the tree of others' tests."""
+    copy = into / f"{project.name}-copy"
+    if project == ROOT:
+        copy.mkdir()
+        packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+        for name in packages["packages"]:
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, copy / name)
+    else:
+        shutil.copytree(project, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    out = into / f"{project.name}-wheel"
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
+        cwd=copy,
+        check=True,
+        capture_output=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with our wheel and that of the example. What ours needs comes from this environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    wheels = [_wheel(ROOT, folder), _wheel(ROOT / "examples" / "plugins" / "residency", folder)]
+    environment = folder / "venv"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    installs = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)]
+    subprocess.run(installs, check=True, capture_output=True, cwd=folder)
+    (site,) = (environment / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return environment / "bin"
+
+
+@pytest.mark.long
+def test_an_installed_plugin_is_in_effect(installed: Path, tmp_path: Path) -> None:
+    """`config check` tries it by its entry point, and a served request goes where it says. Without its name nothing happens."""
+    settings = {"allowed": {"team_a": ["here"]}}
+    models = [
+        model("cheap", _SCRIPTED, provider="there", prices=CHEAP_PRICES),
+        model("dear", _SCRIPTED, provider="here"),
+    ]
+    ours = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG", "OMP_NUM_THREADS"}}
+    environ = ours | {
+        "WEIGHBRIDGE_CONFIG": str(tmp_path / "gateway.yaml"),
+        "WEIGHBRIDGE_DATA_DIR": str(tmp_path),
+        "WEIGHBRIDGE_PEPPER": PEPPER,
+        "WEIGHBRIDGE_PORT": "0",
+        "TMPDIR": str(tmp_path),
+    }
+
+    def run(*arguments: str) -> str:
+        command = [str(installed / "weighbridge"), *arguments]
+        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = "import gateway, weighbridge, residency; print(gateway.__file__, weighbridge.__file__, residency.__file__)"
+    python = str(installed / "python")
+    found = subprocess.run([python, "-c", where], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert all(str(installed.parent) in each for each in found.stdout.split()), found.stderr
+    for plugins, target in (
+        ([{"name": "regions", "kind": "scorer", "use": "residency", "settings": settings}], "dear"),
+        ([], "cheap"),
+    ):
+        written = {
+            "providers": {"models": models},
+            "classifier": {"enabled": False},
+            "cost": {"journal_dir": str(tmp_path / "journal")},
+            "plugins": plugins,
+        }
+        (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(written))
+        assert "ok" in run("config", "check")
+        if target == "dear":
+            run("teams", "create", "team_a")
+            key = run("keys", "create", "team_a", "--name", "tests").split()[-1]
+        assert _answered_by(installed, environ, tmp_path, key) == target
+
+
+def _answered_by(installed: Path, environ: dict[str, str], folder: Path, key: str) -> str:
+    log = folder / "serve.log"
+    with log.open("wb") as opened:
+        process = subprocess.Popen(
+            [str(installed / "weighbridge"), "serve"], env=environ, cwd=folder, stdout=opened, stderr=opened
+        )
+    try:
+        until = time.monotonic() + _START_S
+        url = ""
+        while time.monotonic() < until and process.poll() is None:
+            found = _ADDRESS.search(log.read_text())
+            url = "" if found is None else found[0]
+            try:
+                if url and httpx.get(f"{url}/readyz", timeout=5).status_code == httpx.codes.OK:
+                    break
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        assert url, log.read_text()
+        asked = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
+        reply = httpx.post(
+            f"{url}/v1/chat/completions", json=asked, headers={"authorization": f"Bearer {key}"}, timeout=30
+        )
+        return reply.headers["x-weighbridge-target"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
