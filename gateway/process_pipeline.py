@@ -236,6 +236,7 @@ class ProcessPipeline:
             scoring=self.plugins.scoring(),
             guard=self.guard,
             moderation=open_moderation(config, self.dispatcher, self._target_rules, stack),
+            plugin_guards=self.plugins.guards(),
             reported_at_once=_REPORTED_AT_ONCE,
         )
         stack.callback(self.line.reports.flush)
@@ -457,6 +458,7 @@ class ProcessPipeline:
                 return
             rules = self._reloaded_rules(answer.config, catalog)
             services = services_of(answer.config.guard, resolve_secret)
+            self.plugins.check_guards(each.use for each in answer.config.guard.rules if each.use is not None)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             self._log.error("reload refused, the old configuration stays: %s", error)
             return

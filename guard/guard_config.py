@@ -17,7 +17,7 @@ from settings.words import closest
 InputAction = Literal["block", "own", "mask", "flag", "off"]
 """What is done with what is found in a request, the strictest first. `own`: only own engines are asked."""
 OutputAction = Literal["block", "mask", "flag", "off"]
-RuleKind = Literal["pii", "secret", "words", "pattern", "injection", "http"]
+RuleKind = Literal["pii", "secret", "words", "pattern", "injection", "http", "plugin"]
 
 FALSE_RATES: Final = (0.01, 0.003, 0.001)
 """Shares of harmless texts that the injection model takes for attempts, of which its thresholds are known."""
@@ -33,6 +33,7 @@ _NEEDED: Final[dict[RuleKind, str]] = {
     "pattern": "pattern",
     "injection": "",
     "http": "",
+    "plugin": "use",
 }
 """What a rule of each kind cannot do without."""
 _GROUPS: Final[dict[RuleKind, str]] = {"pii": "personal", "secret": "secrets"}
@@ -42,9 +43,13 @@ _TAKEN: Final[dict[str, tuple[RuleKind, ...]]] = {
     "pattern": ("pattern",),
     "false_rate": ("injection",),
     **dict.fromkeys(("url", "target", "shape", "model", "key", "categories", "scores", "timeout_ms"), ("http",)),
+    "use": ("plugin",),
 }
 _SOLE_ROLES: Final[frozenset[RuleKind]] = frozenset({"injection", "http"})
 """Kinds that look at what users and tools say, unless a rule names roles."""
+ASKED: Final[frozenset[RuleKind]] = frozenset({"http", "plugin"})
+"""Kinds that have to be asked, and waited for; whom the configuration alone may name, as they are given texts."""
+_OF_REQUESTS: Final[frozenset[RuleKind]] = ASKED | {"injection"}
 _RIVALS: Final[dict[str, dict[str, str]]] = tomllib.loads((files("guard") / "rivals.toml").read_text())
 _UNSEEN: Final = (
     "names, addresses, places and dates cannot be told by patterns; a service that can is asked over HTTP, and docs/guard.md says what is"
@@ -73,7 +78,7 @@ class GuardRule(Section):
     )
     kind: Annotated[RuleKind, _named_here("kinds")] = Field(
         description="`pii`: personal data by `entities`; `secret`: keys and passwords, all kinds unless `entities` names some; `words`: a list "
-        "of words; `pattern`: an RE2 pattern; `injection`: attempts to overrule instructions, by their wording; `http`: a moderation service."
+        "of words; `pattern`: an RE2 pattern; `injection`: attempts to overrule instructions, by their wording; `http`: a moderation service; `plugin`: a guard of `plugins`."
     )
     entities: list[str] | None = Field(
         default=None,
@@ -133,6 +138,13 @@ class GuardRule(Section):
     timeout_ms: int | None = Field(
         default=None, ge=10, le=30_000, description="Of `http`: how long a verdict is waited for; 300 when not set."
     )
+    use: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="Of `plugin`: the name of a plug-in of kind guard in `plugins`. `input` is the least that is done with what it finds; its "
+        "verdict may be stricter.",
+    )
     input: Annotated[InputAction, _named_here("actions")] = Field(
         default="off",
         description="In requests. `block`: refused, where it is new; `own`: only own engines are asked; `mask`: another word is put in its "
@@ -182,7 +194,7 @@ class GuardRule(Section):
 
     def _check_whole_texts(self) -> None:
         """Refuse what cannot be done by a kind that judges texts as a whole. Raises ValueError."""
-        if self.kind in _SOLE_ROLES and self.output != "off":
+        if self.kind in _OF_REQUESTS and self.output != "off":
             raise ValueError(f"a rule of kind `{self.kind}` judges requests alone: leave `output` out")
         if self.kind == "injection":
             self._check_injection()
@@ -221,7 +233,7 @@ class GuardRule(Section):
         for entity in self.entities or ():
             if entity not in known:
                 raise ValueError(_no_kind(entity, self.kind, known))
-        if self.kind in {"words", "pattern"} and self.name in KINDS:
+        if self.kind in {"words", "pattern", "plugin"} and self.name in KINDS:
             raise ValueError(f"`{self.name}` is the name of a kind; choose another one for your own")
         try:
             if self.pattern is not None:

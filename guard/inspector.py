@@ -11,7 +11,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from guard.guard_config import STRICT_RATE, GuardRule, GuardSection, kinds_of
+from guard.guard_config import ASKED, STRICT_RATE, GuardRule, GuardSection, kinds_of
 from guard.ruleset import Found, Masking, Ruleset, Scanner, Verdict
 from guard.walker import Part
 from settings.words import in_words
@@ -27,7 +27,9 @@ _MOST_SCANNERS: Final = 16
 _MOST_REMEMBERED: Final = 20_000
 """Parts that each of two generations knows."""
 _KEY_BYTES: Final = 32
-_NO_SERVICES: Final = "a service is asked where the gateway's configuration says so, as texts are sent to it"
+_NOT_STORED: Final = (
+    "services and plug-ins are asked where the gateway's configuration says so, as they are given texts"
+)
 
 
 class Remembered:
@@ -119,7 +121,7 @@ class Guard:
         return Masks(self._key, team_id, rules.labels)
 
     def _compiled(self, floor: Sequence[GuardRule], own: OwnRules) -> Ruleset:
-        from guard.kinds import KINDS, block_list, own_kind  # noqa: PLC0415
+        from guard.kinds import KINDS, block_list, label_of, own_kind  # noqa: PLC0415
 
         rules = together((floor, *map(read_rules, own)))
         kinds: dict[str, Sequence[str]] = {}
@@ -138,7 +140,7 @@ class Guard:
                     theirs.append(own_kind(rule.name, rule.pattern or ""))
                 case "injection":
                     rates[rule.name] = rule.false_rate or STRICT_RATE
-                case "http":
+                case "http" | "plugin":
                     kinds[rule.name] = ()
                 case _:
                     assert_never(rule.kind)
@@ -150,6 +152,7 @@ class Guard:
             kinds,
             known=self._shared(frozenset(ours), KINDS) if ours else None,
             own=None if not described else described[0] if len(described) == 1 else Several(described),
+            labels={rule.name: label_of(rule.name) for rule in rules if rule.kind == "plugin"},
         )
 
     def _shared(self, names: frozenset[str], kinds: Mapping[str, "Kind"]) -> Scanner:
@@ -209,8 +212,8 @@ def read_rules(stored: str) -> tuple[GuardRule, ...]:
     if not stored:
         return ()
     rules = tuple(GuardSection.model_validate({"rules": msgspec.json.decode(stored)}).rules)
-    if any(rule.kind == "http" for rule in rules):
-        raise ValueError(_NO_SERVICES)
+    if any(rule.kind in ASKED for rule in rules):
+        raise ValueError(_NOT_STORED)
     return rules
 
 
@@ -232,9 +235,9 @@ def checked_rules(rules: Sequence[Mapping[str, object]]) -> tuple[GuardRule, ...
         where = ".".join(str(each) for each in first["loc"])
         told = str(first["ctx"]["error"]) if first["type"] == "value_error" else _plain(first)
         raise BadRules(where, told, next((str(each) for each in first["loc"][2:3]), "")) from None
-    services = [at for at, rule in enumerate(found) if rule.kind == "http"]
-    if services:
-        raise BadRules(f"rules.{services[0]}", _NO_SERVICES, "kind")
+    asked = next((at for at, rule in enumerate(found) if rule.kind in ASKED), None)
+    if asked is not None:
+        raise BadRules(f"rules.{asked}", _NOT_STORED, "kind")
     return found
 
 

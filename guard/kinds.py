@@ -125,8 +125,13 @@ def entropy(value: str) -> float:
 
 
 def _own(name: str, shape: Shape) -> Kind:
+    return Kind(name=name, title=name, label=label_of(name), group="own", shapes=(shape,))
+
+
+def label_of(name: str) -> str:
+    """Return what stands in the masks of a rule of this name."""
     label = "".join(char for char in name.upper() if char.isascii() and char.isalnum())[:16].lstrip("0123456789")
-    return Kind(name=name, title=name, label=label or "OWN", group="own", shapes=(shape,))
+    return label or "OWN"
 
 
 def _as_word(word: str) -> str:

@@ -47,6 +47,12 @@ class Masks:
         """Return the text with the values back in place of this request's masks."""
         return _WRITTEN.sub(self._value, text) if self._values and "[" in text else text
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Return where masks of this request stand in a text."""
+        if not self._values or "[" not in text:
+            return []
+        return [match.span() for match in _WRITTEN.finditer(text) if self._value(match) != match[0]]
+
     def _value(self, match: re.Match[str]) -> str:
         return self._values.get(f"[{match[1].upper()}_{match[2].lower()}]", match[0])
 

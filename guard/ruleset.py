@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from guard.guard_config import GuardRule, InputAction, OutputAction
+from guard.guard_config import ASKED, GuardRule, InputAction, OutputAction
 from guard.walker import Part, Role, Text, Walk
 
 Action = Literal["block", "own", "mask", "flag", "open", "unseen"]
@@ -23,7 +23,8 @@ _LEAST_REMEMBERED: Final = 64
 """Shorter parts are looked through sooner than they are recognised."""
 _BETWEEN: Final = "\0"
 """What stands between texts that are looked through together: no pattern of our tables goes over it."""
-_STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
+STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
+_NO_LABELS: Final[Mapping[str, str]] = {}
 
 
 class Found(Protocol):
@@ -56,6 +57,9 @@ class Masking(Protocol):
 
     def mask(self, kind: str, value: str) -> str: ...
     def unmasked(self, text: str) -> str: ...
+    def places(self, text: str) -> Sequence[tuple[int, int]]:
+        """Return where masks of this request stand in a text."""
+        ...
 
 
 class Memory(Protocol):
@@ -135,15 +139,22 @@ class Ruleset:
         *,
         known: Scanner | None,
         own: Scanner | None,
+        labels: Mapping[str, str] = _NO_LABELS,
     ) -> None:
-        """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe."""
+        """`kinds` are those that each rule looks for, by its name. `known` finds those of our tables, `own` those that rules describe.
+        `labels` are those of rules that ask plug-ins.
+        """
         self.rules = tuple(rules)
         self.services = tuple(rule for rule in self.rules if rule.kind == "http" and rule.input != "off")
         """Rules that ask a service about requests; whoever judges by them has to wait."""
+        self.plugins = tuple(rule for rule in self.rules if rule.kind == "plugin" and rule.input != "off")
+        """Rules that ask a plug-in about requests."""
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
         self._known, self._own = known, own
-        self.labels = {name: label for each in (known, own) if each is not None for name, label in each.labels.items()}
+        self.labels = dict(labels)
+        for scanner in (known, own):
+            self.labels |= {} if scanner is None else scanner.labels
         """What stands in the masks of each kind."""
         self._input: dict[tuple[str, Role], Act] = {}
         self.output: dict[str, OutputAct] = {}
@@ -160,21 +171,21 @@ class Ruleset:
                 # What describes a tool is sent with every request, and was written by nobody who asks.
                 action = "mask"
             known = self._input.get((kind, role))
-            if action != "off" and (known is None or _STRICTEST[action] > _STRICTEST[known.action]):
+            if action != "off" and (known is None or STRICTEST[action] > STRICTEST[known.action]):
                 self._input[kind, role] = Act(action, kind, label, whole=rule.kind == "injection")
         before = self.output.get(kind)
-        if rule.output != "off" and (before is None or _STRICTEST[rule.output] > _STRICTEST[before.action]):
+        if rule.output != "off" and (before is None or STRICTEST[rule.output] > STRICTEST[before.action]):
             self.output[kind] = OutputAct(rule.output, kind, label)
 
     @property
     def looks_in(self) -> bool:
-        """True where requests are looked at here, whatever services are asked."""
+        """True where requests are looked at here, whoever else is asked."""
         return bool(self._input)
 
     @property
     def open(self) -> tuple[Finding, ...] | None:
         """What is told where requests pass though they cannot be judged; None where a rule says that they do not."""
-        looking = [rule for rule in self.rules if rule.input != "off" and rule.kind != "http"]
+        looking = [rule for rule in self.rules if rule.input != "off" and rule.kind not in ASKED]
         if any(rule.on_error == "closed" for rule in looking):
             return None
         return tuple(Finding(rule.name, rule.kind, "open", 1) for rule in looking)
@@ -209,7 +220,7 @@ class Ruleset:
                 apart.append(each)
                 continue
             last = apart[-1]
-            stricter = max(last, each, key=lambda one: _STRICTEST[self.output[one.kind].action])
+            stricter = max(last, each, key=lambda one: STRICTEST[self.output[one.kind].action])
             apart[-1] = _Over(stricter.kind, last.start, max(last.end, each.end))
         return apart
 

@@ -17,9 +17,10 @@ from providers.breaker import Breakers
 from providers.token_counts import TokenCounter
 from providers.wire import ChatRequest
 from proxy.admit.admission import AdmissionControl
-from proxy.admit.guarding import guarded, header_of
+from proxy.admit.guarding import Asked, guarded, header_of
 from proxy.admit.idempotency.recording import is_worth_keeping
 from proxy.admit.moderating import Moderation
+from proxy.admit.plugin_rules import NO_PLUGINS, PluginGuards
 from proxy.batch.in_process import OVERLOADED, answered, exchange_of
 from proxy.batch.line_protocol import LineReply, LineRequest
 from proxy.cache.answer_cache import BYPASS, AnswerCache, Lookup
@@ -80,6 +81,7 @@ class RequestPipeline:
         scoring: Scoring | None = None,
         guard: Guard | None = None,
         moderation: Moderation | None = None,
+        plugin_guards: PluginGuards = NO_PLUGINS,
         reported_at_once: tuple[int, int] = (1, 1),
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
@@ -90,6 +92,7 @@ class RequestPipeline:
         self.parser = parser
         self.guard = guard
         self.moderation = moderation
+        self._plugin_guards = plugin_guards
         self._admission = admission
         self._classifier = classifier
         rates = AgreementRates()
@@ -338,9 +341,8 @@ class RequestPipeline:
         """
         if self.guard is None or not self.guard.is_on(caller.guard):
             return parsed
-        found = await guarded(
-            self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent, moderation=self.moderation
-        )
+        asked = Asked(moderation=self.moderation, plugins=self._plugin_guards, request_id=context.request_id)
+        found = await guarded(self.guard, caller, context.wire, parsed, self.parser.bodies, sent=sent, asked=asked)
         context.guarded = found
         context.reply.lines += field_lines(header_of(found.verdict.findings))
         found.check()

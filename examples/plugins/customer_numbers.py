@@ -21,16 +21,23 @@ class CustomerNumbers:
     Settings = Words
 
     def __init__(self, settings: Words) -> None:
-        self._projects = [each.lower() for each in settings.secret_projects]
+        named = "|".join(re.escape(each) for each in settings.secret_projects)
+        self._projects = re.compile(named, re.IGNORECASE) if named else None
 
     async def check(self, texts: Sequence[Text], facts: RequestFacts) -> Verdict:
-        for text in texts:
-            words = text.value.lower()
-            if any(project in words for project in self._projects):
-                return Verdict(action="block", name="secret-project")
-        spans = tuple(
-            Span(text=place, start=found.start(), end=found.end(), kind="customer-number")
-            for place, text in enumerate(texts)
-            for found in _NUMBER.finditer(text.value)
-        )
-        return Verdict(action="mask", spans=spans, name="customer-number") if spans else Verdict()
+        # With its places: in earlier turns, where nothing is refused, it is masked by them.
+        named = _found(self._projects, "secret-project", texts) if self._projects else ()
+        if named:
+            return Verdict(
+                action="block", spans=named + _found(_NUMBER, "customer-number", texts), name="secret-project"
+            )
+        numbers = _found(_NUMBER, "customer-number", texts)
+        return Verdict(action="mask", spans=numbers, name="customer-number") if numbers else Verdict()
+
+
+def _found(pattern: re.Pattern[str], kind: str, texts: Sequence[Text]) -> tuple[Span, ...]:
+    return tuple(
+        Span(text=place, start=found.start(), end=found.end(), kind=kind)
+        for place, text in enumerate(texts)
+        for found in pattern.finditer(text.value)
+    )

@@ -64,8 +64,8 @@ async def check(
             "no rules: `guard.rules` of the configuration is empty, and nobody added any (`weighbridge guard set`)",
             USAGE,
         )
-    for rule in rules.services:
-        typer.echo(f"{rule.name}: its service is not asked here", err=True)
+    for rule in (*rules.services, *rules.plugins):
+        typer.echo(f"{rule.name}: its {'plug-in' if rule.kind == 'plugin' else 'service'} is not asked here", err=True)
     found = _findings(rules, wire, said)
     print_rows(
         found,

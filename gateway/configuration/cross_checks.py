@@ -117,12 +117,7 @@ def plugin_problems(config: GatewayConfig, document: Document) -> list[Problem]:
         for index, name in enumerate(names)
         if name in names[:index]
     ]
-    # One that is named and not asked would let pass what it is there to stop.
-    problems += [
-        document.problem(("plugins", index, "kind"), "guards of plug-ins are not asked yet: leave it out")
-        for index, plugin in enumerate(config.plugins)
-        if plugin.kind == "guard"
-    ]
+    problems += _plugin_rule_problems(config, document)
     dialects = [plugin.name for plugin in config.plugins if plugin.kind == "dialect"]
     for index, model in enumerate(config.providers.models):
         for place, deployment in enumerate(model.deployments):
@@ -130,6 +125,30 @@ def plugin_problems(config: GatewayConfig, document: Document) -> list[Problem]:
                 where = ("providers", "models", index, "deployments", place, "dialect")
                 told = f"no plug-in of kind dialect has this name; there are: {', '.join(dialects) or 'none'}"
                 problems.append(document.problem(where, told))
+    return problems
+
+
+def _plugin_rule_problems(config: GatewayConfig, document: Document) -> list[Problem]:
+    """Check that the guard's rules ask plug-ins that are there, and that each guard is asked: one that is named and not asked would let
+    pass what it is there to stop.
+    """
+    guards = [plugin.name for plugin in config.plugins if plugin.kind == "guard"]
+    known = f"no plug-in of kind guard has this name; there are: {', '.join(guards) or 'none'}"
+    rules = config.guard.rules
+    problems = [
+        document.problem(("guard", "rules", index, "use"), known)
+        for index, rule in enumerate(rules)
+        if rule.use is not None and rule.use not in guards
+    ]
+    asked = {rule.use for rule in rules}
+    problems += [
+        document.problem(
+            ("plugins", index, "name"),
+            f"nobody asks it: add `{{name: {plugin.name.lower()}, kind: plugin, use: {plugin.name}, input: flag}}` to `guard.rules`",
+        )
+        for index, plugin in enumerate(config.plugins)
+        if plugin.kind == "guard" and plugin.name not in asked
+    ]
     return problems
 
 

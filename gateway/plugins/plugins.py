@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from accounts.named_keys import NamedKeys
@@ -53,6 +53,13 @@ class Plugins:
     def guards(self) -> Mapping[str, Guarding]:
         """Return the guards by name."""
         return {each.config.name: Guarding(each.plugin, self._calls_of(each)) for each in self._of("guard")}
+
+    def check_guards(self, wanted: Iterable[str]) -> None:
+        """Raise PluginInvalid for a guard that is asked by a configuration that was read anew, and does not run yet."""
+        running = self.guards()
+        for name in wanted:
+            if name not in running:
+                raise PluginInvalid(f"the guard `{name}` of `plugins` runs only after a restart")
 
     def dialects(self) -> Mapping[str, Speaking]:
         """Return the dialects that deployments may name."""

@@ -10,9 +10,11 @@ import msgspec
 
 from accounts.caller import Caller
 from guard.inspector import Guard
+from guard.plugin_verdicts import Question, questions, with_verdicts
 from guard.ruleset import Finding, Masking, Ruleset, Verdict
-from guard.walker import TooMuch
+from guard.walker import TooMuch, Walk
 from proxy.admit.moderating import Moderation, read_whole
+from proxy.admit.plugin_rules import NO_PLUGINS, PluginGuards, ask_plugins, facts_of
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
 from proxy.http.reply import Header
 from proxy.parse.json_bounds import BodyReader
@@ -25,6 +27,18 @@ _MOST_TOLD: Final = 40
 _T = TypeVar("_T")
 _QUOTE: Final = ord('"')
 _MANY_QUOTES: Final = 10_000
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom rules may ask about a request."""
+
+    moderation: Moderation | None = None
+    plugins: PluginGuards = NO_PLUGINS
+    request_id: str = ""
+    """As plug-ins are told it."""
+
+
+_NOBODY: Final = Asked()
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +65,9 @@ async def guarded(
     bodies: BodyReader,
     *,
     sent: bool = False,
-    moderation: Moderation | None = None,
+    asked: Asked = _NOBODY,
 ) -> Guarded:
-    """Judge a request. `sent` is for one that was sent before, of which the answer is there; `moderation` asks the services that rules name.
+    """Judge a request. `sent` is for one that was sent before, of which the answer is there; `asked` are those whom rules name.
 
     Raises GuardUnavailable, and BadRequest for a body of more texts than are read.
     """
@@ -76,8 +90,9 @@ async def guarded(
             raise _too_much() from error
         except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
             verdict = _not_judged(rules, error)
-    if rules.services and not verdict.blocked and not sent:
-        verdict = await _asked(moderation, caller, rules, verdict, wire, verdict.body or body, bodies)
+    if not verdict.blocked and (rules.plugins or (rules.services and not sent)):
+        asking = _Asking(asked, caller, rules, wire, parsed, bodies, sent=sent)
+        verdict = await asking.judged(verdict, masks)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
@@ -92,23 +107,60 @@ def _too_much() -> BadRequest:
     )
 
 
-async def _asked(
-    moderation: Moderation | None,
-    caller: Caller,
-    rules: Ruleset,
-    verdict: Verdict,
-    wire: Wire,
-    body: bytes,
-    bodies: BodyReader,
-) -> Verdict:
-    """Return the verdict with those of services, which are asked last, about the text as it would be sent. Raises GuardUnavailable."""
-    if moderation is None:
-        raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
-    try:
-        walk = await _beside(bodies, body, lambda: read_whole(wire.name, body))
-    except TooMuch as error:
-        raise _too_much() from error
-    return await moderation.judge(caller, rules.services, verdict, walk)
+class _Asking:
+    """The rules of one request that have to ask. They come last, about the text as it would be sent."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        caller: Caller,
+        rules: Ruleset,
+        wire: Wire,
+        parsed: ParsedRequest,
+        bodies: BodyReader,
+        *,
+        sent: bool,
+    ) -> None:
+        self._asked = asked
+        self._caller = caller
+        self._rules = rules
+        self._wire = wire
+        self._parsed = parsed
+        self._bodies = bodies
+        self._sent = sent
+
+    async def judged(self, verdict: Verdict, masks: Callable[[], Masking]) -> Verdict:
+        """Return the verdict with those of plug-ins, then of services. Raises GuardUnavailable and BadRequest."""
+        body = verdict.body or self._parsed.body
+        try:
+            walk, asked = await _beside(self._bodies, body, lambda: self._read(body))
+        except TooMuch as error:
+            raise _too_much() from error
+        if asked:
+            verdict = await self._by_plugins(asked, verdict, masks)
+        if verdict.blocked:
+            return verdict
+        if self._rules.services and not self._sent:
+            return await self._by_services(verdict, walk)
+        written = walk.written()
+        return verdict if written is None else msgspec.structs.replace(verdict, body=written)
+
+    def _read(self, body: bytes) -> tuple[Walk, list[Question]]:
+        walk = read_whole(self._wire.name, body)
+        return walk, questions(self._rules.plugins, walk)
+
+    async def _by_plugins(self, asked: list[Question], verdict: Verdict, masks: Callable[[], Masking]) -> Verdict:
+        facts = facts_of(self._asked.request_id, self._caller, self._parsed)
+        answers = await ask_plugins(self._asked.plugins, asked, facts, sent=self._sent)
+        found = with_verdicts(verdict, answers, masks())
+        # Of what was sent only the masks are wanted.
+        return msgspec.structs.replace(verdict, masks=found.masks) if self._sent else found
+
+    async def _by_services(self, verdict: Verdict, walk: Walk) -> Verdict:
+        moderation = self._asked.moderation
+        if moderation is None:
+            raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
+        return await moderation.judge(self._caller, self._rules.services, verdict, walk)
 
 
 async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], _T]) -> _T:

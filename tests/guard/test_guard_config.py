@@ -1,5 +1,6 @@
 """Rules as people write them, and bring along from other gateways (51)."""
 
+import json
 from typing import Any
 
 import pytest
@@ -59,6 +60,11 @@ MAILS: dict[str, Any] = {"name": "mails", "kind": "pii", "entities": ["email"], 
             {"name": "x", "kind": "http", "input": "flag", "url": "http://a", "unreachable_fallback": "x"},
             "`on_error: open`",
         ),
+        ({"name": "x", "kind": "plugin", "input": "flag"}, "needs `use`"),
+        ({"name": "x", "kind": "plugin", "use": "house", "input": "flag", "output": "flag"}, "requests alone"),
+        ({"name": "x", "kind": "plugin", "use": "house", "input": "flag", "url": "http://a"}, "`url` does nothing"),
+        ({"name": "email", "kind": "plugin", "use": "house", "input": "flag"}, "is the name of a kind"),
+        ({"name": "x", "kind": "http", "url": "http://a", "use": "house", "input": "flag"}, "`use` does nothing"),
         ({"name": "x", "kind": "openai_moderation", "input": "flag"}, "here it is `http`"),
         (
             {"name": "x", "kind": "http", "input": "flag", "url": "http://a"},
@@ -132,10 +138,15 @@ def test_stored_rules_that_are_none_any_more_are_not_passed_over() -> None:
         read_rules('[{"name": "x", "kind": "gone", "input": "block"}]')
 
 
-def test_stored_rules_name_no_service() -> None:
-    """Texts are sent where the configuration says, and nowhere that a team says."""
+@pytest.mark.parametrize("asked", [{"kind": "http", "url": "http://a"}, {"kind": "plugin", "use": "house"}])
+def test_stored_rules_name_no_service_and_no_plugin(asked: dict[str, str]) -> None:
+    """Texts are given to whom the configuration says, and to nobody whom a team says."""
+    rule = {"name": "x", "input": "flag", **asked}
     with pytest.raises(ValueError, match="where the gateway's configuration says so"):
-        read_rules('[{"name": "x", "kind": "http", "input": "flag", "url": "http://a"}]')
+        read_rules(json.dumps([rule]))
+    with pytest.raises(BadRules, match="where the gateway's configuration says so") as refused:
+        checked_rules([rule])
+    assert refused.value.key == "kind"
 
 
 def test_an_address_may_be_an_own_engine() -> None:
