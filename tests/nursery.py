@@ -239,6 +239,7 @@ class _Forked:
 def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: Sequence[int] = ()) -> Any:
     """Starts a plane's process as `gateway.process.running_child.spawn` does."""
     from gateway.process.running_child import RunningChild
+    from weighbridge._own import module as module_of
 
     ready_fd, told_fd = os.pipe()
     input_fd, lifeline_fd = os.pipe()
@@ -254,7 +255,7 @@ def _fork(command: Sequence[str], environ: Mapping[str, str], now: float, fds: S
             os.setpgid(0, 0)
             os.environ.clear()
             os.environ.update(environ)
-            status = _run_plane([*command[2:], "--ready-fd", str(told_fd)])
+            status = _run_plane([*command[len(module_of("")) :], "--ready-fd", str(told_fd)])
         sys.stderr.flush()
         os._exit(status)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
