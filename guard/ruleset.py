@@ -21,8 +21,10 @@ SHORT_CHARS: Final = 256
 """Shorter texts are looked through together."""
 _LEAST_REMEMBERED: Final = 64
 """Shorter parts are looked through sooner than they are recognised."""
-_BETWEEN: Final = "\0"
-"""What stands between texts that are looked through together: no pattern of our tables goes over it."""
+_BETWEEN: Final = "\uffff"
+"""What stands between texts that are looked through together: no pattern of our tables goes over it. It is no part of a word, no character, and is
+not folded away as invisible ones are, so that a text's first word is not the end of the one before.
+"""
 _STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
 
 
