@@ -262,6 +262,12 @@ class Ruleset:
     def _owns(self, text: str) -> Sequence[Found]:
         return () if self._own is None else self._own.find(text)
 
+    def hidden(self, text: Text, masks: Masking) -> str:
+        """Return a text without what only own engines may have."""
+        acts = [(each, self.act(each.kind, text.role)) for each in self.find(text.text)]
+        found = [each for each, act in acts if act is not None and not act.whole and act.action not in {"flag", "off"}]
+        return _masked(text.text, found, masks)
+
     def act(self, kind: str, role: Role) -> Act | None:
         """Return what is done with a kind in a text of that role; None for nothing."""
         return self._input.get((kind, role))

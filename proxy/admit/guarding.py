@@ -77,7 +77,7 @@ async def guarded(
         except Exception as error:  # noqa: BLE001 - whatever breaks, what was not judged is not sent
             verdict = _not_judged(rules, error)
     if rules.services and not verdict.blocked and not sent:
-        verdict = await _asked(moderation, caller, rules, verdict, wire, verdict.body or body, bodies)
+        verdict = await _asked(moderation, caller, rules, verdict, wire, verdict.body or body, bodies, masks)
     if verdict.body is not None and not verdict.blocked:
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
@@ -100,15 +100,19 @@ async def _asked(
     wire: Wire,
     body: bytes,
     bodies: BodyReader,
+    masks: Callable[[], Masking],
 ) -> Verdict:
-    """Return the verdict with those of services, which are asked last, about the text as it would be sent. Raises GuardUnavailable."""
+    """Return the verdict with those of services, which are asked last, about the text as it would be sent to a provider. Raises GuardUnavailable."""
     if moderation is None:
         raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
     try:
         walk = await _beside(bodies, body, lambda: read_whole(wire.name, body))
     except TooMuch as error:
         raise _too_much() from error
-    return await moderation.judge(caller, rules.services, verdict, walk)
+    # A service at an address is no engine of one's own.
+    made = masks() if verdict.own else None
+    shown = None if made is None else lambda text: rules.hidden(text, made)
+    return await moderation.judge(caller, rules.services, verdict, walk, shown)
 
 
 async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], _T]) -> _T:
