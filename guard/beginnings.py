@@ -1,14 +1,17 @@
 """The pattern of everything that a match of another pattern may begin with, so that a stream knows what it has to hold.
 
 It is derived from the parsed pattern: of `ab{2}c`, the texts that may go on to a match are ``, `a`, `ab`, `abb` and `abbc`.
-It may match more (a counted repeat above four counts as any), never less.
+It may match more (a repeat that counts higher than twenty counts as any), never less.
 """
 
 # The standard library's own parser has no public name. RE2's syntax is nearly a part of it; what is not is refused here.
 import warnings
+from collections.abc import Callable
 from re import _constants as of  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
+
+Items = list[tuple[Any, Any]]
 
 _FLAGS: Final = {of.SRE_FLAG_IGNORECASE: "i", of.SRE_FLAG_MULTILINE: "m", of.SRE_FLAG_DOTALL: "s"}
 _PLACES: Final = {
@@ -26,24 +29,31 @@ _CATEGORIES: Final = {
     of.CATEGORY_WORD: r"\w",
     of.CATEGORY_NOT_WORD: r"\W",
 }
-_MOST_COUNTED: Final = 4
+_MOST_COUNTED: Final = 20
 """Counting on costs a state for each number and each place where the text may have begun, which multiplies."""
-
-Items = list[tuple[Any, Any]]
 
 
 def beginnings(pattern: str) -> str | None:
     """Return the pattern of all beginnings of matches of `pattern`, or None where that cannot be told."""
+    return _derived(pattern, _begun)
+
+
+def loosened(pattern: str) -> str:
+    """Return a pattern that matches whatever `pattern` does, and more: it counts no higher than twenty."""
+    return _derived(pattern, _all) or pattern
+
+
+def _derived(pattern: str, derive: Callable[[Items], str]) -> str | None:
     if any(only_re2 in pattern for only_re2 in ("[[:", r"\p", r"\P", r"\C", r"\Q", r"\z", r"\x{")):
         return None
     try:
         with warnings.catch_warnings(action="error"):
             parsed = parser.parse(pattern)
-        begun = _begun(list(parsed))
+        derived = derive(list(parsed))
     except (parser.error, KeyError, RecursionError, OverflowError, Warning):
         return None
     flags = "".join(letter for flag, letter in _FLAGS.items() if parsed.state.flags & flag)
-    return f"(?{flags}:{begun})" if flags else begun
+    return f"(?{flags}:{derived})" if flags else derived
 
 
 def _begun(items: Items) -> str:

@@ -13,6 +13,8 @@ _VERHOEFF_PRODUCT: Final = (
 _VERHOEFF_PLACE: Final = (
     "0123456789", "1576283094", "5803796142", "8916043527", "9453126870", "4286573901", "2793806415", "7046913258",
 )  # fmt: skip
+_ZERO: Final = ord("0")
+_NO_DIGITS: Final = bytes(byte for byte in range(256) if not 0x30 <= byte <= 0x39)  # noqa: PLR2004
 _DNI_LETTERS: Final = "TRWAGMYFPDXBNJZSQVHLCKE"
 _CODICE_ODD: Final = dict(
     zip(
@@ -46,7 +48,7 @@ def _bare(value: str) -> str:
 
 
 def _digits(value: str) -> list[int]:
-    return [int(char) for char in value if char.isascii() and char.isdigit()]
+    return [byte - _ZERO for byte in value.encode(errors="replace").translate(None, _NO_DIGITS)]
 
 
 def _weighted(digits: Iterable[int], weights: Iterable[int]) -> int:

@@ -45,7 +45,7 @@ def dry_run(rules: Ruleset, wire: str, body: bytes) -> DryRun:
             hits.append(
                 Hit(
                     kind=each.kind,
-                    action=None if act is None else action_of(act.action, text),
+                    action=None if act is None else action_of(act.action, text, whole=act.whole),
                     role=text.role,
                     path="" if text.what == "key" else ".".join(map(str, text.path)),
                     line=before.count("\n") + 1,

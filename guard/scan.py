@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import re2
 
-from guard.beginnings import beginnings
+from guard.beginnings import beginnings, loosened
 from guard.folding import Folded, odd_class
 from guard.kinds import MOST_WITHIN_BYTES, Kind, Shape, compiled, entropy
 
@@ -40,6 +40,8 @@ _NONE: Final = -(1 << 62)
 _MOST_HELD_BYTES: Final = 300
 """What is held for a pattern whose beginnings cannot be told."""
 
+_MASK: Final = Kind(name="", title="", label="", group="own", shapes=(Shape(pattern=MASK_PATTERN),))
+
 Span = tuple[int, int, int]
 """Begin, end, and the number of the rule."""
 
@@ -55,6 +57,10 @@ class Found(msgspec.Struct, frozen=True):
 class _Rule(msgspec.Struct, frozen=True):
     kind: str
     shape: Shape
+    gate: str
+    """What a text matches that may have such a value in it."""
+    words_gate: str
+    """What it matches as well, of a value that needs words beside it; empty for others."""
     regex: Any
     words: Any
     unless: Any
@@ -88,18 +94,20 @@ class _View(msgspec.Struct, frozen=True):
 class Scanner:
     """Finds what is of the given kinds. Building one takes tens of milliseconds: not on the event loop."""
 
-    __slots__ = ("_encoded", "_gate", "_open", "_open_far", "_rules", "_tail", "labels")
+    __slots__ = ("_encoded", "_gate", "_gate_of_pieces", "_open", "_open_far", "_rules", "_tail", "labels")
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         """Compile the kinds' patterns. Raises BadPattern."""
         kinds = tuple(kinds)
         self.labels = {kind.name: kind.label for kind in kinds}
-        self._rules = [_rule(kind.name, shape) for kind in kinds for shape in kind.shapes]
+        self._rules = [_rule(kind, shape) for kind in kinds for shape in kind.shapes]
         self._encoded = compiled(_ENCODED_PATTERN)
         self._tail = compiled(_ENCODED_TAIL)
         # A mask is a rule, too: it wins over what is found within it, and is then left out.
-        self._rules.append(_rule("", Shape(pattern=MASK_PATTERN)))
-        self._gate = _gate([rule.shape.pattern for rule in self._rules])
+        self._rules.append(_rule(_MASK, _MASK.shapes[0]))
+        self._gate = _gate([rule.words_gate or rule.gate for rule in self._rules])
+        self._gate_of_pieces = _gate([rule.gate for rule in self._rules])
+        """In a text that goes on, a value may come before the word beside it."""
         begun = [beginnings(rule.shape.pattern) for rule in self._rules]
         self._open = compiled("(?:" + "|".join(pattern for pattern in begun if pattern) + r")\z", _SET_BYTES)
         self._open_far = any(pattern is None for pattern in begun)
@@ -119,7 +127,7 @@ class Scanner:
         """
         spans: list[Span] = []
         settled = len(text)
-        for view in self._views(text, begin, all_views=not final):
+        for view in self._views(text, begin, goes_on=not final):
             found, waiting = self._in_view(view, final=final)
             spans += view.in_text(found)
             if not final:
@@ -127,19 +135,20 @@ class Scanner:
         settled = len(text) if final else _outside(spans, max(settled, begin))
         return self._resolved([span for span in spans if span[1] <= settled]), settled
 
-    def _views(self, text: str, begin: int, *, all_views: bool = False) -> list[_View]:
+    def _views(self, text: str, begin: int, *, goes_on: bool = False) -> list[_View]:
         """Return the text as it is and, where that is another one, as folded: those in which something may be found."""
         data = _bytes(text)
-        hits = self._gate(data)
+        gate = self._gate_of_pieces if goes_on else self._gate
+        hits = gate(data)
         views: list[_View] = []
-        if hits or all_views:
+        if hits or goes_on:
             plain = len(data) == len(text)
             views.append(_View(data, hits, begin if plain else len(_bytes(text[:begin])), None, plain))
         if len(self._rules) in hits:
             folded = Folded(text)
             data = _bytes(folded.text)
             start = len(_bytes(folded.text[: folded.index(begin)]))
-            views.append(_View(data, self._gate(data), start, folded, len(data) == len(folded.text)))
+            views.append(_View(data, gate(data), start, folded, len(data) == len(folded.text)))
         return views
 
     def _in_view(self, view: _View, *, final: bool) -> tuple[list[Span], int]:
@@ -159,8 +168,6 @@ class Scanner:
         rule = self._rules[number]
         spans: list[Span] = []
         waiting = len(data)
-        if final and rule.words is not None and rule.words.search(data) is None:
-            return spans, waiting
         while (match := rule.regex.search(data, place)) is not None:
             start, end = match.span()
             judged = _judged(rule, data, start, end, final=final)
@@ -227,14 +234,18 @@ class Scanner:
         return tuple(Found(self._rules[rule].kind, from_, to) for from_, to, rule in taken if self._rules[rule].kind)
 
 
-def _rule(kind: str, shape: Shape) -> _Rule:
+def _rule(kind: Kind, shape: Shape) -> _Rule:
     if shape.within > MOST_WITHIN_BYTES:
-        raise ValueError(f"{kind}: words are looked for within {MOST_WITHIN_BYTES} bytes at most")
+        raise ValueError(f"{kind.name}: words are looked for within {MOST_WITHIN_BYTES} bytes at most")
+    words = f"(?i:{'|'.join(_word(word) for word in shape.words)})" if shape.words else ""
     return _Rule(
-        kind=kind,
+        kind=kind.name,
         shape=shape,
+        # A secret begins with letters of its own, so few texts come this far. Counting would cost the Set a state for each number.
+        gate=loosened(shape.pattern) if kind.group == "secrets" else shape.pattern,
+        words_gate=words,
         regex=compiled(shape.pattern),
-        words=compiled(f"(?i:{'|'.join(_word(word) for word in shape.words)})") if shape.words else None,
+        words=compiled(words) if words else None,
         unless=compiled(shape.unless) if shape.unless else None,
         plain=not (shape.check or shape.entropy or shape.unless),
     )

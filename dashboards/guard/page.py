@@ -17,6 +17,7 @@ from cost.times import DAY_US, HOUR_US, start_of
 from dashboards.guard.trying import MOST_CHARS, MOST_PROMPTS, Tried, TriedPrompts, try_prompts, try_text
 from dashboards.ui.charts import Chart, Series, Tone
 from dashboards.ui.guard_words import (
+    ADDED_KINDS,
     DONE,
     INPUTS,
     OUTPUTS,
@@ -194,7 +195,7 @@ def _form_again(form: Form, field: str, message: str) -> _Shown:
 
 def _rule(form: Form) -> dict[str, Any]:
     """Return the rule of a form. Raises FormError."""
-    kind = cast(RuleKind, form.one_of("kind", tuple(RULE_KINDS)))
+    kind = cast(RuleKind, form.one_of("kind", ADDED_KINDS))
     words = [line.strip() for line in form.text("words", most=_WORDS_CHARS).splitlines() if line.strip()]
     said: dict[str, Any] = {
         "entities": list(form.texts("entities")),
@@ -298,9 +299,10 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
         rules=rules,
         are_read=are_read,
         most_rules=MOST_RULES,
+        has_services=any(rule.kind == "http" for each in layers for rule in each.rules),
         has_rules=any(each.rules for each in layers),
         newest=_newest_table(newest, team_id or ""),
-        kinds=list(RULE_KINDS.items()),
+        kinds=[(kind, RULE_KINDS[kind]) for kind in ADDED_KINDS],
         titles=[(RULE_KINDS[group], [(name, kind_titles()[name]) for name in kinds_of(group)]) for group in _GROUPS],
         inputs=list(INPUTS.items()),
         outputs=list(OUTPUTS.items()),

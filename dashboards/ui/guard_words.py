@@ -23,7 +23,11 @@ RULE_KINDS: Final[Mapping[RuleKind, str]] = {
     "secret": "Keys and passwords",
     "words": "Words of your own",
     "pattern": "A pattern of your own",
+    "injection": "Attempts to overrule instructions",
+    "http": "What a service finds",
 }
+ADDED_KINDS: Final = tuple(kind for kind in RULE_KINDS if kind != "http")
+"""Those that organisations and teams may add."""
 INPUTS: Final = {
     "block": "Refuse the request",
     "own": "Ask own engines only",
@@ -76,8 +80,8 @@ def looks_for(rule: GuardRule) -> str:
     """Return what a rule looks for. Of words only how many: a list may be a secret itself."""
     if rule.words is not None:
         return plural(len(rule.words), "word or phrase", "words and phrases")
-    if rule.pattern is not None:
-        return RULE_KINDS["pattern"]
+    if rule.kind not in {"pii", "secret"}:
+        return RULE_KINDS[rule.kind]
     if rule.entities is None:
         return f"All {len(kinds_of(rule.kind))} kinds of keys and passwords"
     titles = [kind_titles().get(each, each) for each in rule.entities]

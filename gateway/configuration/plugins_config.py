@@ -5,7 +5,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from providers.config import HeaderName, is_reference
+from providers.config import HeaderName
+from settings.secret_ref import is_reference
 from settings.types import Section
 from weighbridge.plugins import Kind
 from weighbridge.plugins.testing import DEADLINES_S

@@ -30,6 +30,7 @@ from gateway.demo.demo_report import Closing, Row, Totals, agrees, cut, print_re
 from gateway.demo.engine import weights_path
 from gateway.demo.prompts import PROMPTS, DemoPrompt
 from gateway.demo.stage import MAX_OUTPUT_TOKENS, TEAM, Stage, choose_stage, write_config
+from weighbridge._own import module
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -108,7 +109,7 @@ def _set_stage() -> Iterator[_Stage]:
             environ = environ_without_others(folder)
             say(f"starting {len(stage.engines)} small engine{'s' if len(stage.engines) > 1 else ''} …")
             for alias in stage.engines:
-                command = ["-m", "gateway.demo.engine", alias]
+                command = [*module("gateway.demo.engine"), alias]
                 children.append(Child(f"the engine for {alias}", command, log=folder / f"{alias}.log", environ=environ))
             started = zip(stage.engines, tuple(children), strict=True)
             addresses = {alias: child.read_announcement()["base_url"] for alias, child in started}
@@ -150,7 +151,7 @@ def _start_gateway(scene: _Stage) -> str:
     """Start the gateway as a child on an already bound socket, so that no other process can take the port."""
     say("starting the gateway …")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = ["-m", "gateway.process.serve", "--fd", str(listener.fileno()), "--config", str(scene.config)]
+        command = [*module("gateway.process.serve"), "--fd", str(listener.fileno()), "--config", str(scene.config)]
         gateway = Child(
             "the gateway", command, log=scene.folder / "gateway.log", environ=scene.environ, fds=(listener.fileno(),)
         )

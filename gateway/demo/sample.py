@@ -21,6 +21,7 @@ from gateway.demo.children import Child, ChildFailed, family
 from gateway.demo.demo_report import say
 from gateway.demo.run import DemoFailed, environ_without_others, interruptible
 from gateway.demo.sample_config import Addresses, write_sample_config
+from weighbridge._own import module
 
 WEBHOOK_SECRET: Final = "SAMPLE_WEBHOOK_SECRET"  # noqa: S105  The name of a variable.
 _WELCOME: Final = "/dashboard/welcome"
@@ -60,7 +61,7 @@ def serve_sample(*, host: str | None, port: int | None, workers: int | None, req
         keys_file.write_text(json.dumps(keys))
 
         def listening(url: str) -> None:
-            command = ["-m", "gateway.demo.traffic", url, str(keys_file)]
+            command = [*module("gateway.demo.traffic"), url, str(keys_file)]
             children.append(Child("the traffic", command, log=folder / "traffic.log", environ=environ))
             say(_how_to_look(url, password, links))
 
@@ -77,7 +78,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _start_stand_ins(folder: Path, environ: dict[str, str], children: list[Child]) -> Addresses:
-    child = Child("the stand-ins", ["-m", "gateway.demo.stand_ins"], log=folder / "stand-ins.log", environ=environ)
+    child = Child("the stand-ins", module("gateway.demo.stand_ins"), log=folder / "stand-ins.log", environ=environ)
     children.append(child)
     try:
         return msgspec.convert(child.read_announcement(), Addresses)

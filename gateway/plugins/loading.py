@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from gateway.configuration.plugins_config import PluginConfig
-from providers.config import is_reference
+from settings.secret_ref import is_reference
 from settings.words import closest
 from weighbridge.plugins.checking import class_problem, setting_names, settings_type
 

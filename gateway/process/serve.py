@@ -35,6 +35,7 @@ from gateway.process.supervisor import Supervisor
 from proxy.http.server import tls_context
 from proxy.settle.observers.logs import LogForm, configure_logging
 from proxy.settle.observers.metrics import forget_worker
+from weighbridge._own import module
 
 _log = logging.getLogger("weighbridge.serve")
 
@@ -178,8 +179,8 @@ def _supervise(
     with runtime_folder() as folder:
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
-            [sys.executable, "-m", "gateway.process.worker", "--fd", str(listener.fileno()), *shared],
-            control=[sys.executable, "-m", "gateway.process.control", *shared],
+            [sys.executable, *module("gateway.process.worker"), "--fd", str(listener.fileno()), *shared],
+            control=[sys.executable, *module("gateway.process.control"), *shared],
             count=config.server.workers,
             listener=listener,
             environ={

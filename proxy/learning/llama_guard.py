@@ -74,7 +74,8 @@ class LlamaGuard:
         messages = msgspec.json.decode(fields["messages"], type=list[Message])
         del fields["model"]
         most = msgspec.json.decode(fields["max_tokens"], type=int)
-        request = ChatRequest(fields=fields, model=target_id, messages=messages, max_output_tokens=most)
+        # What another rule keeps to own engines is judged by none but these.
+        request = ChatRequest(fields=fields, model=target_id, messages=messages, max_output_tokens=most, own_only=True)
         async with self._places:
             rules = self._rules()
             routed = routed_to(

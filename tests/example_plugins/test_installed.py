@@ -1,4 +1,4 @@
-"""A plug-in as its users have it: a wheel of its own, installed beside ours, named in the configuration, and in effect."""
+"""The wheel as its users have it: beside others' packages, with a plug-in from a wheel of its own that is in effect."""
 
 import os
 import re
@@ -10,6 +10,7 @@ import sysconfig
 import time
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ import yaml
 from tests.running_gateway import CHEAP_PRICES, PEPPER, model
 
 ROOT: Final = Path(__file__).parents[2]
+_OTHERS: Final = ("proxy", "settings", "testing", "cost")
 _START_S: Final = 150.0
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:[0-9]+")
 _SCRIPTED: Final = [{"kind": "scripted", "upstream_model": "ok"}]
@@ -31,7 +33,7 @@ def _wheel(project: Path, into: Path) -> Path:
     if project == ROOT:
         copy.mkdir()
         packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-        for name in packages["packages"]:
+        for name in packages["only-include"]:
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copy / name)
@@ -49,11 +51,46 @@ def _wheel(project: Path, into: Path) -> Path:
     return wheel
 
 
+def _others_wheel(into: Path) -> Path:
+    """Packages of others that are called as folders of ours, as `proxy.py`'s is."""
+    path = into / "others-1.0-py3-none-any.whl"
+    head = "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files = {f"{name}/__init__.py": f"OTHERS = {name!r}\n" for name in _OTHERS} | {
+        "others-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: others\nVersion: 1.0\n",
+        "others-1.0.dist-info/WHEEL": head,
+    }
+    record = "".join(f"{name},,\n" for name in [*files, "others-1.0.dist-info/RECORD"])
+    with zipfile.ZipFile(path, "w") as written:
+        for name, text in (files | {"others-1.0.dist-info/RECORD": record}).items():
+            written.writestr(name, text)
+    return path
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment with our wheel and that of the example. What ours needs comes from this environment."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our own wheel."""
+    return _wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_one_name_is_at_the_top(wheel: Path) -> None:
+    """`proxy`, `settings` and the like are others' names, too, and an installation would take them from these."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"weighbridge"}
+    folders = {name.split("/")[2] for name in names if name.startswith("weighbridge/_lib/")}
+    root = {each.parent.name for each in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "weighbridge"}
+    assert folders == root
+    assert "weighbridge/_lib/classifier/artifacts/model.onnx" in names
+    assert "weighbridge/plugins/__init__.py" in names
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The commands of an environment with others' packages, our wheel and that of the example. What ours needs comes from this
+    environment.
+    """
     folder = tmp_path_factory.mktemp("installed")
-    wheels = [_wheel(ROOT, folder), _wheel(ROOT / "examples" / "plugins" / "residency", folder)]
+    wheels = [_others_wheel(folder), wheel, _wheel(ROOT / "examples" / "plugins" / "residency", folder)]
     environment = folder / "venv"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
@@ -87,7 +124,10 @@ def test_an_installed_plugin_is_in_effect(installed: Path, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    where = "import gateway, weighbridge, residency; print(gateway.__file__, weighbridge.__file__, residency.__file__)"
+    where = (
+        "import weighbridge._own, residency; weighbridge._own.find_folders(); import gateway;"
+        "print(gateway.__file__, weighbridge.__file__, residency.__file__)"
+    )
     python = str(installed / "python")
     found = subprocess.run([python, "-c", where], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert all(str(installed.parent) in each for each in found.stdout.split()), found.stderr
@@ -136,3 +176,22 @@ def _answered_by(installed: Path, environ: dict[str, str], folder: Path, key: st
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+@pytest.mark.long
+def test_others_stay_whole(installed: Path, tmp_path: Path) -> None:
+    """While it is installed, and after it was removed. This test comes last, as it removes it."""
+    python = str(installed / "python")
+    ask = f"import {', '.join(_OTHERS)}; print([each.OTHERS for each in ({', '.join(_OTHERS)},)])"
+    environ = {"PATH": os.environ["PATH"]}
+
+    def run(*command: str) -> str:
+        done = subprocess.run([python, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert run("-c", ask) == str(list(_OTHERS))
+    assert run("-m", "weighbridge", "version")
+    run("-m", "pip", "uninstall", "--quiet", "--yes", "weighbridge")
+    assert run("-c", ask) == str(list(_OTHERS))
+    (site,) = (installed.parent / "lib").glob("python*/site-packages")
+    assert not (site / "weighbridge").exists()

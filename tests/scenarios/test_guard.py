@@ -343,6 +343,7 @@ BESIDE: Final[dict[str, str]] = {
     "proxy/relay/relay.py": "of the same target's replicas",
     "proxy/pipeline.py": "the line itself",
     "proxy/learning/asking.py": "by `routed_to`, which knows `own_only`",
+    "proxy/learning/llama_guard.py": "a judge on own engines, asked about the text as it would be sent",
     "proxy/learning/shadow.py": "asks with the request that was judged, which carries `own_only`",
     "proxy/learning/measuring.py": "questions of our own, none of a caller's",
     "proxy/dispatch/__init__.py": "an example",
@@ -477,7 +478,7 @@ async def test_own_stays_when_own_engines_fail(tmp_path: Path, provider: Provide
         return web.json_response({"error": {"message": "no"}}, status=500)
 
     async with providing() as own:
-        own.serve = fails  # type: ignore[method-assign]
+        own.serve = fails  # type: ignore[method-assign, assignment]
         models = house(provider, own)
         broken = [
             model(

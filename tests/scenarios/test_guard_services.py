@@ -203,7 +203,17 @@ async def test_a_model_of_ours_judges(tmp_path: Path) -> None:
         provider(judge) as judges,
         provider(whole) as served,
         running_gateway(
-            tmp_path, [bare("gpt-4o", served), bare("llama-guard", judges, prices=DEAR_PRICES)], guard={"rules": rules}
+            tmp_path,
+            [
+                bare("gpt-4o", served),
+                bare(
+                    "llama-guard",
+                    judges,
+                    prices=DEAR_PRICES,
+                    deployments=[{"kind": "vllm", "base_url": f"{judges.base_url}/v1"}],
+                ),
+            ],
+            guard={"rules": rules},
         ) as gateway,
     ):
         assert (await post(gateway, turns("nice"))).status_code == 200

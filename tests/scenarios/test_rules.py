@@ -426,7 +426,7 @@ async def test_an_outcome_never_holds_content() -> None:
     assert "w0" not in repr(told)
     assert Caller.__struct_fields__ == (
         *("key_id", "key_name", "team_id", "organisation_id", "allowed_models"),
-        *("settings", "role"),
+        *("settings", "role", "guard"),
     )
 
 

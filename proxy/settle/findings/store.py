@@ -176,7 +176,7 @@ class FindingStore:
         query = select(*group, func.sum(_table.c.findings)).where(*_within(organisation_id, team_id, start_us, end_us))
         async with self._engine.connect() as connection:
             rows = (await connection.execute(query.group_by(*group))).all()
-        return [(int(at_us), str(action), int(findings)) for at_us, action, findings in rows]
+        return [(int(row[0]), str(row[1]), int(row[2])) for row in rows]
 
     async def newest(self, organisation_id: str, team_id: str, most: int) -> tuple[GuardedRequest, ...]:
         """Return a team's newest requests in which something was found."""

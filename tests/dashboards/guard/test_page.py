@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import httpx
 import msgspec
@@ -16,6 +16,9 @@ from sqlalchemy import text as sql
 from classifier.learning.store import LearningStore
 from classifier.prediction import Prompt
 from dashboards.guard.trying import MOST_CHARS, MOST_PROMPTS
+from dashboards.ui.guard_words import DONE, RULE_KINDS
+from guard.guard_config import RuleKind
+from guard.ruleset import Action
 from tests.classifier.learning.kept import a_weighing
 from tests.dashboards.pages.teams import EVIL, running_teams
 from tests.processes import until
@@ -219,6 +222,27 @@ async def test_prompts_that_a_team_keeps_are_tried_by_its_members_alone(
     told = await ada.post(f"{TEAM}/prompts")
     assert "own members only" in told.text
     assert "looked through" not in told.text
+
+
+async def test_every_kind_has_words(tmp_path: Path) -> None:
+    """Also those that only the configuration may have; a text that is tried goes to no service."""
+    rules = [
+        {"name": "keys", "kind": "secret", "input": "block"},
+        {"name": "tickets", "kind": "pattern", "pattern": "TICKET-[0-9]+", "input": "flag"},
+        {"name": "attempts", "kind": "injection", "input": "flag"},
+        {"name": "judge", "kind": "http", "url": "http://127.0.0.1:9/v1/moderations", "input": "block"},
+    ]
+    async with (
+        running_teams(tmp_path, guard={"rules": rules}) as running,
+        signed_in(running, "tess@example.com", teams={"team_a": "admin"}) as tess,
+    ):
+        page = (await tess.post(f"{TEAM}/try", {"text": "about TICKET-17"})).text
+    assert set(RULE_KINDS) == set(get_args(RuleKind))
+    assert set(DONE) == set(get_args(Action))
+    for wanted in ("All 28 kinds", RULE_KINDS["pattern"], RULE_KINDS["injection"], RULE_KINDS["http"], "left out"):
+        assert wanted in page
+    assert 'value="http"' not in page
+    assert "tickets" in page[page.index('id="table-tried"') :]
 
 
 async def test_rules_that_cannot_be_read_are_told(running: Running, tess: Browser) -> None:

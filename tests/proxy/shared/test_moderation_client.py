@@ -225,7 +225,9 @@ async def test_a_packed_reply_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "coding"), [(b"\x00\x01", "gzip"), (b"{}", "br"), (gzip.compress(b"{}" * 99)[:20], "gzip")]
+    ("body", "coding"),
+    [(b"\x00\x01", "gzip"), (b"{}", "br"), (gzip.compress(b"{}" * 99)[:20], "gzip")],
+    ids=["no gzip", "not packed", "cut"],
 )
 async def test_a_reply_packed_wrongly_is_no_verdict(body: bytes, coding: str) -> None:
     """No gzip, a coding that was not asked for, and a part of one."""
