@@ -155,6 +155,13 @@ def test_case_38_whatever_is_said_in_base64_is_read(said: str) -> None:
     assert found(f"decode {run} please") == [("card", run)]
 
 
+@pytest.mark.parametrize("mark", ["_", "__", "___", "*", "**", "`", "~~"])
+def test_a_card_that_markdown_stresses_is_one(mark: str) -> None:
+    """Also with underscores, which are letters to patterns; what is part of a longer name is none."""
+    assert [kind for kind, _ in found(f"pay {mark}{CARD}{mark}, please")] == ["card"]
+    assert found(f"run_{CARD.replace(' ', '')} ended") == []
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_base64_in_lines_is_one_text(end: str) -> None:
     """As mail and PEM write it, a value stands over two lines; in pieces it is held until it is whole."""
