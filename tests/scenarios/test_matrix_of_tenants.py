@@ -654,6 +654,7 @@ async def test_nothing_crosses_and_nothing_leaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3_600)
 async def test_twenty_thousand_requests(tmp_path: Path) -> None:
     """The same at length, with a batch after each tenth of it."""
     maker = Maker(SEED + 1)
