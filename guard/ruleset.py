@@ -21,8 +21,10 @@ SHORT_CHARS: Final = 256
 """Shorter texts are looked through together."""
 _LEAST_REMEMBERED: Final = 64
 """Shorter parts are looked through sooner than they are recognised."""
-_BETWEEN: Final = "\0"
-"""What stands between texts that are looked through together: no pattern of our tables goes over it."""
+_BETWEEN: Final = "\uffff"
+"""What stands between texts that are looked through together: no pattern of our tables goes over it. It is no part of a word, no character, and is
+not folded away as invisible ones are, so that a text's first word is not the end of the one before.
+"""
 STRICTEST: Final[Mapping[str, int]] = {"block": 4, "own": 3, "mask": 2, "flag": 1, "off": 0}
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
@@ -270,6 +272,12 @@ class Ruleset:
 
     def _owns(self, text: str) -> Sequence[Found]:
         return () if self._own is None else self._own.find(text)
+
+    def hidden(self, text: Text, masks: Masking) -> str:
+        """Return a text without what only own engines may have."""
+        acts = [(each, self.act(each.kind, text.role)) for each in self.find(text.text)]
+        found = [each for each, act in acts if act is not None and not act.whole and act.action not in {"flag", "off"}]
+        return _masked(text.text, found, masks)
 
     def act(self, kind: str, role: Role) -> Act | None:
         """Return what is done with a kind in a text of that role; None for nothing."""

@@ -19,13 +19,18 @@ from guard.kinds import MOST_WITHIN_BYTES, Kind, Shape, compiled, entropy
 
 MASK_PATTERN: Final = r"\[[A-Z][A-Z0-9]{1,15}_[a-z2-7]{6,16}\]"
 """What is put in a value's place (guard/masks.py). Nothing is found in one."""
-_ENCODED_PATTERN: Final = r"[A-Za-z0-9+/_-]{24,}={0,2}"
-_ENCODED_TAIL: Final = r"[A-Za-z0-9+/_-]+={0,2}\z"
+_MAY_BE_ENCODED: Final = r"[A-Za-z0-9+/_-]{16}"
+_LINES: Final = r"(?:[A-Za-z0-9+/_-]{60,76}\r?\n)"
+"""Mail and PEM break base64 into lines of 76 and of 64 characters; a value may stand over two of them."""
+_ENCODED_PATTERN: Final = r"(?:" + _LINES + r"+[A-Za-z0-9+/_-]*|[A-Za-z0-9+/_-]{16,})={0,2}"
+_ENCODED_TAIL: Final = _LINES + r"*(?:[A-Za-z0-9+/_-]{60,76}\r|[A-Za-z0-9+/_-]+={0,2}|)\z"
 _ENCODED_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-")
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _FIRST_ENCODED: Final = 24
-"""By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable."""
+"""By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable, all are of a shorter one, or
+which are UTF-8."""
 _LEAST_PRINTABLE: Final = 14
+_MOST_UTF8: Final = 4
 _SET_BYTES: Final = 64 << 20
 """The most that the states of all patterns together may need. A few MB is what they do."""
 _BETWEEN_GROUPS: Final = (" ", "\n", "\t", "\r", "-", ".", "_")
@@ -186,13 +191,25 @@ class Scanner:
             if (from_ and data[from_ - 1] in _ENCODED_CHARS) or not _is_text(data[from_:place]):
                 continue
             decoded = _decode(data[from_:place].rstrip(b"="))
-            if decoded is None:
-                continue
-            hits = [hit for hit in self._gate(decoded) if hit < len(self._rules) - 1]
-            inner = [span for hit in hits for span in self._of_rule(decoded, hit, 0, final=True)[0] if span[2] >= 0]
-            if inner:
-                spans.append((from_, place, min(inner)[2]))
+            rule = None if decoded is None else self._first_in(decoded)
+            if rule is not None:
+                spans.append((from_, place, rule))
         return spans
+
+    def _first_in(self, decoded: bytes) -> int | None:
+        """Return the rule of the first value in what was encoded, as it is or as it is read; None where there is none."""
+        hits = self._gate(decoded)
+        inner = self._values_in(decoded, hits)
+        if not inner and len(self._rules) in hits:
+            read = _bytes(Folded(decoded.decode(errors="replace")).text)
+            inner = self._values_in(read, self._gate(read))
+        return min(inner)[2] if inner else None
+
+    def _values_in(self, data: bytes, hits: Sequence[int]) -> list[Span]:
+        last = len(self._rules) - 1
+        return [
+            span for hit in hits if hit < last for span in self._of_rule(data, hit, 0, final=True)[0] if span[2] >= 0
+        ]
 
     def _open_in(self, data: bytes, start: int) -> int:
         place = self._open.search(data, start).start()
@@ -244,7 +261,7 @@ def _gate(patterns: Sequence[str]) -> Callable[[bytes], Sequence[int]]:
     options.max_mem = _SET_BYTES
     options.log_errors = False
     gate = re2.Set.SearchSet(options)
-    for pattern in (*patterns, odd_class(), _ENCODED_PATTERN, r"\z"):
+    for pattern in (*patterns, odd_class(), _MAY_BE_ENCODED, r"\z"):
         gate.Add(pattern.encode())
     gate.Compile()
     match = gate.Match
@@ -308,11 +325,26 @@ def _is_fraction(data: bytes, start: int) -> bool:
 
 def _is_text(run: bytes) -> bool:
     decoded = _decode(run[:_FIRST_ENCODED])
-    return decoded is not None and sum(32 <= byte < 127 or 9 <= byte <= 13 for byte in decoded) >= _LEAST_PRINTABLE  # noqa: PLR2004
+    if decoded is None:
+        return False
+    printable = sum(32 <= byte < 127 or 9 <= byte <= 13 for byte in decoded)  # noqa: PLR2004
+    return printable >= min(_LEAST_PRINTABLE, len(decoded)) or _is_utf8(decoded)
+
+
+def _is_utf8(begun: bytes) -> bool:
+    """Return True for the first bytes of a text, of which the last character may be cut."""
+    try:
+        return begun.decode().isprintable()
+    except UnicodeDecodeError as error:
+        return (
+            error.end == len(begun)
+            and len(begun) - error.start < _MOST_UTF8
+            and begun[: error.start].decode().isprintable()
+        )
 
 
 def _decode(run: bytes) -> bytes | None:
-    whole = run.translate(_TO_STANDARD)
+    whole = run.translate(_TO_STANDARD, b"\r\n")
     if len(whole) % 4 == 1:
         whole = whole[:-1]
     try:

@@ -141,7 +141,7 @@ class _Asking:
         if verdict.blocked:
             return verdict
         if self._rules.services and not self._sent:
-            return await self._by_services(verdict, walk)
+            return await self._by_services(verdict, walk, masks)
         written = walk.written()
         return verdict if written is None else msgspec.structs.replace(verdict, body=written)
 
@@ -156,11 +156,14 @@ class _Asking:
         # Of what was sent only the masks are wanted.
         return msgspec.structs.replace(verdict, masks=found.masks) if self._sent else found
 
-    async def _by_services(self, verdict: Verdict, walk: Walk) -> Verdict:
-        moderation = self._asked.moderation
+    async def _by_services(self, verdict: Verdict, walk: Walk, masks: Callable[[], Masking]) -> Verdict:
+        moderation, rules = self._asked.moderation, self._rules
         if moderation is None:
             raise GuardUnavailable("The services by which requests are judged cannot be asked here.", retry_after_s=5.0)
-        return await moderation.judge(self._caller, self._rules.services, verdict, walk)
+        # A service at an address is no engine of one's own.
+        made = masks() if verdict.own else None
+        shown = None if made is None else lambda text: rules.hidden(text, made)
+        return await moderation.judge(self._caller, rules.services, verdict, walk, shown)
 
 
 async def _beside(bodies: BodyReader, body: bytes, judge: Callable[[], _T]) -> _T:

@@ -88,29 +88,41 @@ class Moderation:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def judge(self, caller: Caller, rules: Sequence[GuardRule], verdict: Verdict, walk: Walk) -> Verdict:
-        """Return the verdict with what services say of the texts that were walked over. Raises GuardUnavailable."""
+    async def judge(
+        self,
+        caller: Caller,
+        rules: Sequence[GuardRule],
+        verdict: Verdict,
+        walk: Walk,
+        shown: Callable[[Text], str] | None = None,
+    ) -> Verdict:
+        """Return the verdict with what services say of the texts that were walked over. `shown` is what a service at an address is shown of a
+        text, where only own engines may have all of it. Raises GuardUnavailable.
+        """
         texts = [text for text in walk.texts if text.what in _READ]
         judged: list[_Judged] = []
         for rule in rules:
             if rule.input == "mask":
                 # One after the other: the next one is asked about what this one made of it.
-                said = await self._one(caller, rule, texts)
+                said = await self._one(caller, rule, texts, shown)
                 judged.append(said)
                 verdict = _with_texts(verdict, said, _of(rule, texts))
         others = [rule for rule in rules if rule.input != "mask"]
-        judged += await asyncio.gather(*(self._one(caller, rule, texts) for rule in others))
+        judged += await asyncio.gather(*(self._one(caller, rule, texts, shown) for rule in others))
         body = walk.written()
         verdict = _with_findings(verdict, judged)
         return verdict if body is None else msgspec.structs.replace(verdict, body=body)
 
-    async def _one(self, caller: Caller, rule: GuardRule, texts: Sequence[Text]) -> _Judged:
-        asked = [text.text for text in _of(rule, texts)]
+    async def _one(
+        self, caller: Caller, rule: GuardRule, texts: Sequence[Text], shown: Callable[[Text], str] | None
+    ) -> _Judged:
+        of = _of(rule, texts)
+        asked = [text.text for text in of] if shown is None or rule.url is None else [shown(text) for text in of]
         if not asked:
             return _Judged(rule, ())
         try:
             said = await self._said(caller, rule, asked)
-            return _Judged(rule, _names(rule, said, asked), said.texts)
+            return _Judged(rule, _names(rule, said, asked), _instead(said, asked, of))
         except (ServiceUnavailable, OddReply, KeyError) as error:
             if rule.on_error == "open":
                 return _Judged(rule, (), open=True)
@@ -127,6 +139,14 @@ class Moderation:
         if self._target is None:
             raise ServiceUnavailable("connection", "no model of this gateway can be asked here")
         return await self._target.judge(caller, rule.target, asked, (rule.timeout_ms or _TIMEOUT_MS) / 1000)
+
+
+def _instead(said: Said, asked: Sequence[str], texts: Sequence[Text]) -> tuple[str, ...] | None:
+    """Return the texts that a service gives back; what it left as it was shown is as it was written."""
+    if said.texts is None:
+        return None
+    pairs = zip(said.texts, asked, texts, strict=False)
+    return tuple(text.text if new == old else new for new, old, text in pairs)
 
 
 def read_whole(wire: str, body: bytes) -> Walk:

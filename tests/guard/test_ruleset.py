@@ -310,6 +310,20 @@ async def test_hidden_values_are_found(text: str) -> None:
     assert (await Judge(CARDS | {"input": "block"})(body)).blocked == ("card",)
 
 
+@pytest.mark.parametrize("beside", ["abc", "7", "é", "["])
+@pytest.mark.parametrize(
+    "value",
+    ["4111\u200b1111 1111 1111", "4111 1111 1111 1111".translate({each: each + 0xFEE0 for each in range(0x30, 0x3A)})],
+)
+async def test_short_texts_hide_nothing_in_each_other(value: str, beside: str) -> None:
+    """They are looked through together, and stay words of their own where what is invisible is left out."""
+    judge = Judge(CARDS | {"input": "block"}, MAILS | {"input": "mask"})
+    parts = [{"type": "text", "text": each} for each in (beside, value, beside)]
+    assert (await judge({"model": "m", "messages": [{"role": "user", "content": parts}]})).blocked == ("card",)
+    assert (await judge(said(beside, value))).blocked == ("card",)
+    assert (await judge(said(value, stop=[beside, value, beside]))).blocked == ("card",)
+
+
 async def test_a_body_that_was_sent_before_is_only_masked() -> None:
     """The answer is there, and was paid: rules of today refuse it no more."""
     judge = Judge(CARDS | {"input": "block"}, MAILS | {"input": "mask"})

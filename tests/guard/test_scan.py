@@ -138,6 +138,44 @@ def test_case_38_base64_is_looked_into(encode: object) -> None:
     assert found(encode(b"nothing of that sort is in here, only words").decode()) == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "4111111111111111",
+        CARD,
+        f"карта клиента номер {CARD}",
+        f"客户的卡号是这个号码，请记住 {CARD}",
+        "the card is 4111\u200b1111\u200b1111\u200b1111",
+        "the card is " + "".join(chr(ord(each) + 0xFEE0) for each in "4111111111111111"),
+    ],
+)
+def test_case_38_whatever_is_said_in_base64_is_read(said: str) -> None:
+    """A value alone, behind words of another script, and written oddly before it was encoded."""
+    run = base64.b64encode(said.encode()).decode()
+    assert found(f"decode {run} please") == [("card", run)]
+
+
+@pytest.mark.parametrize("mark", ["_", "__", "___", "*", "**", "`", "~~"])
+def test_a_card_that_markdown_stresses_is_one(mark: str) -> None:
+    """Also with underscores, which are letters to patterns; what is part of a longer name is none."""
+    assert [kind for kind, _ in found(f"pay {mark}{CARD}{mark}, please")] == ["card"]
+    assert found(f"run_{CARD.replace(' ', '')} ended") == []
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_base64_in_lines_is_one_text(end: str) -> None:
+    """As mail and PEM write it, a value stands over two lines; in pieces it is held until it is whole."""
+    scanner = Scanner([KINDS["card"]])
+    for before in range(30, 60):
+        encoded = base64.b64encode(f"{'x' * before} {CARD} and so on".encode()).decode()
+        for wide in (64, 76):
+            text = f"file: {end.join(encoded[at : at + wide] for at in range(0, len(encoded), wide))} end"
+            assert [text[each.start : each.end] for each in scanner.find(text)] == [text[6:-4]]
+            for cut in range(7, len(text)):
+                _, settled = scanner.partial(text[:cut], 0, final=False)
+                assert settled <= 6 or settled >= len(text) - 4, cut
+
+
 def test_offsets_are_those_of_the_given_text() -> None:
     """LL#23037: also the second and third of a text with characters of all lengths."""
     text = f"é😀 {CARD} ü\u200b jane@example.com 邮箱 ghp\u200b{GITHUB[3:]} \ud83d"

@@ -291,3 +291,24 @@ async def test_an_attempt_is_told_sent_to_own_engines_or_refused(tmp_path: Path,
             follows = await post(gateway, turns(ATTEMPT, "I cannot do that.", "What is the capital of France?"))
             assert follows.status_code == 200
             assert served.bodies[-1]["messages"][0]["content"] == ATTEMPT
+
+
+@pytest.mark.parametrize("shape", ["openai", "litellm"])
+async def test_what_only_own_engines_may_have_is_not_shown_to_a_service(tmp_path: Path, shape: str) -> None:
+    """Its address may be anybody's: it is asked about the rest, and the own engine gets what was written."""
+    rules = [
+        {"name": "project", "kind": "words", "words": ["bluebird"], "input": "own"},
+        {"name": "mails", "kind": "pii", "entities": ["email"], "input": "mask"},
+    ]
+    async with service() as house, provider(whole) as served:
+        ours = bare("gpt-4o", served)
+        ours["deployments"][0]["kind"] = "vllm"
+        rules.append(rule(house, shape=shape, input="block" if shape == "openai" else "mask"))
+        async with running_gateway(tmp_path, [ours], guard={"rules": rules}) as gateway:
+            answered = await post(gateway, turns("about the bluebird", tools=[]) | {"stop": ["bluebird"]})
+            assert answered.status_code == 200, answered.text
+            named = await post(gateway, turns("hi") | {"metadata": {"jane.doe@example.com": "x"}})
+    assert house.asked
+    assert not any(word in json.dumps(house.asked) for word in ("bluebird", "jane.doe"))
+    assert served.bodies[0]["messages"][0]["content"] == "about the bluebird"
+    assert named.status_code == 200
