@@ -562,7 +562,7 @@ class House(Callers):
 
     async def lines(self, maker: Maker, count: int) -> None:
         """A batch of so many lines of `team_a`."""
-        plans = []
+        plans: list[Plan] = []
         while len(plans) < count:
             plan = maker.plan(["chat"])
             if plan.team_id == "team_a":
