@@ -15,6 +15,7 @@ from cost.meters import (
     METER_COLUMNS,
     METER_NAMES,
     METERS,
+    REPLAYED_COLUMNS,
     TOKEN_COLUMNS,
     TOKEN_METERS,
     MeterSums,
@@ -81,9 +82,9 @@ def test_no_list_of_meters_stands_beside_the_table() -> None:
 
 @pytest.mark.parametrize("holder", [TokenCounts, Usage, MeterSums, Entry])
 def test_structs_count_every_meter(holder: type[TokenCounts] | type[Entry]) -> None:
-    """A meter of the table that a struct has no field for, or one beyond the table, is told here."""
+    """A meter of the table that a struct has no field for, or one beyond the table, is told here. What was given again is no meter."""
     fields = {name for name in holder.__struct_fields__ if name.endswith("_tokens")}
-    assert fields == set(TOKEN_COLUMNS)
+    assert fields - set(REPLAYED_COLUMNS) == set(TOKEN_COLUMNS)
 
 
 @pytest.mark.parametrize(
