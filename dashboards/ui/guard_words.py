@@ -25,8 +25,9 @@ RULE_KINDS: Final[Mapping[RuleKind, str]] = {
     "pattern": "A pattern of your own",
     "injection": "Attempts to overrule instructions",
     "http": "What a service finds",
+    "plugin": "What a plug-in finds",
 }
-ADDED_KINDS: Final = tuple(kind for kind in RULE_KINDS if kind != "http")
+ADDED_KINDS: Final = tuple(kind for kind in RULE_KINDS if kind not in {"http", "plugin"})
 """Those that organisations and teams may add."""
 INPUTS: Final = {
     "block": "Refuse the request",
