@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from guard.bounds import MOST_PATTERN_CHARS, MOST_WORD_CHARS, MOST_WORDS
 from guard.moderation import Shape
 from guard.walker import Role
 from settings.secret_ref import SecretRef
@@ -23,7 +24,6 @@ FALSE_RATES: Final = (0.01, 0.003, 0.001)
 """Shares of harmless texts that the injection model takes for attempts, of which its thresholds are known."""
 STRICT_RATE: Final = FALSE_RATES[-1]
 MOST_RULES: Final = 100
-MOST_WORDS: Final = 1_000
 _MOST_KINDS: Final = 200
 _MOST_CATEGORIES: Final = 64
 _NEEDED: Final[dict[RuleKind, str]] = {
@@ -86,13 +86,13 @@ class GuardRule(Section):
         max_length=_MOST_KINDS,
         description="The kinds to look for: `weighbridge guard kinds` lists them.",
     )
-    words: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
+    words: list[Annotated[str, Field(min_length=1, max_length=MOST_WORD_CHARS)]] | None = Field(
         default=None, min_length=1, max_length=MOST_WORDS, description="Whole words or phrases, in any case."
     )
     pattern: str | None = Field(
         default=None,
         min_length=1,
-        max_length=1_000,
+        max_length=MOST_PATTERN_CHARS,
         description="An RE2 pattern: no look-around and no back-references.",
     )
     false_rate: float | None = Field(

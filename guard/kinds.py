@@ -11,12 +11,10 @@ from typing import Any, Final, Literal
 import msgspec
 import re2
 
+from guard.bounds import MOST_PATTERN_CHARS, MOST_WORD_CHARS, MOST_WORDS
 from guard.checksums import CHECKSUMS
 
 _DATA: Final = Path(__file__).parent / "data"
-MOST_PATTERN_CHARS: Final = 1_000
-MOST_WORDS: Final = 1_000
-MOST_WORD_CHARS: Final = 200
 _MOST_PATTERN_BYTES: Final = 1 << 20
 _MOST_LIST_BYTES: Final = 32 << 20
 _PROBES: Final = (b"", b"a", b"1 ", b" .\n")

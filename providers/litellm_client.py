@@ -34,7 +34,7 @@ from providers.refusals import SERVER_FAULT
 from providers.regular_replies import RegularStream, regular_answer
 from providers.target import Deployment
 from providers.thoughts import with_thoughts
-from providers.tool_schemas import fitting_tool
+from providers.tool_schemas import fitting_tools
 from providers.upstream import UpstreamCall, UpstreamStream, took_too_long
 from providers.upstream_faults import error_of_status, original_of
 from providers.wire import Event, closest_effort, decode_event, field_of, speaks_anthropic
@@ -263,8 +263,9 @@ def litellm_arguments(call: UpstreamCall) -> dict[str, Any]:
 
 def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
     if (schemas := call.deployment.quirks.tool_schemas) and isinstance(arguments.get("tools"), list):
-        rules = tool_schemas(schemas)
-        arguments["tools"] = [fitting_tool(each, rules) for each in arguments["tools"]]
+        fitting = fitting_tools(bytes(call.request.fields["tools"]), tool_schemas(schemas))
+        if fitting is not None:
+            arguments["tools"] = msgspec.json.decode(fitting)
     if speaks_anthropic(call.deployment):
         _suit_anthropic(arguments, call)
         return

@@ -15,6 +15,8 @@ _MOST_DEPTH: Final = 48
 _MOST_NODES: Final = 20_000
 """The schemas within one, references followed, beyond which a part is told as "any object"."""
 _MOST_CACHED_BYTES: Final = 131_072
+_MOST_SCHEMA_BYTES: Final = 32_768
+"""The longest list of tools, and the longest single schema, that is kept in mind with what was made of it."""
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _NAMED: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
@@ -60,7 +62,7 @@ def _fitting_tools(raw: bytes, rules: ToolSchemas) -> bytes | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # What is passed on raw is not looked at: the target will say what is wrong.
         return None
-    found = [fitting_tool(tool, rules) for tool in tools]
+    found = [_fitting_tool(tool, rules) for tool in tools]
     return None if found == tools else msgspec.json.encode(found)
 
 
@@ -68,13 +70,13 @@ def _fitting_tools(raw: bytes, rules: ToolSchemas) -> bytes | None:
 _fitting_tools_again: Final = lru_cache(32)(_fitting_tools)
 
 
-def fitting_tool(tool: Any, rules: ToolSchemas) -> Any:
+def _fitting_tool(tool: Any, rules: ToolSchemas) -> Any:
     """Return one of chat's tools with a schema that fits. A strict one is the caller's own promise that it does."""
     function = tool.get("function") if isinstance(tool, dict) else None
     schema = function.get("parameters") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(schema, dict) or function.get("strict"):
         return tool
-    return {**tool, "function": {**function, "parameters": fitting_schema(schema, rules)}}
+    return {**tool, "function": {**function, "parameters": _fitted(schema, rules)}}
 
 
 def fitting_answer(raw: bytes, rules: ToolSchemas) -> bytes | None:
@@ -92,7 +94,23 @@ def fitting_answer(raw: bytes, rules: ToolSchemas) -> bytes | None:
 
 
 def fitting_schema(schema: Schema, rules: ToolSchemas) -> Schema:
-    """Return the parameters of a tool as the host takes them."""
+    """Return the parameters of a tool as the host takes them, the schema itself where it fits."""
+    raw = msgspec.json.encode(schema)
+    if len(raw) > _MOST_SCHEMA_BYTES:
+        return _fitted(schema, rules)
+    fitting = _fitting_schema_again(raw, rules)
+    # Whoever writes the request may change what it is given, so it is nobody else's.
+    return schema if fitting is None else msgspec.json.decode(fitting, type=Schema)
+
+
+@lru_cache(256)
+def _fitting_schema_again(raw: bytes, rules: ToolSchemas) -> bytes | None:
+    schema = msgspec.json.decode(raw, type=Schema)
+    found = _fitted(schema, rules)
+    return None if found == schema else msgspec.json.encode(found)
+
+
+def _fitted(schema: Schema, rules: ToolSchemas) -> Schema:
     fitting = _Fitting(schema, rules)
     found: Schema = fitting.inner(fitting.root() if rules.plain_root else schema, 0)
     return found

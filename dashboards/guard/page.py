@@ -34,6 +34,7 @@ from dashboards.web.access import allowed
 from dashboards.web.forms import Form, FormError
 from dashboards.web.period import Period, kept_fields, period_of, presets, team_names
 from dashboards.web.view import PageRequest
+from guard.bounds import MOST_PATTERN_CHARS
 from guard.guard_config import MOST_RULES, GuardRule, RuleKind, kinds_of
 from guard.inspector import read_rules
 from guard.ruleset import Action, Ruleset
@@ -47,7 +48,6 @@ _ALL: Final = "/dashboard/guard"
 _TEAM: Final = "/dashboard/teams/{team_id}/guard"
 _NEWEST: Final = 20
 _WORDS_CHARS: Final = 30_000
-_PATTERN_CHARS: Final = 1_000
 _TONES: Final[Mapping[Action, Tone]] = {
     "block": "bad",
     "own": "accent",
@@ -200,7 +200,7 @@ def _rule(form: Form) -> dict[str, Any]:
     said: dict[str, Any] = {
         "entities": list(form.texts("entities")),
         "words": words,
-        "pattern": form.text("pattern", most=_PATTERN_CHARS),
+        "pattern": form.text("pattern", most=MOST_PATTERN_CHARS),
     }
     return {
         "name": form.text("name", most=40, required=True),
