@@ -499,3 +499,52 @@ class LatePosting(SQLModel, table=True):
     """The pool whose bill of the old day it belongs to; the entry itself names none, or it would be in the new day's."""
     origin: str = Field(sa_column=Column(String(16), nullable=False))
     cost_nanousd: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+
+
+class EventStreamRow(SQLModel, table=True):
+    """The one stream of events about entries: which process tells it, and the last number that was given.
+
+    Entries are noted in `event_outbox` while some process was seen to tell it.
+    """
+
+    __tablename__: ClassVar[str] = "event_stream"
+
+    name: str = Field(sa_column=Column(String(16), primary_key=True))
+    sequence: int = Field(sa_column=Column(BigInteger, nullable=False))
+    holder: str = Field(sa_column=Column(String(64), nullable=False))
+    held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    seen_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class EventOutboxRow(SQLModel, table=True):
+    """An entry that sinks are to be told of. It is written in the entry's own transaction and numbered later, once it can be
+    seen, so that numbers follow the order of commits.
+    """
+
+    __tablename__: ClassVar[str] = "event_outbox"
+    __table_args__ = (
+        PrimaryKeyConstraint("request_id", "attempt", "entry", name="pk_event_outbox"),
+        Index("ix_event_outbox_sequence", "sequence", unique=True),
+        Index(
+            "ix_event_outbox_unnumbered",
+            "written_us",
+            sqlite_where=text("sequence IS NULL"),
+            postgresql_where=text("sequence IS NULL"),
+        ),
+    )
+
+    request_id: str = Field(sa_column=Column(String(_ID), nullable=False))
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    entry: str = Field(sa_column=Column(String(16), nullable=False))
+    written_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    sequence: int | None = Field(sa_column=Column(BigInteger, nullable=True))
+
+
+class EventSinkRow(SQLModel, table=True):
+    """The number of the last event that a sink acknowledged."""
+
+    __tablename__: ClassVar[str] = "event_sink"
+
+    name: str = Field(sa_column=Column(String(64), primary_key=True))
+    sequence: int = Field(sa_column=Column(BigInteger, nullable=False))
+    moved_us: int = Field(sa_column=Column(BigInteger, nullable=False))

@@ -1,4 +1,7 @@
-"""The ledger in the database: idempotent batch writes that keep the roll-ups in the same transaction."""
+"""The ledger in the database: idempotent batch writes that keep the roll-ups in the same transaction.
+
+While events are told (`cost.events`), the same transaction notes each new entry in their outbox.
+"""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +22,7 @@ from cost.ledger.late_entries import may_be_late, moved, note_late
 from cost.ledger.orphan_reaper import with_lost_hosts
 from cost.ledger.rows import ALL, COLUMNS, read, row_of
 from cost.tables import LedgerEntry
+from cost.times import DAY_US, wall_us
 
 _NAMES: Final = ", ".join(COLUMNS)
 _key: Final = attrgetter("request_id", "attempt", "entry")
@@ -29,14 +33,21 @@ _INSERT_SQLITE: Final = (
 )
 # Nobody else writes meanwhile, and no row is ever deleted: what was just written has the highest rowids.
 _NEWEST_SQLITE: Final = "SELECT request_id, attempt, entry FROM ledger_entry ORDER BY rowid DESC LIMIT ?"
+_ABANDONED_US: Final = DAY_US
+"""Time after which nobody is expected to tell events any more, and no entry is noted for it."""
+_TOLD_SQLITE: Final = "SELECT 1 FROM event_stream WHERE seen_us > ?"
+_NOTE_SQLITE: Final = (
+    "INSERT INTO event_outbox (request_id, attempt, entry, written_us) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
 _PG_ARRAYS: Final = {int: "bigint[]", bool: "boolean[]", float: "double precision[]", str: "text[]"}
 
 
 class LedgerStore:
     """The reader and only writer of the ledger and, but for a rebuild, of its roll-ups."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, now_us: Callable[[], int] = wall_us) -> None:
         self._engine = engine
+        self._now_us = now_us
         self._sqlite = engine.dialect.name == "sqlite"
 
     async def insert(self, entries: Sequence[Entry], *, careful: bool = False) -> int:
@@ -63,7 +74,7 @@ class LedgerStore:
         if self._sqlite and not careful and not may_be_late(entries):
             # Nothing has to be read before.
             async with self._engine.connect() as connection:
-                return len(await connection.run_sync(_in_one_turn, partial(_transact_sqlite, entries)))
+                return len(await connection.run_sync(_in_one_turn, partial(_transact_sqlite, entries, self._now_us())))
         async with self._engine.begin() as connection:
             if self._sqlite:
                 # Take the write lock at once: of two transactions that have read, only one could go on to write.
@@ -88,15 +99,15 @@ class LedgerStore:
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
         kept = await moved(connection, entries)
         if self._sqlite:
-            new = await connection.run_sync(_in_one_turn, partial(_write_sqlite, kept))
+            new = await connection.run_sync(_in_one_turn, partial(_write_sqlite, kept, self._now_us()))
         else:
             new = await self._write_postgresql(connection, kept)
         await note_late(connection, entries, new)
         return len(new)
 
-    @staticmethod
-    async def _write_postgresql(connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
-        result = await connection.exec_driver_sql(_INSERT_POSTGRESQL, _as_columns([row_of(entry) for entry in entries]))
+    async def _write_postgresql(self, connection: AsyncConnection, entries: list[Entry]) -> list[Entry]:
+        values = (*_as_columns([row_of(entry) for entry in entries]), self._now_us())
+        result = await connection.exec_driver_sql(_INSERT_POSTGRESQL, values)
         found = result.all()
         new = entries if len(found) == len(entries) else _with_keys(entries, found)
         for table, rows in rollups.upserts(rollups.roll_up(new)):
@@ -135,26 +146,34 @@ def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], l
     return cast("list[Entry]", driver.run(write))
 
 
-def _transact_sqlite(entries: list[Entry], connection: sqlite3.Connection) -> list[Entry]:
+def _transact_sqlite(entries: list[Entry], now_us: int, connection: sqlite3.Connection) -> list[Entry]:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        return _write_sqlite(entries, connection)
+        return _write_sqlite(entries, now_us, connection)
 
 
-def _write_sqlite(entries: list[Entry], connection: sqlite3.Connection) -> list[Entry]:
-    """Write entries and the roll-ups of those that are new, which are returned."""
+def _write_sqlite(entries: list[Entry], now_us: int, connection: sqlite3.Connection) -> list[Entry]:
+    """Write entries, and the roll-ups and events of those that are new, which are returned."""
     count = connection.executemany(_INSERT_SQLITE, map(row_of, entries)).rowcount
     new = entries if count == len(entries) else _with_keys(entries, connection.execute(_NEWEST_SQLITE, (count,)))
     for table, rows in rollups.upserts(rollups.roll_up(new)):
         connection.executemany(rollups.SQLITE[table], rows)
+    if connection.execute(_TOLD_SQLITE, (now_us - _ABANDONED_US,)).fetchone():
+        told = ((*_key(each), now_us) for each in new if each.entry != "reserve")
+        connection.executemany(_NOTE_SQLITE, told)
     return new
 
 
 def _postgresql_insert() -> str:
     arrays = ", ".join(f"${place}::{_array_type(name)}" for place, name in enumerate(COLUMNS, 1))
+    now = f"${len(COLUMNS) + 1}::bigint"
+    # One statement, so that events cost the ledger no turn of their own.
     return (
-        f"INSERT INTO ledger_entry ({_NAMES}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING "  # noqa: S608
-        "RETURNING request_id, attempt, entry"
+        f"WITH new AS (INSERT INTO ledger_entry ({_NAMES}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING "  # noqa: S608
+        "RETURNING request_id, attempt, entry), "
+        f"told AS (INSERT INTO event_outbox (request_id, attempt, entry, written_us) SELECT new.*, {now} FROM new "
+        f"WHERE entry <> 'reserve' AND EXISTS (SELECT 1 FROM event_stream WHERE seen_us > {now} - {_ABANDONED_US}) "
+        "ON CONFLICT DO NOTHING) SELECT * FROM new"
     )
 
 
