@@ -42,6 +42,7 @@ _EXPECTED: Final = (
     ("proxy.errors", "Refused", ""),
     ("proxy.admit.limits.rules", "LimitError", ""),
     ("api.webhooks.signature", "BadSecret", ""),
+    ("gateway.events.sinks", "BadSink", ""),
     ("proxy.admit.moderating", "NoKey", ""),
     ("accounts.errors", "AccountsError", ""),
     ("cost.errors", "PriceError", ""),

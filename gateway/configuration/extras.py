@@ -32,6 +32,20 @@ def _object_store(config: GatewayConfig) -> KeyPath | None:
     return ("batch", "s3") if config.batch.enabled and config.batch.s3 is not None else None
 
 
+def _sink(config: GatewayConfig, kind: str) -> KeyPath | None:
+    return next(
+        (("events", "sinks", index) for index, sink in enumerate(config.events.sinks) if sink.kind == kind), None
+    )
+
+
+def _event_store(config: GatewayConfig) -> KeyPath | None:
+    return _sink(config, "s3")
+
+
+def _event_topic(config: GatewayConfig) -> KeyPath | None:
+    return _sink(config, "kafka")
+
+
 def _sign_in(config: GatewayConfig) -> KeyPath | None:
     return ("sign_in", "providers") if config.sign_in.providers else None
 
@@ -43,6 +57,9 @@ def _traces(config: GatewayConfig) -> KeyPath | None:
 EXTRAS: Final = (
     Extra("litellm", "litellm", _litellm),
     Extra("s3", "obstore", _object_store),
+    Extra("s3", "obstore", _event_store),
+    Extra("s3", "pyarrow", _event_store),
+    Extra("kafka", "aiokafka", _event_topic),
     Extra("sso", "authlib", _sign_in),
     Extra("otel", "opentelemetry.sdk", _traces),
 )

@@ -10,6 +10,7 @@ from accounts.people.sign_in_config import SignInSection
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
 from cost.config import CostSection
+from gateway.configuration.events_config import EventsSection
 from gateway.configuration.plugins_config import PluginConfig
 from guard.guard_config import GuardSection
 from providers.config import ProvidersSection
@@ -167,6 +168,9 @@ class GatewayConfig(Section):
         default=None, description="Answers that are given again to equal requests of the same team. None unless set."
     )
     webhooks: WebhooksSection = Field(default=WebhooksSection(), description="Where warnings and reports are sent.")
+    events: EventsSection = Field(
+        default=EventsSection(), description="Who is told of each finished request: [events](events.md)."
+    )
     telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="Logs and traces.")
     plugins: list[PluginConfig] = Field(
         default_factory=list,

@@ -17,7 +17,13 @@ from weighbridge.plugins import Outcome
 
 _log: Final = logging.getLogger("weighbridge.plugins")
 _LEFT_OUT: Final = frozenset({"text", "is_sample"})
-_COLUMNS: Final = tuple(each.name for each in fields(Outcome) if each.name not in _LEFT_OUT)
+Columns = tuple[tuple[str, str], ...]
+"""Names of columns with their types: `str`, `int`, `float`, `bool`, or `list` of texts."""
+_COLUMNS: Final[Columns] = tuple(
+    (each.name, str(getattr(each.type, "__name__", each.type)).partition(" | ")[0])
+    for each in fields(Outcome)
+    if each.name not in _LEFT_OUT
+)
 MOST_ROWS: Final = 50_000
 """Rows that wait; a store that is away costs no more memory."""
 
@@ -48,10 +54,7 @@ class Parquet:
 
     def __init__(self, settings: Bucket) -> None:
         self._settings = settings
-        self._obstore = importlib.import_module("obstore")
-        self._arrow = importlib.import_module("pyarrow")
-        self._parquet = importlib.import_module("pyarrow.parquet")
-        self._store = _store(settings)
+        self._files = ParquetFiles(settings)
         self._rows: list[dict[str, Any]] = []
         self._writing = asyncio.Lock()
         self._later: asyncio.Task[None] | None = None
@@ -59,7 +62,10 @@ class Parquet:
     async def finished(self, outcomes: Sequence[Outcome]) -> None:
         """Take rows; write files once there are enough. Raises TooManyRows."""
         real = [
-            {name: row[name] for name in _COLUMNS} for each in outcomes if not each.is_sample for row in (asdict(each),)
+            {name: row[name] for name, _ in _COLUMNS}
+            for each in outcomes
+            if not each.is_sample
+            for row in (asdict(each),)
         ]
         if len(self._rows) + len(real) > MOST_ROWS:
             raise TooManyRows
@@ -74,7 +80,7 @@ class Parquet:
         async with self._writing:
             by_hour: dict[str, list[dict[str, Any]]] = {}
             for row in self._rows:
-                by_hour.setdefault(_hour(row["ended_at"]), []).append(row)
+                by_hour.setdefault(hour_of(row["ended_at"]), []).append(row)
             for hour, rows in by_hour.items():
                 await asyncio.to_thread(self._put, hour, rows)
                 written = {id(row) for row in rows}
@@ -94,18 +100,37 @@ class Parquet:
             _log.warning("a Parquet file could not be written (%s); its rows wait", type(error).__name__)
 
     def _put(self, hour: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        file = io.BytesIO()
-        self._parquet.write_table(
-            self._arrow.Table.from_pylist(list(rows), schema=self._schema()), file, compression="zstd"
-        )
-        name = f"{hour}/{rows[0]['request_id']}-{rows[-1]['request_id']}.parquet"
-        self._obstore.put(self._store, name, file.getvalue())
+        self._files.put(f"{hour}/{rows[0]['request_id']}-{rows[-1]['request_id']}.parquet", rows, _COLUMNS)
 
-    def _schema(self) -> Any:
+
+class ParquetFiles:
+    """Files of one prefix in a store."""
+
+    def __init__(self, settings: Bucket) -> None:
+        """Raise ImportError without obstore or pyarrow."""
+        self._obstore = importlib.import_module("obstore")
+        self._arrow = importlib.import_module("pyarrow")
+        self._parquet = importlib.import_module("pyarrow.parquet")
+        self._store = _store(settings)
+        self.failures: tuple[type[Exception], ...] = (
+            importlib.import_module("obstore.exceptions").BaseError,
+            OSError,
+        )
+
+    def put(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
+        """Write a file; it is there whole or not at all. Raises one of `failures`."""
         arrow = self._arrow
-        kinds = {"str": arrow.string(), "int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
-        types = {each.name: str(getattr(each.type, "__name__", each.type)) for each in fields(Outcome)}
-        return arrow.schema([(name, kinds[types[name].partition(" | ")[0]]) for name in _COLUMNS])
+        kinds = {
+            "str": arrow.string(),
+            "int": arrow.int64(),
+            "float": arrow.float64(),
+            "bool": arrow.bool_(),
+            "list": arrow.list_(arrow.string()),
+        }
+        schema = arrow.schema([(column, kinds[kind]) for column, kind in columns])
+        file = io.BytesIO()
+        self._parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), file, compression="zstd")
+        self._obstore.put(self._store, name, file.getvalue())
 
 
 def _store(settings: Bucket) -> Any:
@@ -118,5 +143,6 @@ def _store(settings: Bucket) -> Any:
     )
 
 
-def _hour(ended_at: float) -> str:
-    return datetime.fromtimestamp(ended_at, UTC).strftime("date=%Y-%m-%d/hour=%H")
+def hour_of(moment: float) -> str:
+    """Return the folder of the hour that a moment, in seconds since 1970, is in."""
+    return datetime.fromtimestamp(moment, UTC).strftime("date=%Y-%m-%d/hour=%H")

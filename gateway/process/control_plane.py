@@ -37,6 +37,7 @@ from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
 from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tier, open_callbacks
 from gateway.wiring.counts import keep_counts
+from gateway.wiring.events import keep_events
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
 from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
@@ -257,6 +258,7 @@ class ControlPlane:
             await stack.enter_async_context(
                 await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
+            keep_events(engine, config.events, boot_id, metrics.events, stack)
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
             await stack.enter_async_context(serving_web(ControlApp(web_app(), {"gateway": gateway}), self._folder.web))

@@ -33,6 +33,7 @@ from dashboards.finance.daily_reports import DailyReports
 from gateway.configuration.environment import resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.low_priority_thread import LowPriorityThread
+from gateway.wiring.events import begin_events
 from gateway.wiring.metrics import AllMetrics
 from proxy.shared.background_tasks import background, every
 
@@ -62,6 +63,7 @@ async def open_drain(
     process's own, if it has no journal.
     """
     section = config.cost
+    await begin_events(engine, config.events)
     store, grants = LedgerStore(engine), GrantStore(engine)
     reaper = OrphanReaper(engine, store, host=socket.gethostname(), lost_after_s=section.lost_host_after_s)
     drain = Drain(

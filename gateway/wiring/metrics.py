@@ -6,6 +6,7 @@ from api.operations.state_metrics import StateMetrics
 from api.webhooks.webhook_metrics import WebhookMetrics
 from classifier.classifier_metrics import ClassifierMetrics
 from cost.budgets.budget_metrics import BudgetMetrics
+from cost.events.event_metrics import EventMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from gateway.plugins.plugin_metrics import PluginMetrics
 from gateway.wiring.other_hosts import HostMetrics
@@ -57,6 +58,7 @@ class AllMetrics(NamedTuple):
     states: StateMetrics
     cache: CacheMetrics
     plugins: PluginMetrics
+    events: EventMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -89,4 +91,5 @@ def all_metrics() -> AllMetrics:
         states=StateMetrics(page),
         cache=CacheMetrics(page),
         plugins=PluginMetrics(page),
+        events=EventMetrics(page),
     )

@@ -1,0 +1,1 @@
+"""Sinks of events: HTTP, Kafka, and Parquet files in an S3-compatible store."""

@@ -1,0 +1,65 @@
+"""CloudEvents to a topic of Kafka, in structured mode: a message each, keyed by its request. aiokafka is the extra `kafka`."""
+
+import asyncio
+import contextlib
+import importlib
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cost.events.sink import Batch, BatchRefused, SinkFailed
+
+_HEADERS: Final = [("content-type", b"application/cloudevents+json; charset=UTF-8")]
+_STOP_S: Final = 2.0
+_LINGER_MS: Final = 5
+
+
+class KafkaSink:
+    """One topic. All copies have to acknowledge (`acks=all`), and the producer numbers its messages, so a retry of its own writes none twice."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any], *, ca: str | None = None, tls: bool = True) -> None:
+        """Take `settings` of aiokafka's own, such as `bootstrap_servers`. Raises ImportError without it."""
+        self._kafka = importlib.import_module("aiokafka")
+        self._errors = importlib.import_module("aiokafka.errors")
+        self._topic = topic
+        self._settings = {"acks": "all", "enable_idempotence": True, "linger_ms": _LINGER_MS, **settings}
+        if tls:
+            self._settings["ssl_context"] = ssl.create_default_context(cafile=ca)
+        self._producer: Any = None
+
+    async def send(self, batch: Batch) -> None:
+        """Send a batch and wait for the brokers. Raises SinkFailed, and BatchRefused where a message is too large."""
+        try:
+            await self._send(batch)
+        except BaseException as failure:
+            # A producer that failed may wait for ever (aiokafka 1101): the next batch has a new one.
+            await self.aclose()
+            if not isinstance(failure, self._errors.KafkaError | OSError):
+                raise
+            refused = isinstance(failure, self._errors.MessageSizeTooLargeError | self._errors.InvalidMessageError)
+            raise (BatchRefused if refused else SinkFailed)(type(failure).__name__) from None
+
+    async def aclose(self) -> None:
+        """Stop the producer; one that cannot stop is left."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        # `stop` first waits, for ever where the brokers are away, for what was not acknowledged. That goes again with the next one.
+        producer._message_accumulator.fail_all(self._errors.ProducerClosed())
+        with contextlib.suppress(TimeoutError, self._errors.KafkaError, OSError):
+            async with asyncio.timeout(_STOP_S):
+                await producer.stop()
+
+    async def _send(self, batch: Batch) -> None:
+        if self._producer is None:
+            producer = self._kafka.AIOKafkaProducer(**self._settings)
+            self._producer = producer
+            await producer.start()
+        # The producer's own queue is waited for, and then each message: `send` alone says nothing of it.
+        waiting = [
+            await self._producer.send(self._topic, encoded, key=event.entry.request_id.encode(), headers=list(_HEADERS))
+            for event, encoded in zip(batch.events, batch.encoded, strict=True)
+        ]
+        for failure in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
