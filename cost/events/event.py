@@ -81,8 +81,7 @@ FIELDS: Final = (
         "baseline_nanousd", "integer", "Cost of the same at the baseline model; null without one.", "", nullable=True
     ),
     _count("batch_saved_nanousd", "Saved by the tier batch."),
-    _count("cache_saved_nanousd", "Of `cache`: cost of the answer when a model gave it."),
-    *(_count(name, "Of `cache`: tokens that nobody used this time.") for name in REPLAYED_COLUMNS),
+    *(_count(name, "Of `cache`: what the answer had when a model gave it.") for name in REPLAYED_COLUMNS),
     _text("price_version", "Version of the price."),
     Field("ttft_us", "integer", "Time to the attempt's first token, in microseconds.", "", nullable=True),
     Field("duration_us", "integer", "Time of the attempt, in microseconds.", "", nullable=True),

@@ -1,0 +1,106 @@
+"""The stream: of several processes one tells, and another takes over."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cost.events.delivery import Timing
+from cost.events.sink import SinkFailed
+from cost.events.stream import LEASE_S, EventStream
+from cost.times import DAY_US
+from tests.cost.entries import settle
+from tests.cost.events.told import KeptSink, Telling, raising
+
+
+@pytest.fixture
+def backend() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+async def telling(engine: AsyncEngine) -> Telling:
+    telling = Telling(engine)
+    await telling.outbox.begin()
+    return telling
+
+
+def stream(telling: Telling, holder: str, **sinks: KeptSink) -> EventStream:
+    async def nap(_seconds: float) -> None:
+        await asyncio.sleep(0.002)
+
+    timing = Timing(telling.clock, nap, lambda: 0.0)
+    telling._sleep = nap  # type: ignore[method-assign]
+    deliveries = [telling.delivery(sink, name) for name, sink in sinks.items()]
+    return EventStream(telling.outbox, deliveries, holder, timing, keep_us=DAY_US)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_one_tells_and_the_next_goes_on(telling: Telling) -> None:
+    """What was written before the first begins, too; the second begins where the first ended."""
+    first, second = KeptSink(), KeptSink()
+    await telling.store.insert([settle("before")])
+    one = asyncio.create_task(stream(telling, "one", lake=first).run())
+    await until(lambda: first.ids == ["before"])
+    other = asyncio.create_task(stream(telling, "other", lake=second).run())
+    await telling.store.insert([settle("during")])
+    await until(lambda: len(first.ids) == 2)
+    await end(one)
+    await telling.store.insert([settle("after")])
+    await until(lambda: second.ids == ["after"])
+    await end(other)
+    assert (first.ids, second.sequences) == (["before", "during"], [3])
+
+
+async def test_a_holder_that_died_is_followed(telling: Telling) -> None:
+    """Once its lease has run out."""
+    assert await telling.outbox.hold("dead", int(LEASE_S * 1_000_000))
+    sink = KeptSink()
+    task = asyncio.create_task(stream(telling, "next", lake=sink).run())
+    await telling.store.insert([settle("a")])
+    await asyncio.sleep(0.05)
+    assert sink.ids == []
+    telling.clock.pass_s(LEASE_S + 1)
+    await until(lambda: sink.ids == ["a"])
+    await end(task)
+
+
+async def test_a_dead_sink_delays_no_other(telling: Telling) -> None:
+    """Each has a place of its own, and what the dead one lacks waits for it."""
+    dead, well = KeptSink(), KeptSink()
+    with raising(dead, SinkFailed("status 500")):
+        task = asyncio.create_task(stream(telling, "one", dead=dead, well=well).run())
+        await until(lambda: dead.tries >= 0)
+        await telling.store.insert([settle("a")])
+        await until(lambda: well.ids == ["a"])
+    await until(lambda: dead.ids == ["a"])
+    await end(task)
+
+
+async def test_an_outbox_that_is_away_ends_nothing(telling: Telling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease, the numbers and the places are tried again."""
+    sink, well, tries = KeptSink(), telling.outbox.number, []
+
+    async def away() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError
+        return await well()
+
+    monkeypatch.setattr(telling.outbox, "number", away)
+    task = asyncio.create_task(stream(telling, "one", lake=sink).run())
+    await telling.store.insert([settle("a")])
+    await until(lambda: sink.ids == ["a"])
+    await end(task)
