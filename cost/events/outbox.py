@@ -18,11 +18,12 @@ from cost.database_clock import DATABASE_US
 from cost.events.event import Event
 from cost.ledger.rows import ALL, entry_of
 from cost.tables import EventOutboxRow, EventSinkRow, EventStreamRow, LedgerEntry
-from cost.times import wall_us
+from cost.times import MINUTE_US, wall_us
 
 _NAME: Final = "entries"
 _FAR_LEASES: Final = 3
 """A lease that ends later than so many of its lengths was written by a wrong clock."""
+_SEEN_US: Final = 5 * MINUTE_US
 _NUMBERED_AT_ONCE: Final = 5_000
 _DELETED_AT_ONCE: Final = 5_000
 
@@ -76,6 +77,12 @@ class EventOutbox:
         seen = row.on_conflict_do_update(index_elements=["name"], set_={"seen_us": self._now_us()})
         async with self._engine.begin() as connection:
             await connection.execute(seen)
+
+    async def is_told(self) -> bool:
+        """Return True where some process has told events within the last minutes."""
+        seen = select(col(EventStreamRow.seen_us)).where(col(EventStreamRow.name) == _NAME)
+        async with self._engine.connect() as connection:
+            return int(await connection.scalar(seen) or 0) > self._now_us() - _SEEN_US
 
     async def hold(self, holder: str, lease_us: int) -> bool:
         """Take or prolong the lease. Returns False when another process has it."""

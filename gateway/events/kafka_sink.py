@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib
+import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
@@ -26,6 +27,8 @@ class KafkaSink:
         if tls:
             self._settings["ssl_context"] = ssl.create_default_context(cafile=ca)
         self._producer: Any = None
+        # It writes several lines a second, with addresses, while brokers are away. The delivery tells of each failure once.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
     async def send(self, batch: Batch) -> None:
         """Send a batch and wait for the brokers. Raises SinkFailed, and BatchRefused where a message is too large."""
@@ -44,11 +47,13 @@ class KafkaSink:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        # `stop` first waits, for ever where the brokers are away, for what was not acknowledged. That goes again with the next one.
-        producer._message_accumulator.fail_all(self._errors.ProducerClosed())
-        with contextlib.suppress(TimeoutError, self._errors.KafkaError, OSError):
-            async with asyncio.timeout(_STOP_S):
-                await producer.stop()
+        producer._closed = True  # noqa: SLF001 - for its own destructor
+        # Its `stop` first waits, for ever where the brokers are away, for what was not acknowledged. That goes again with the next one,
+        # so only the parts are stopped.
+        for part in (producer._sender, producer.client):  # noqa: SLF001
+            with contextlib.suppress(TimeoutError, self._errors.KafkaError, OSError):
+                async with asyncio.timeout(_STOP_S):
+                    await part.close()
 
     async def _send(self, batch: Batch) -> None:
         if self._producer is None:

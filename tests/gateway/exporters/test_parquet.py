@@ -67,12 +67,12 @@ async def test_rows_wait_for_a_store_that_is_away_and_no_more_than_a_bound(
     """Then they are written once."""
     monkeypatch.setattr(parquet, "MOST_ROWS", 5)
     exporter = made(object_store, "away", rows=3)
-    works, exporter._store = exporter._store, None
+    works, exporter._files._store = exporter._files._store, None
     with pytest.raises(Exception, match=r".+"):
         await exporter.finished(outcomes(3))
     with pytest.raises(TooManyRows):
         await exporter.finished(outcomes(3))
-    exporter._store = works
+    exporter._files._store = works
     await exporter.aclose()
     assert [len(rows) for rows in kept(object_store, "away").values()] == [3]
 

@@ -1,0 +1,121 @@
+"""CloudEvents by HTTP, to a real server that fails, hangs, redirects and asks for patience."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from standardwebhooks.webhooks import Webhook
+
+from api.webhooks.signature import signing_key
+from cost.events.event import Event, encoder
+from cost.events.sink import Batch, BatchRefused, SinkFailed
+from gateway.events.http_sink import HttpSink
+from tests.api.webhooks.receiver import OLDER_SECRET, SECRET, Receiver, receiving
+from tests.cost.entries import settle
+
+
+def batch(count: int) -> Batch:
+    events = tuple(Event(number, settle(f"r{number}")) for number in range(1, count + 1))
+    return Batch(events, tuple(map(encoder("here"), events)))
+
+
+async def sent(receiver: Receiver, count: int = 2, url: str = "", **fields: Any) -> None:
+    sink = HttpSink(url or receiver.url, **fields)
+    try:
+        await sink.send(batch(count))
+    finally:
+        await sink.aclose()
+
+
+async def test_a_batch_is_one_request() -> None:
+    """In CloudEvents' batched mode, also with one event; the token goes with it."""
+    async with receiving() as receiver:
+        await sent(receiver, 3, token="t0ken")
+        await sent(receiver, 1)
+    first, second = receiver.received
+    assert first.headers["content-type"] == "application/cloudevents-batch+json; charset=utf-8"
+    assert first.headers["authorization"] == "Bearer t0ken"
+    assert [each["id"] for each in json.loads(first.body)] == ["r1/1/settle", "r2/1/settle", "r3/1/settle"]
+    assert len(json.loads(second.body)) == 1
+    assert "authorization" not in second.headers
+
+
+async def test_single_events_are_objects() -> None:
+    """In structured mode, for receivers that take no lists."""
+    async with receiving() as receiver:
+        await sent(receiver, 2, single=True)
+    assert [json.loads(each.body)["id"] for each in receiver.received] == ["r1/1/settle", "r2/1/settle"]
+    assert receiver.received[0].headers["content-type"] == "application/cloudevents+json; charset=utf-8"
+
+
+async def test_a_batch_is_signed_as_webhooks_are() -> None:
+    """The reference verifier takes it with either secret, and not with another body."""
+    async with receiving() as receiver:
+        await sent(receiver, keys=[signing_key(SECRET), signing_key(OLDER_SECRET)])
+    (found,) = receiver.received
+    for secret in (SECRET, OLDER_SECRET):
+        Webhook(secret).verify(found.body, found.headers)
+    with pytest.raises(Exception, match="matching"):
+        Webhook(SECRET).verify(found.body.replace(b"200", b"201"), found.headers)
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 422])
+async def test_what_is_about_the_events_is_a_refusal(status: int) -> None:
+    """So the batch is tried in parts."""
+    async with receiving() as receiver:
+        receiver.answers = [web.Response(status=status)]
+        with pytest.raises(BatchRefused, match=str(status)):
+            await sent(receiver)
+
+
+@pytest.mark.parametrize("status", [302, 307, 401, 403, 404, 410, 429, 500, 503])
+async def test_what_is_about_the_sink_makes_all_wait(status: int) -> None:
+    """A token that ran out must not set events aside, and a redirect is not followed: it may lead anywhere."""
+    async with receiving() as receiver, receiving() as elsewhere:
+        headers = {"retry-after": "7", "location": elsewhere.url}
+        receiver.answers = [web.Response(status=status, headers=headers)]
+        with pytest.raises(SinkFailed, match=str(status)) as failure:
+            await sent(receiver)
+    assert not isinstance(failure.value, BatchRefused)
+    assert failure.value.retry_after_s == 7
+    assert elsewhere.received == []
+
+
+async def test_nobody_there_is_told_without_the_address() -> None:
+    """An address may hold a token."""
+    async with receiving() as receiver:
+        url = receiver.url
+    with pytest.raises(SinkFailed) as failure:
+        await sent(receiver, url=f"{url}?token=s3cret")
+    assert "s3cret" not in str(failure.value)
+    assert "127.0.0.1" not in str(failure.value)
+
+
+async def test_a_connection_that_is_cut_is_a_failure() -> None:
+    """The server reads the batch, and never says that it has it."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(SinkFailed):
+            await sent(Receiver(), url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+async def test_a_sink_that_hangs_can_be_cancelled_and_used_again() -> None:
+    """The delivery bounds its time."""
+    async with receiving() as receiver:
+        held = asyncio.Event()
+        receiver.taken = held.wait
+        sink = HttpSink(receiver.url)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await sink.send(batch(1))
+        held.set()
+        await sink.send(batch(1))
+        await sink.aclose()
+    assert len(receiver.received) == 2

@@ -1,0 +1,56 @@
+"""Events as Parquet files, against a server that speaks S3."""
+
+import io
+from typing import Any
+
+import pytest
+
+from cost.events.event import FIELDS, Event
+from cost.events.sink import Batch, SinkFailed
+from cost.times import HOUR_US
+from gateway.events.s3_sink import S3Sink
+from gateway.exporters.parquet import Bucket
+from tests.cost.entries import reserve, settle
+from tests.object_store import BUCKET, KEY_ID, SECRET, ObjectStore
+
+
+def sink(store: ObjectStore, prefix: str, bucket: str = BUCKET) -> S3Sink:
+    return S3Sink(Bucket(bucket, prefix, store.endpoint, access_key_id=KEY_ID, secret_access_key=SECRET))
+
+
+def batch(*events: Event) -> Batch:
+    return Batch(events, tuple(b"" for _ in events))
+
+
+def kept(store: ObjectStore, prefix: str) -> dict[str, list[dict[str, Any]]]:
+    from pyarrow import parquet
+
+    client = store.client()
+    names = [each["Key"] for each in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", ())]
+    bodies = {name: client.get_object(Bucket=BUCKET, Key=name)["Body"].read() for name in names}
+    return {name: parquet.read_table(io.BytesIO(body)).to_pylist() for name, body in bodies.items()}
+
+
+async def test_files_are_by_the_hour_of_the_entry(object_store: ObjectStore) -> None:
+    """Late ones go to their own hour; names have the numbers, so that the same batch is the same files."""
+    late = settle("late", at_us=reserve().at_us - HOUR_US, cost_nanousd=None, flags=("orphaned",))
+    sent = batch(Event(1, settle("a", cost_nanousd=2**53 + 1)), Event(2, late), Event(3, settle("b")))
+    files = sink(object_store, "events/hours")
+    for _ in range(2):
+        await files.send(sent)
+    found = kept(object_store, "events/hours")
+    day = "events/hours/date=2026-04-05"
+    assert sorted(found) == [
+        f"{day}/hour=11/00000000000000000002-00000000000000000002.parquet",
+        f"{day}/hour=12/00000000000000000001-00000000000000000003.parquet",
+    ]
+    (row,) = found[min(found)]
+    assert (row["id"], row["sequence"], row["cost_nanousd"], row["flags"]) == ("late/1/settle", 2, None, ["orphaned"])
+    assert found[max(found)][0]["cost_nanousd"] == 2**53 + 1
+    assert {field.name for field in FIELDS} < row.keys()
+
+
+async def test_a_store_that_refuses_is_a_failure(object_store: ObjectStore) -> None:
+    """The batch is sent again later."""
+    with pytest.raises(SinkFailed):
+        await sink(object_store, "events", bucket="no-such-bucket").send(batch(Event(1, settle("a"))))

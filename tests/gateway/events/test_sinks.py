@@ -1,0 +1,89 @@
+"""Sinks as the configuration names them."""
+
+import sys
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.configuration.events_config import EventsSection, SinkConfig
+from gateway.events.http_sink import HttpSink
+from gateway.events.sinks import BadSink, OpenSink, open_sink
+from tests.api.webhooks.receiver import SECRET
+
+HTTP = {"name": "lake", "kind": "http", "url": "https://example.com/events"}
+KAFKA = {"name": "bus", "kind": "kafka", "servers": ["kafka-1:9093"], "topic": "llm.usage"}
+
+
+def opened(written: dict[str, Any], **secrets: str) -> OpenSink:
+    config: Any = TypeAdapter(SinkConfig).validate_python(written)
+    return open_sink(config, lambda reference: secrets[reference.removeprefix("env:")])
+
+
+def test_an_http_sink_has_its_limits_and_secrets() -> None:
+    """Batches of 500 unless it says otherwise; 1 is single events."""
+    made = opened({**HTTP, "secret": "env:S", "token": "env:T"}, S=SECRET, T="t0ken")
+    assert isinstance(made.sink, HttpSink)
+    assert (made.limits.events, made.limits.gather_s, made.timeout_s) == (500, 0.0, 30.0)
+    assert opened({**HTTP, "events": 1}).limits.events == 1
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {**HTTP, "url": "http://example.com/events"},
+        {**HTTP, "url": "https://user:s3cret@example.com/"},
+        {**HTTP, "url": "ftp://example.com/"},
+        {**HTTP, "url_from": "env:URL"},
+        {"name": "lake", "kind": "http"},
+        {**HTTP, "kind": "smoke"},
+        {**HTTP, "token": "the token itself"},
+        {**HTTP, "name": "Has Spaces"},
+        {**KAFKA, "servers": ["kafka-1"]},
+        {**KAFKA, "servers": ["kafka://kafka-1:9092"]},
+        {**KAFKA, "sasl": "PLAIN"},
+        {**KAFKA, "user": "u", "password": "env:P"},
+        {**KAFKA, "tls": False, "ca": "/etc/ca.pem"},
+        {**KAFKA, "topic": "no/such"},
+        {"name": "s", "kind": "s3", "bucket": "b", "access_key_id": "env:K"},
+        {"name": "s", "kind": "s3", "bucket": "b", "endpoint": "file:///etc"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(spoilt: dict[str, Any]) -> None:
+    """Before anything is contacted, and without repeating an address."""
+    with pytest.raises(ValidationError) as failure:
+        EventsSection.model_validate({"sinks": [spoilt]})
+    assert "s3cret" not in str(failure.value)
+
+
+def test_names_are_unique() -> None:
+    """A place is kept under each."""
+    with pytest.raises(ValidationError, match="two sinks are named `lake`"):
+        EventsSection.model_validate({"sinks": [HTTP, HTTP]})
+
+
+def test_plain_http_is_for_this_machine_or_said() -> None:
+    """`allow_http` is for a network that one trusts."""
+    assert opened({**HTTP, "url": "http://127.0.0.1:8888/events"})
+    assert opened({**HTTP, "url": "http://openmeter.svc:8888/events", "allow_http": True})
+    secret = {"name": "lake", "kind": "http", "url_from": "env:URL"}
+    assert opened(secret, URL="https://example.com/t0ken")
+    with pytest.raises(BadSink, match="lake") as failure:
+        opened(secret, URL="http://example.com/t0ken")
+    assert "t0ken" not in str(failure.value)
+
+
+def test_a_secret_that_is_not_there_is_told_by_name() -> None:
+    """And one that is no secret, without it."""
+    with pytest.raises(BadSink, match="sink `lake`: a secret"):
+        opened({**HTTP, "secret": "env:S"})
+    with pytest.raises(BadSink, match="whsec_") as failure:
+        opened({**HTTP, "secret": "env:S"}, S="hunter2")
+    assert "hunter2" not in str(failure.value)
+
+
+def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what installs it."""
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    with pytest.raises(BadSink, match=r"pip install 'weighbridge\[kafka\]'"):
+        opened(KAFKA)
