@@ -75,7 +75,7 @@ class KafkaSinkConfig(_Sink):
     )
     topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="The topic; it has to be there.")
     tls: bool = Field(default=True, description="TLS to the brokers, whose names are checked.")
-    ca: Given[Path] | None = Field(
+    ca: Given[Path | None] = Field(
         default=None, description="Certificates to trust in place of the system's, a PEM file."
     )
     sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(default=None, description="How to sign in.")
