@@ -11,8 +11,9 @@ from cost.events.event import sequence_text
 from cost.events.sink import Batch, BatchRefused, SinkFailed
 from cost.times import wall_us
 
-_BATCH: Final = "application/cloudevents-batch+json; charset=utf-8"
-_SINGLE: Final = "application/cloudevents+json; charset=utf-8"
+_BATCH: Final = "application/cloudevents-batch+json"
+_SINGLE: Final = "application/cloudevents+json"
+"""Without a charset, which JSON has none of anyway: OpenMeter compares the whole field."""
 _REFUSALS: Final = frozenset({400, 409, 413, 422})
 """What is about the events in a batch; anything else is about the sink, and the whole batch waits."""
 

@@ -52,10 +52,9 @@ async def test_each_new_entry_is_noted_once(telling: Telling) -> None:
 async def test_what_is_rolled_back_is_no_event(telling: Telling) -> None:
     """Noted in the entry's own transaction."""
     await telling.outbox.begin()
-    with pytest.raises(ZeroDivisionError):
-        async with telling.engine.begin() as connection:
-            await telling.store.insert_within(connection, [settle("a")])
-            raise ZeroDivisionError
+    async with telling.engine.connect() as connection:
+        await telling.store.insert_within(connection, [settle("a")])
+        await connection.rollback()
     assert await telling.outbox.number() == 0
 
 

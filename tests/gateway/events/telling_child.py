@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import sys
 
+from prometheus_client import CollectorRegistry
+
 from cost.events.event_metrics import EventMetrics
 from gateway.configuration.events_config import EventsSection
 from gateway.database import make_engine
 from gateway.wiring.events import begin_events, keep_events
-from prometheus_client import CollectorRegistry
 
 
 async def main(database: str, url: str, holder: str) -> None:

@@ -30,12 +30,12 @@ async def sent(receiver: Receiver, count: int = 2, url: str = "", **fields: Any)
 
 
 async def test_a_batch_is_one_request() -> None:
-    """In CloudEvents' batched mode, also with one event; the token goes with it."""
+    """In CloudEvents' batched mode, also with one event; the token goes with it. OpenMeter refuses a type with a charset."""
     async with receiving() as receiver:
         await sent(receiver, 3, token="t0ken")
         await sent(receiver, 1)
     first, second = receiver.received
-    assert first.headers["content-type"] == "application/cloudevents-batch+json; charset=utf-8"
+    assert first.headers["content-type"] == "application/cloudevents-batch+json"
     assert first.headers["authorization"] == "Bearer t0ken"
     assert [each["id"] for each in json.loads(first.body)] == ["r1/1/settle", "r2/1/settle", "r3/1/settle"]
     assert len(json.loads(second.body)) == 1
@@ -47,7 +47,7 @@ async def test_single_events_are_objects() -> None:
     async with receiving() as receiver:
         await sent(receiver, 2, single=True)
     assert [json.loads(each.body)["id"] for each in receiver.received] == ["r1/1/settle", "r2/1/settle"]
-    assert receiver.received[0].headers["content-type"] == "application/cloudevents+json; charset=utf-8"
+    assert receiver.received[0].headers["content-type"] == "application/cloudevents+json"
 
 
 async def test_a_batch_is_signed_as_webhooks_are() -> None:

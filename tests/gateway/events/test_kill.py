@@ -4,6 +4,8 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.events.outbox import EventOutbox
 from cost.ledger.store import LedgerStore
-from tests.api.webhooks.receiver import receiving
+from tests.api.webhooks.receiver import Receiver, receiving
 from tests.cost.entries import settle
 
 _ROOT = Path(__file__).parents[3]
@@ -21,52 +23,49 @@ _EVENTS = 40
 @pytest.mark.long
 async def test_killed_between_acknowledgement_and_place_loses_nothing(engine: AsyncEngine, database_url: str) -> None:
     """`kill -9` three times while a batch is on its way: ids come again under the numbers that they had, and each number has come."""
-    told: list[tuple[str, int]] = []
+    wanted = {f"r{number:02}/1/settle" for number in range(_EVENTS)}
     outbox, store = EventOutbox(engine), LedgerStore(engine)
     await outbox.begin()
     await outbox.place("lake")
     await store.insert([settle(f"r{number:02}") for number in range(_EVENTS)])
     async with receiving() as receiver:
-        for round_ in range(4):
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.gateway.events.telling_child",
-                database_url,
-                receiver.url,
-                f"child{round_}",
-                cwd=_ROOT,
-            )
-            taken = 0
-            done = asyncio.Event()
-
-            async def take() -> None:
-                nonlocal taken
-                taken += 1
-                if round_ < 3 and taken == 2:
-                    child.kill()
-                    await child.wait()
-                    done.set()
-                if round_ == 3 and {each["id"] for each in _events(receiver.received)} >= wanted:
-                    done.set()
-
-            wanted = {f"r{number:02}/1/settle" for number in range(_EVENTS)}
-            receiver.taken = take
-            async with asyncio.timeout(90):
-                await done.wait()
-                if round_ < 3:
-                    assert await child.wait() == -signal.SIGKILL
-                else:
-                    child.terminate()
-                    await child.wait()
-            # Its lease would be waited for.
-            await outbox.release(f"child{round_}")
-        told = [(each["id"], int(each["sequence"])) for each in _events(receiver.received)]
+        for number in range(3):
+            before = len(receiver.received)
+            enough = partial(_came, receiver, before + 2)
+            await _tell(outbox, receiver, database_url, f"child{number}", enough)
+        await _tell(outbox, receiver, database_url, "last", lambda: {name for name, _ in _told(receiver)} >= wanted)
+        told = _told(receiver)
     assert {name for name, _ in told} == wanted
     assert len(told) > _EVENTS
     assert len(set(told)) == _EVENTS
     assert sorted(number for _, number in set(told)) == list(range(1, _EVENTS + 1))
 
 
-def _events(received: list[object]) -> list[dict[str, str]]:
-    return [event for each in received for event in json.loads(each.body)]  # type: ignore[attr-defined]
+async def _tell(
+    outbox: EventOutbox, receiver: Receiver, database_url: str, holder: str, is_enough: Callable[[], bool]
+) -> None:
+    """Have a process tell events until it is enough; then it is killed before it gets its answer."""
+    module = "tests.gateway.events.telling_child"
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, database_url, receiver.url, holder, cwd=_ROOT
+    )
+
+    async def take() -> None:
+        if is_enough():
+            child.kill()
+            await child.wait()
+
+    receiver.taken = take
+    async with asyncio.timeout(90):
+        assert await child.wait() == -signal.SIGKILL
+    # Its lease would be waited for.
+    await outbox.release(holder)
+
+
+def _came(receiver: Receiver, count: int) -> bool:
+    return len(receiver.received) >= count
+
+
+def _told(receiver: Receiver) -> list[tuple[str, int]]:
+    events = [event for each in receiver.received for event in json.loads(each.body)]
+    return [(each["id"], int(each["sequence"])) for each in events]
