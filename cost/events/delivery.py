@@ -8,12 +8,12 @@ everything waits.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from cost.events.event import Event
 from cost.events.event_metrics import EventMetrics
-from cost.events.outbox import EventOutbox, Waiting
+from cost.events.outbox import Ahead, EventOutbox
 from cost.events.sink import Batch, BatchRefused, Sink, SinkFailed, SinkLimits, batches
 
 _log: Final = logging.getLogger("weighbridge.events")
@@ -22,7 +22,8 @@ FIRST_BACKOFF_S: Final = 1.0
 LONGEST_BACKOFF_S: Final = 300.0
 _LONGEST_RETRY_AFTER_S: Final = 3_600.0
 _JITTER: Final = 0.2
-_READ_AT_ONCE: Final = 2_000
+_READ_AT_ONCE: Final = 1_000
+_ENCODED_AT_ONCE: Final = 250
 _REFUSED_IN_A_ROW: Final = 3
 """Single events that a sink refuses before any other is taken, from which on it is the sink that is at fault."""
 _TOLD: Final = 5
@@ -82,14 +83,15 @@ class Delivery:
 
     async def _step(self) -> bool:
         place = await self._outbox.place(self.name)
-        found = await self._outbox.after(place, max(_READ_AT_ONCE, self._limits.events))
-        self._show(found.oldest_us)
-        if found.last == place or self._gathers(found):
+        ahead = await self._outbox.ahead(place)
+        self._show(ahead.oldest_us)
+        if ahead.last == place or self._gathers(ahead, place):
             return False
+        found = await self._outbox.after(place, max(_READ_AT_ONCE, self._limits.events))
         if found.lost:
             self._metrics.count(self.name, "dropped", found.lost)
             _log.error("%d events up to number %d are lost to sink %s", found.lost, found.last, self.name)
-        for batch in batches(found.events, tuple(map(self._encode, found.events)), self._limits):
+        for batch in batches(found.events, await self._encoded(found.events), self._limits):
             await self._deliver(batch)
             place = await self._move(place, batch.events[-1].sequence)
         if place < found.last:
@@ -97,10 +99,18 @@ class Delivery:
         self._show(None)
         return True
 
-    def _gathers(self, found: Waiting) -> bool:
-        if not self._limits.gather_s or len(found.events) >= self._limits.events:
+    def _gathers(self, ahead: Ahead, place: int) -> bool:
+        if not self._limits.gather_s or ahead.last - place >= self._limits.events:
             return False
-        return self._age_s(found.oldest_us) < self._limits.gather_s
+        return self._age_s(ahead.oldest_us) < self._limits.gather_s
+
+    async def _encoded(self, events: Sequence[Event]) -> list[bytes]:
+        made: list[bytes] = []
+        for first in range(0, len(events), _ENCODED_AT_ONCE):
+            made += map(self._encode, events[first : first + _ENCODED_AT_ONCE])
+            # Pages are served by the same loop.
+            await asyncio.sleep(0)
+        return made
 
     async def _move(self, before: int, upto: int) -> int:
         if not await self._outbox.move(self.name, before, upto):

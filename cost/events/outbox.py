@@ -25,6 +25,7 @@ _FAR_LEASES: Final = 3
 """A lease that ends later than so many of its lengths was written by a wrong clock."""
 _SEEN_US: Final = 5 * MINUTE_US
 _NUMBERED_AT_ONCE: Final = 5_000
+_READ_AT_ONCE: Final = 250
 _DELETED_AT_ONCE: Final = 5_000
 
 _UNNUMBERED: Final = select(literal(1)).where(col(EventOutboxRow.sequence).is_(None)).limit(1)
@@ -46,8 +47,15 @@ class Waiting(NamedTuple):
     """Number of the last one that was looked at; the cursor's where there was none."""
     lost: int
     """Numbers up to there that have no event any more: they waited too long, or the ledger has the entry no more."""
+
+
+class Ahead(NamedTuple):
+    """What waits after a place."""
+
+    last: int
+    """The newest number; the place's where nothing waits."""
     oldest_us: int | None
-    """When the first of them was written."""
+    """When the first one that waits was written."""
 
 
 class SinkPlace(NamedTuple):
@@ -134,6 +142,17 @@ class EventOutbox:
                 found = await connection.scalar(asked)
         return int(found or 0)
 
+    async def ahead(self, sequence: int) -> Ahead:
+        """Return what waits after a number, by two looks into an index."""
+        number = col(EventOutboxRow.sequence)
+        first = select(number, col(EventOutboxRow.written_us)).where(number > sequence)
+        async with self._engine.connect() as connection:
+            oldest = (await connection.execute(first.order_by(number).limit(1))).first()
+            if oldest is None:
+                return Ahead(sequence, None)
+            last = await connection.scalar(select(func.max(number)))
+        return Ahead(int(last or oldest[0]), oldest[1])
+
     async def after(self, sequence: int, most: int) -> Waiting:
         """Return the next events after a number."""
         of_entry = and_(
@@ -144,18 +163,23 @@ class EventOutbox:
         )
         number = col(EventOutboxRow.sequence)
         query = (
-            select(number, col(EventOutboxRow.written_us), *ALL.selected_columns)
+            select(number, *ALL.selected_columns)
             .select_from(EventOutboxRow)
             .outerjoin(LedgerEntry, of_entry)
-            .where(number > sequence)
             .order_by(number)
-            .limit(most)
         )
+        events: list[Event] = []
+        last, read, rows = sequence, 0, _READ_AT_ONCE
         async with self._engine.connect() as connection:
-            rows = (await connection.execute(query)).all()
-        events = tuple(Event(row[0], entry_of(row[2:])) for row in rows if row[2] is not None)
-        last = rows[-1][0] if rows else sequence
-        return Waiting(events, last, last - sequence - len(events), rows[0][1] if rows else None)
+            # In pages, so that others have the loop in between.
+            while read < most and rows == _READ_AT_ONCE:
+                page = query.where(number > last).limit(min(_READ_AT_ONCE, most - read))
+                found = (await connection.execute(page)).all()
+                events += (Event(row[0], entry_of(row[1:])) for row in found if row[1] is not None)
+                rows = len(found)
+                read += rows
+                last = found[-1][0] if found else last
+        return Waiting(tuple(events), last, last - sequence - len(events))
 
     async def move(self, sink: str, before: int, upto: int) -> bool:
         """Write that a sink has everything up to a number; False where it is no longer told from `before`."""

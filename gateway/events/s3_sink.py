@@ -5,6 +5,7 @@ file: who reads takes each `id` once.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from cost.events.event import FIELDS, Event, sequence_text, time_text
@@ -31,9 +32,12 @@ class S3Sink:
         for hour, events in by_hour.items():
             name = f"{hour}/{sequence_text(events[0].sequence)}-{sequence_text(events[-1].sequence)}.parquet"
             try:
-                await asyncio.to_thread(self._files.put, name, [_row(event) for event in events], COLUMNS)
+                await asyncio.to_thread(self._write, name, events)
             except self._files.failures as error:
                 raise SinkFailed(type(error).__name__) from None
+
+    def _write(self, name: str, events: Sequence[Event]) -> None:
+        self._files.put(name, [_row(event) for event in events], COLUMNS)
 
     async def aclose(self) -> None:
         """Do nothing: the store's client keeps nothing open."""

@@ -103,6 +103,31 @@ async def test_entries_of_long_ago_come_when_they_are_written(telling: Telling) 
     assert await names(telling) == [(1, "today"), (2, "yesterday")]
 
 
+async def test_what_waits_is_known_without_reading_it(telling: Telling) -> None:
+    """The newest number, and since when the oldest one waits."""
+    await telling.outbox.begin()
+    assert tuple(await telling.outbox.ahead(0)) == (0, None)
+    await telling.store.insert([settle("a")])
+    began_us = telling.clock.now_us
+    telling.clock.pass_s(9)
+    await telling.store.insert([settle("b")])
+    await telling.outbox.number()
+    assert tuple(await telling.outbox.ahead(0)) == (2, began_us)
+    assert tuple(await telling.outbox.ahead(1)) == (2, began_us + 9_000_000)
+    assert tuple(await telling.outbox.ahead(2)) == (2, None)
+
+
+async def test_many_are_read_in_pages(telling: Telling) -> None:
+    """All of them, in order, and no more than was asked for."""
+    await telling.outbox.begin()
+    await telling.store.insert([settle(f"r{number:04}") for number in range(700)])
+    await telling.outbox.number()
+    for most, wanted in ((700, 700), (1_000, 700), (600, 600), (250, 250)):
+        found = await telling.outbox.after(0, most)
+        assert [each.sequence for each in found.events] == list(range(1, wanted + 1))
+        assert (found.last, found.lost) == (wanted, 0)
+
+
 async def test_a_new_sink_begins_with_what_comes_then(telling: Telling) -> None:
     """And goes on from there, whichever process asks."""
     await telling.outbox.begin()

