@@ -47,7 +47,8 @@ class Seen(msgspec.Struct, frozen=True):
     pieces: Pieces
     target_id: str
     began_s: float
-    ended_s: float
+    ready_s: float
+    """The moment of its first token, from which on others may read its prompt."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ def _lose_at(reckoning: _Reckoning, now: Seen, read: Read, last: Seen, match: Ma
     """Tell what was lost of what the same target was sent before."""
     if quirks.cache_marked and not (read.cached or read.written):
         reckoning.lose("unmarked", match.could)
-    elif quirks.cache_kept_s is not None and now.began_s - last.ended_s > quirks.cache_kept_s:
+    elif quirks.cache_kept_s is not None and now.began_s - last.ready_s > quirks.cache_kept_s:
         reckoning.lose("late", match.could)
     else:
         if match.cause is None or not match.early:
@@ -156,7 +157,7 @@ def _sorted(now: Seen, before: Iterable[Seen]) -> tuple[list[Seen], list[Seen], 
     for each in before:
         if each.target_id != now.target_id:
             elsewhere.append(each)
-        elif each.ended_s > now.began_s:
+        elif each.ready_s > now.began_s:
             running.append(each)
         else:
             ended.append(each)
@@ -166,7 +167,7 @@ def _sorted(now: Seen, before: Iterable[Seen]) -> tuple[list[Seen], list[Seen], 
 def _best(before: Sequence[Seen], now: Pieces) -> tuple[Seen, Match] | None:
     """Return the earlier prompt that has the most in common with this one, the latest of several."""
     found = [(each, compared(each.pieces, now)) for each in before]
-    return max(found, key=lambda each: (each[1].could, each[0].ended_s), default=None)
+    return max(found, key=lambda each: (each[1].could, each[0].ready_s), default=None)
 
 
 def _why_not_read(match: Match, read: Read, quirks: Quirks) -> Cause:

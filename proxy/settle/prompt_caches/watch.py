@@ -8,7 +8,6 @@ Bounds: `WatchLimits.keys` keys with `prompts` prompts each (about 20 KB for 500
 all `waiting_bytes`. A prompt is compared with those of its own key and process alone.
 """
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -38,7 +37,7 @@ class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     keys: int = 300
     prompts: int = 8
     waiting: int = 64
-    waiting_a_key: int = 4
+    waiting_a_key: int = 16
     most_bytes: int = 1_048_576
     waiting_bytes: int = 16_777_216
     rows: int = 10_000
@@ -73,7 +72,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     quirks: Quirks
     nanousd_a_million: int | None
     began_s: float
-    ended_s: float
+    ready_s: float
 
 
 _Row = tuple[int, str, str, str, str]
@@ -88,12 +87,10 @@ class PromptCacheWatch:
         key: bytes,
         limits: WatchLimits = WatchLimits(),  # noqa: B008 - frozen
         now_us: Callable[[], int] = wall_us,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`key` is secret, at most 64 bytes. `clock` is that of the attempts."""
+        """`key` is secret, at most 64 bytes."""
         self._limits = limits
         self._now_us = now_us
-        self._clock = clock
         self._maker = PieceMaker(key)
         self._keys: OrderedDict[str, list[Seen]] = OrderedDict()
         self._waiting: list[_Waiting] = []
@@ -147,7 +144,7 @@ class PromptCacheWatch:
                 quirks,
                 saved,
                 attempt.started_at,
-                self._clock(),
+                attempt.first_token_at or attempt.started_at,
             )
         )
 
@@ -198,7 +195,7 @@ class PromptCacheWatch:
             self._add(row, (each.requests, each.tokens, each.nanousd, each.unpriced))
 
     def _look(self, each: _Waiting, pieces: Pieces) -> None:
-        now = Seen(pieces, each.target_id, each.began_s, each.ended_s)
+        now = Seen(pieces, each.target_id, each.began_s, each.ready_s)
         known = self._known(each.key_id)
         self._count(each.organisation_id, each.team_id, each.target_id, LOOKED, each.read.tokens, 0)
         for loss in losses(now, each.read, known, each.quirks):
@@ -223,11 +220,11 @@ class PromptCacheWatch:
         def goes_on(each: Seen) -> bool:
             return (
                 each.target_id == now.target_id
-                and each.ended_s <= now.began_s
+                and each.ready_s <= now.began_s
                 and compared(each.pieces, now.pieces).common == each.pieces.size
             )
 
-        known[:] = [each for each in known if now.ended_s - each.ended_s <= known_s and not goes_on(each)]
+        known[:] = [each for each in known if now.ready_s - each.ready_s <= known_s and not goes_on(each)]
         known.append(now)
         del known[: -self._limits.prompts]
 

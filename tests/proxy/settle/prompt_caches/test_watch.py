@@ -31,15 +31,6 @@ def asking(at: int = 1, words: str = "Hello") -> ChatRequest:
     return parse_chat(json.dumps(body).encode(), RequestHeaders(tier="interactive"))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
 def attempt(request: ChatRequest, **changes: Any) -> Attempt:
     """What is read of an attempt that ended well."""
     said: dict[str, Any] = {
@@ -60,12 +51,13 @@ def attempt(request: ChatRequest, **changes: Any) -> Attempt:
         ),
         deployment=SimpleNamespace(quirks=quirks_of("openai", said["address"], "gpt-5-mini")),
         started_at=said["began"],
+        first_token_at=said["began"] + 0.5,
     )
     return cast("Attempt", found)
 
 
 def watching(**limits: Any) -> PromptCacheWatch:
-    return PromptCacheWatch(key=b"k", limits=WatchLimits(**limits), clock=Clock(), now_us=lambda: 1_000)
+    return PromptCacheWatch(key=b"k", limits=WatchLimits(**limits), now_us=lambda: 1_000)
 
 
 def counted(watch: PromptCacheWatch) -> dict[str, tuple[int, int, int, int]]:
