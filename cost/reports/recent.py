@@ -34,7 +34,7 @@ from cost.reports.usage import HAS_END_USER, check_values
 from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
-Outcome = Literal["", "answered", "given-again", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced"]
+Outcome = Literal["", "answered", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced", "given-again"]
 """Filter by the outcome of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
@@ -60,6 +60,7 @@ _NOT_AFTER_FAILURE: Final = ("escalated", "hedge", "agreement")
 """Reasons of further attempts that were not made because one had failed."""
 _ENDS: Final = tuple(sorted({*TERMINAL, "cache"}))
 """An answer that was given again is a request that ended, though nobody was asked."""
+_TRIED: Final = ("settle", "expire")
 _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
 _CLASS: Final = 100
 
@@ -548,7 +549,7 @@ def _ordered_search(query: RecentQuery, depth: int) -> Select[Any]:
 def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
     asked = {column: getattr(query, name) for name, column in REQUEST_FILTERS.items()}
     conditions: list[ColumnElement[bool]] = [columns[column] == value for column, value in asked.items() if value]
-    tried = columns.entry.in_(("settle", "expire"))
+    tried = columns.entry.in_(_TRIED)
     if query.statuses is not None:
         conditions.append(columns.status.between(*query.statuses))
     if query.slower_us is not None:
@@ -640,7 +641,7 @@ def matches(entry: Entry, query: RecentQuery, attempts: Sequence[Entry] = ()) ->
         "fell-back": way_of(entry, attempts) == "fallback",
         "escalated": entry.reason == "escalated",
         "estimated": entry.usage_source == "estimated",
-        "unpriced": entry.entry != "void" and entry.cost_nanousd is None,
+        "unpriced": entry.entry in _TRIED and entry.cost_nanousd is None,
     }
     return outcomes[query.outcome]
 
