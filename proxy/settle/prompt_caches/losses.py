@@ -60,15 +60,14 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """What two prompts have in common, in bytes, and why the second does not begin with all of it."""
+    """What two prompts have in common."""
 
+    at: int
+    """Number of pieces that both begin with."""
     common: int
+    """Their bytes."""
     could: int
-    cause: Cause | None
-    settings: bool
-    """True where what is said beside the prompt is the same."""
-    early: bool = False
-    """True where they differ in tools or instructions already."""
+    """Bytes of all pieces that come again, wherever they stand."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -85,15 +84,15 @@ def compared(before: Pieces, now: Pieces) -> Match:
         if old != new:
             break
         at += 1
-    common, settings = sum(now.sizes[:at]), before.settings == now.settings
-    if at in {len(before.digests), len(now.digests)}:
-        return Match(common, common, None, settings)
+    common = sum(now.sizes[:at])
     known = set(before.digests[at:])
     again = sum(size for digest, size in zip(now.digests[at:], now.sizes[at:], strict=True) if digest in known)
-    cause = _difference(before, now, at) if again else None
-    return Match(
-        common, common + again, cause, settings, at < max(before.tools + before.system, now.tools + now.system)
-    )
+    return Match(at, common, common + again)
+
+
+def goes_on(before: Pieces, now: Pieces) -> bool:
+    """Return True for a prompt that begins with all of an earlier one."""
+    return now.digests[: len(before.digests)] == before.digests
 
 
 class _Reckoning:
@@ -141,12 +140,14 @@ def _lose_at(reckoning: _Reckoning, now: Seen, read: Read, last: Seen, match: Ma
         reckoning.lose("unmarked", match.could)
     elif quirks.cache_kept_s is not None and now.began_s - last.ready_s > quirks.cache_kept_s:
         reckoning.lose("late", match.could)
+    elif match.could == match.common:
+        reckoning.lose(_why_not_read(last, now, read, quirks), match.common)
     else:
-        if match.cause is None or not match.early:
+        cause, early = _difference(last.pieces, now.pieces, match.at)
+        if not early:
             # Some providers put tools behind instructions: what differs in these is then before all.
-            reckoning.lose(_why_not_read(match, read, quirks), match.common)
-        if match.cause is not None:
-            reckoning.lose(match.cause, match.could)
+            reckoning.lose(_why_not_read(last, now, read, quirks), match.common)
+        reckoning.lose(cause, match.could)
 
 
 def _sorted(now: Seen, before: Iterable[Seen]) -> tuple[list[Seen], list[Seen], list[Seen]]:
@@ -170,24 +171,25 @@ def _best(before: Sequence[Seen], now: Pieces) -> tuple[Seen, Match] | None:
     return max(found, key=lambda each: (each[1].could, each[0].ready_s), default=None)
 
 
-def _why_not_read(match: Match, read: Read, quirks: Quirks) -> Cause:
+def _why_not_read(last: Seen, now: Seen, read: Read, quirks: Quirks) -> Cause:
     """Return why what both prompts begin with was not read."""
     if quirks.cache_marked and not read.written:
         return "unmarked"
-    return "unknown" if match.settings else "settings"
+    return "unknown" if last.pieces.settings == now.pieces.settings else "settings"
 
 
-def _difference(before: Pieces, now: Pieces, at: int) -> Cause:
-    """Return what differs at that piece."""
+def _difference(before: Pieces, now: Pieces, at: int) -> tuple[Cause, bool]:
+    """Return what differs at that piece, and whether that is in tools or instructions."""
     if at < max(before.tools, now.tools):
         same = sorted(before.plain[: before.tools]) == sorted(now.plain[: now.tools])
-        return "tools_order" if same else "tools"
+        return "tools_order" if same else "tools", True
+    early = at < max(before.tools + before.system, now.tools + now.system)
     kinds = _varying(before, now, at)
     if kinds & _TIMES:
-        return "time"
+        return "time", early
     if kinds & _IDS:
-        return "id"
-    return "system" if at < max(before.tools + before.system, now.tools + now.system) else "history"
+        return "id", early
+    return "system" if early else "history", early
 
 
 def _varying(before: Pieces, now: Pieces, at: int) -> int:

@@ -28,7 +28,9 @@ _MEDIUM_BYTES: Final = 3_072
 """Size of a picture or a sound, whose bytes say little of its tokens: about what its usual tokens would have as text."""
 _REMEMBERED: Final = 512
 """Tools and instructions that are remembered with their pieces, as most prompts have those of the one before."""
-_SENTENCE: Final = re.compile(rb"[^\n]{0,1024}?(?:[.!?;] |\n)|[^\n]{1,1024}")
+_SENTENCES_REMEMBERED: Final = 8_192
+_LONG_LINE: Final = 256
+_SENTENCE: Final = re.compile(rb".{0,1024}?[.!?;] |.{1,1024}", re.DOTALL)
 _SAID: Final = rb'"cache_control"\s*:\s*(?:\{[^{}]{0,200}\}|null)'
 _MARK: Final = re.compile(rb",\s*" + _SAID + rb"|" + _SAID + rb"\s*,?")
 _raws: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -75,6 +77,8 @@ class PieceMaker:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._parts: OrderedDict[int, _Part] = OrderedDict()
+        self._plain: dict[int, tuple[int, int]] = {}
+        """Sentences without what varies: where one varies, the others are those of the prompt before."""
 
     def pieces(self, request: ChatRequest) -> Pieces:
         """Return a prompt's pieces; takes up to some milliseconds for a megabyte."""
@@ -122,16 +126,27 @@ class PieceMaker:
     def _sentences(self, text: bytes) -> _Part:
         part = _Part()
         at = 0
-        for found in _SENTENCE.finditer(text):
+        for sentence in _split(text):
             if len(part.digests) == _MOST_SENTENCES:
                 break
-            sentence, at = found.group(), found.end()
-            plain, kinds = masked(sentence) if at <= MASKED_BYTES else (sentence, 0)
-            part.add(self._digest(sentence), self._digest(plain), kinds, len(sentence))
+            at += len(sentence)
+            digest = self._digest(sentence)
+            plain, kinds = self._without(sentence, digest) if at <= MASKED_BYTES else (digest, 0)
+            part.add(digest, plain, kinds, len(sentence))
         if at < len(text):
             rest = self._digest(text[at:])
             part.add(rest, rest, 0, len(text) - at)
         return part
+
+    def _without(self, sentence: bytes, digest: int) -> tuple[int, int]:
+        """Return the digest of a sentence without what varies, and the kinds of that."""
+        found = self._plain.get(digest)
+        if found is None:
+            if len(self._plain) >= _SENTENCES_REMEMBERED:
+                self._plain.clear()
+            plain, kinds = masked(sentence)
+            found = self._plain[digest] = (self._digest(plain), kinds)
+        return found
 
     def _add_messages(self, whole: _Part, request: ChatRequest, instructing: int) -> None:
         raw: list[msgspec.Raw] | None = None
@@ -170,6 +185,15 @@ def _instructing(messages: Iterable[Message]) -> int:
             break
         count += 1
     return count
+
+
+def _split(text: bytes) -> Iterator[bytes]:
+    """Yield a text's lines, and the sentences of long ones, which make up the text."""
+    for line in text.splitlines(keepends=True):
+        if len(line) <= _LONG_LINE:
+            yield line
+        else:
+            yield from _SENTENCE.findall(line)
 
 
 def _text(message: Message) -> bytes:

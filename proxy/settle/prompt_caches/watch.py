@@ -20,7 +20,7 @@ from providers.quirks import Quirks
 from providers.wire import ChatRequest
 from proxy.dispatch.attempt import Attempt
 from proxy.plan.route_plan import is_own
-from proxy.settle.prompt_caches.losses import Cause, Read, Seen, compared, losses
+from proxy.settle.prompt_caches.losses import Cause, Read, Seen, goes_on, losses
 from proxy.settle.prompt_caches.pieces import PieceMaker, Pieces
 
 LOOKED: Final = "looked"
@@ -39,7 +39,8 @@ class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 64
     waiting_a_key: int = 16
     most_bytes: int = 1_048_576
-    waiting_bytes: int = 16_777_216
+    waiting_bytes: int = 2_097_152
+    """So many are looked at four times a second at most: some 30 ms."""
     rows: int = 10_000
     known_s: float = 7_200.0
     """Seconds for which a prompt is remembered, or for as long as its provider says that it keeps one."""
@@ -217,14 +218,11 @@ class PromptCacheWatch:
     def _remember(self, known: list[Seen], now: Seen, known_s: float) -> None:
         """Remember a prompt in place of the one that it goes on from, if there is one, and else of the oldest."""
 
-        def goes_on(each: Seen) -> bool:
-            return (
-                each.target_id == now.target_id
-                and each.ready_s <= now.began_s
-                and compared(each.pieces, now.pieces).common == each.pieces.size
-            )
+        def is_over(each: Seen) -> bool:
+            replaced = each.target_id == now.target_id and each.ready_s <= now.began_s
+            return now.ready_s - each.ready_s > known_s or (replaced and goes_on(each.pieces, now.pieces))
 
-        known[:] = [each for each in known if now.ready_s - each.ready_s <= known_s and not goes_on(each)]
+        known[:] = [each for each in known if not is_over(each)]
         known.append(now)
         del known[: -self._limits.prompts]
 
