@@ -174,18 +174,7 @@ class PromptCacheWatch:
     def take(self, *, everything: bool = False) -> tuple[CacheDelta, ...]:
         """Take the counts since the last call."""
         del everything
-        names = (
-            "day_us",
-            "organisation_id",
-            "team_id",
-            "target_id",
-            "cause",
-            "requests",
-            "tokens",
-            "nanousd",
-            "unpriced",
-        )
-        taken = tuple(CacheDelta(**dict(zip(names, (*row, *sums), strict=True))) for row, sums in self._pending.items())
+        taken = tuple(_delta(row, sums) for row, sums in self._pending.items())
         self._pending = {}
         return taken
 
@@ -242,6 +231,22 @@ class PromptCacheWatch:
             sums = self._pending[row] = [0, 0, 0, 0]
         for place, amount in enumerate(more):
             sums[place] += amount
+
+
+def _delta(row: _Row, sums: list[int]) -> CacheDelta:
+    day_us, organisation_id, team_id, target_id, cause = row
+    requests, tokens, nanousd, unpriced = sums
+    return CacheDelta(
+        day_us=day_us,
+        organisation_id=organisation_id,
+        team_id=team_id,
+        target_id=target_id,
+        cause=cause,
+        requests=requests,
+        tokens=tokens,
+        nanousd=nanousd,
+        unpriced=unpriced,
+    )
 
 
 def _saved_nanousd(price: Price | None, *, batch: bool) -> int | None:
