@@ -9,14 +9,16 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, ViewportSize, async_playwright
 
-from tests.browser.site import CHROMIUM_FLAGS, DESKTOP, PHONE, chromium
+from tests.browser.site import CHROMIUM_FLAGS, chromium
 
 SITE: Final = Path(os.environ["WB_SITE"])
 PAGES: Final = sorted(str(each.relative_to(SITE)) for each in SITE.rglob("*.html") if "files" not in each.parts)
 # The widest of each kind; all are opened once, at a desk.
 NARROW: Final = ("index.html", "configuration.html", "commands.html", "routes.html", "api.html", "benchmarks.html")
+_DESK: Final = ViewportSize(width=1440, height=900)
+_PHONE: Final = ViewportSize(width=390, height=844)
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="session")]
 
 
@@ -40,7 +42,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 async def test_every_page_opens_and_asks_nobody_else(browser: Browser, address: str) -> None:
     """No script fails, no file is missing, and no host but the site's own is asked."""
-    page = await browser.new_page(viewport=DESKTOP)
+    page = await browser.new_page(viewport=_DESK)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
     page.on(
@@ -57,9 +59,9 @@ async def test_every_page_opens_and_asks_nobody_else(browser: Browser, address: 
 @pytest.mark.parametrize("name", NARROW)
 async def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) -> None:
     """Nothing makes the page wider, and a key of the configuration is at most three lines."""
-    page = await browser.new_page(viewport=PHONE)
+    page = await browser.new_page(viewport=_PHONE)
     await page.goto(address + name, wait_until="load")
-    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert await page.evaluate("document.documentElement.scrollWidth") <= _PHONE["width"]
     tall = await page.evaluate(
         """[...document.querySelectorAll("td:first-child code")].filter((each) => each.getClientRects().length > 3)
            .map((each) => each.textContent)"""
@@ -69,7 +71,7 @@ async def test_a_page_fits_a_phone(browser: Browser, address: str, name: str) ->
 
 async def test_the_search_reads_its_index_from_here(browser: Browser, address: str) -> None:
     """Its results are in a closed shadow, where nobody can look."""
-    page = await browser.new_page(viewport=DESKTOP)
+    page = await browser.new_page(viewport=_DESK)
     async with page.expect_response(lambda reply: reply.url.endswith("/search.json")) as told:
         await page.goto(f"{address}index.html", wait_until="load")
         await page.get_by_role("button", name="Search").click()
