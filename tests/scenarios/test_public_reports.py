@@ -675,10 +675,10 @@ async def test_one_bad_call_does_not_end_a_conversation(tmp_path: Path, made: Ca
                     {"role": "tool", "tool_call_id": "c1", "content": "heavy"},
                 ]
                 await post(gateway, "/v1/chat/completions", {"model": entry["model_id"], "messages": turns})
-    turns = [each["messages"][1] for each in seen]
+    asked = [each["messages"][1] for each in seen]
     sent = [
-        turn["content"][0]["input"] if turn["content"] else json.loads(turn["tool_calls"][0]["function"]["arguments"])
-        for turn in turns
+        each["content"][0]["input"] if each["content"] else json.loads(each["tool_calls"][0]["function"]["arguments"])
+        for each in asked
     ]
     assert sent == [{}, {}, {}, {"kg": 7}]
 
