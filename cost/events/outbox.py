@@ -194,17 +194,14 @@ class EventOutbox:
         number = col(EventOutboxRow.sequence)
         async with self._engine.connect() as connection:
             upto = int(await connection.scalar(told) or 0)
-            waits = select(func.min(number)).where(
-                number > upto, col(EventOutboxRow.written_us) >= self._now_us() - keep_us
-            )
-            first_kept = await connection.scalar(waits)
-            newest = await connection.scalar(select(func.max(number)))
-            oldest = await connection.scalar(select(func.min(number)))
-        if newest is None or oldest is None:
-            return 0
-        # Only whole runs from the beginning go, so what is dropped is a gap and not holes.
-        end = int(newest) + 1 if first_kept is None else int(first_kept)
-        old = number < min(end, int(oldest) + _DELETED_AT_ONCE)
+            oldest, newest = (await connection.execute(select(func.min(number), func.max(number)))).one()
+            if oldest is None:
+                return 0
+            end = min(int(newest) + 1, int(oldest) + _DELETED_AT_ONCE)
+            waits = (number > upto, number < end, col(EventOutboxRow.written_us) >= self._now_us() - keep_us)
+            first_kept = await connection.scalar(select(func.min(number)).where(*waits))
+        # Only what stands at the beginning goes, so what is dropped is a gap and not holes.
+        old = number < (end if first_kept is None else int(first_kept))
         async with self._engine.begin() as connection:
             return max(0, (await connection.execute(delete(EventOutboxRow).where(old))).rowcount)
 

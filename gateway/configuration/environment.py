@@ -63,7 +63,7 @@ class Environment(BaseSettings):
     https_proxy: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("HTTPS_PROXY"),
-        description="A forward proxy for models at https addresses: http://[USER:PASSWORD@]HOST[:PORT].",
+        description="A forward proxy for models and [events](events.md) at https addresses: http://[USER:PASSWORD@]HOST[:PORT].",
     )
     no_proxy: str = Field(
         default="",

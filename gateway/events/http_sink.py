@@ -1,7 +1,7 @@
 """CloudEvents by HTTP: a batch a POST, signed where the sink has a secret."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -10,6 +10,8 @@ from api.webhooks.signature import signed_headers
 from cost.events.event import sequence_text
 from cost.events.sink import Batch, BatchRefused, SinkFailed
 from cost.times import wall_us
+from providers.connections.address import address_of
+from providers.connections.forward_proxy import ForwardProxy
 
 _BATCH: Final = "application/cloudevents-batch+json"
 _SINGLE: Final = "application/cloudevents+json"
@@ -28,6 +30,7 @@ class HttpSink:
         keys: Sequence[bytes] = (),
         token: str | None = None,
         single: bool = False,
+        proxy: ForwardProxy | None = None,
         now_us: Callable[[], int] = wall_us,
     ) -> None:
         self._url = url
@@ -37,6 +40,7 @@ class HttpSink:
         self._headers = {"user-agent": "weighbridge-events/1", "content-type": _SINGLE if single else _BATCH}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
+        self._way = {} if proxy is None else _way(url, proxy)
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, batch: Batch) -> None:
@@ -62,7 +66,7 @@ class HttpSink:
             cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
         )
         try:
-            async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as reply:
+            async with session.post(self._url, data=body, headers=headers, allow_redirects=False, **self._way) as reply:
                 status, wait = reply.status, reply.headers.get("retry-after")
         except (aiohttp.ClientError, OSError) as error:
             # Its text may hold the whole address, and an address may hold a token.
@@ -71,3 +75,12 @@ class HttpSink:
             return
         failure = BatchRefused if status in _REFUSALS else SinkFailed
         raise failure(f"status {status}", retry_after_s(wait, self._now_us()))
+
+
+def _way(url: str, proxy: ForwardProxy) -> dict[str, Any]:
+    """Return how a request goes there: through the proxy, or past it."""
+    if not proxy.serves(address_of(url).origin):
+        return {}
+    host = f"[{proxy.host}]" if ":" in proxy.host else proxy.host
+    headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
+    return {"proxy": f"http://{host}:{proxy.port}", "proxy_headers": headers}

@@ -11,6 +11,7 @@ from gateway.events.http_sink import HttpSink
 from gateway.events.kafka_sink import KafkaSink
 from gateway.events.s3_sink import S3Sink
 from gateway.exporters.parquet import Bucket
+from providers.connections.forward_proxy import ForwardProxy
 
 _NO_BOUND = 1 << 40
 _PRODUCER_BYTES = 1_000_000
@@ -29,10 +30,10 @@ class OpenSink(NamedTuple):
     timeout_s: float
 
 
-def open_sink(config: SinkConfig, resolve: Callable[[str], str]) -> OpenSink:
+def open_sink(config: SinkConfig, resolve: Callable[[str], str], proxy: ForwardProxy | None = None) -> OpenSink:
     """Open a sink; nothing is contacted yet. `resolve` reads references to secrets. Raises BadSink."""
     try:
-        sink, limits = _opened(config, resolve)
+        sink, limits = _opened(config, resolve, proxy)
     except (BadSecret, ValueError) as error:
         raise BadSink(f"events: sink `{config.name}`: {error}") from None
     except ImportError as error:
@@ -44,10 +45,10 @@ def open_sink(config: SinkConfig, resolve: Callable[[str], str]) -> OpenSink:
     return OpenSink(config.name, sink, limits, config.timeout_s)
 
 
-def _opened(config: SinkConfig, resolve: Callable[[str], str]) -> tuple[Sink, SinkLimits]:
+def _opened(config: SinkConfig, resolve: Callable[[str], str], proxy: ForwardProxy | None) -> tuple[Sink, SinkLimits]:
     match config:
         case HttpSinkConfig():
-            return _http(config, resolve), SinkLimits(config.events, config.max_bytes)
+            return _http(config, resolve, proxy), SinkLimits(config.events, config.max_bytes)
         case KafkaSinkConfig():
             return _kafka(config, resolve), SinkLimits(config.events, _NO_BOUND)
         case S3SinkConfig():
@@ -56,7 +57,7 @@ def _opened(config: SinkConfig, resolve: Callable[[str], str]) -> tuple[Sink, Si
             assert_never(config)
 
 
-def _http(config: HttpSinkConfig, resolve: Callable[[str], str]) -> HttpSink:
+def _http(config: HttpSinkConfig, resolve: Callable[[str], str], proxy: ForwardProxy | None) -> HttpSink:
     url = config.url
     if url is None:
         url = resolve(config.url_from or "")
@@ -64,7 +65,7 @@ def _http(config: HttpSinkConfig, resolve: Callable[[str], str]) -> HttpSink:
             destination_url(url)
     keys = [signing_key(resolve(each)) for each in (config.secret, config.previous_secret) if each is not None]
     token = None if config.token is None else resolve(config.token)
-    return HttpSink(url, keys=keys, token=token, single=config.events == 1)
+    return HttpSink(url, keys=keys, token=token, single=config.events == 1, proxy=proxy)
 
 
 def _kafka(config: KafkaSinkConfig, resolve: Callable[[str], str]) -> KafkaSink:

@@ -259,7 +259,7 @@ class ControlPlane:
             await stack.enter_async_context(
                 await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
-            keep_events(engine, config.events, boot_id, metrics.events, stack)
+            keep_events(engine, config.events, boot_id, metrics.events, stack, self._environment.forward_proxy())
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
             await stack.enter_async_context(serving_web(ControlApp(web_app(), {"gateway": gateway}), self._folder.web))

@@ -15,6 +15,7 @@ from cost.times import DAY_US, wall_us
 from gateway.configuration.environment import resolve_secret
 from gateway.configuration.events_config import EventsSection
 from gateway.events.sinks import open_sink
+from providers.connections.forward_proxy import ForwardProxy
 from proxy.shared.background_tasks import background
 
 
@@ -30,13 +31,14 @@ def keep_events(
     holder: str,
     metrics: EventMetrics,
     stack: contextlib.AsyncExitStack,
+    proxy: ForwardProxy | None = None,
 ) -> None:
     """Tell events until the stack closes, whenever no other process does. Raises BadSink."""
     if not section.sinks:
         return
     outbox, encode = EventOutbox(engine), encoder(section.source)
     timing = Timing(wall_us, asyncio.sleep, random.random)
-    opened = [open_sink(each, resolve_secret) for each in section.sinks]
+    opened = [open_sink(each, resolve_secret, proxy) for each in section.sinks]
     for each in opened:
         stack.push_async_callback(each.sink.aclose)
     deliveries = [

@@ -12,6 +12,7 @@ from api.webhooks.signature import signing_key
 from cost.events.event import Event, encoder
 from cost.events.sink import Batch, BatchRefused, SinkFailed
 from gateway.events.http_sink import HttpSink
+from providers.connections.forward_proxy import ForwardProxy
 from tests.api.webhooks.receiver import OLDER_SECRET, SECRET, Receiver, receiving
 from tests.cost.entries import settle
 
@@ -119,3 +120,26 @@ async def test_a_sink_that_hangs_can_be_cancelled_and_used_again() -> None:
         await sink.send(batch(1))
         await sink.aclose()
     assert len(receiver.received) == 2
+
+
+@pytest.mark.parametrize(("host", "asked"), [("events.example.com:443", True), ("127.0.0.1:1", False)])
+async def test_a_forward_proxy_is_asked_for_the_way_out(host: str, asked: bool) -> None:
+    """As for models: by CONNECT, with its password, unless the host is named in NO_PROXY."""
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        proxy = ForwardProxy("127.0.0.1", server.sockets[0].getsockname()[1], "Basic bWU6cA==", ("127.0.0.1",))
+        with pytest.raises(SinkFailed):
+            async with asyncio.timeout(20):
+                await sent(Receiver(), url=f"https://{host}/", proxy=proxy)
+    assert bool(heads) is asked
+    if asked:
+        assert heads[0].startswith(b"CONNECT events.example.com:443 ")
+        assert b"bWU6cA==" in heads[0]
