@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import openai
 from aiohttp import web
 
