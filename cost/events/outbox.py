@@ -151,7 +151,7 @@ class EventOutbox:
             if oldest is None:
                 return Ahead(sequence, None)
             last = await connection.scalar(select(func.max(number)))
-        return Ahead(int(last or oldest[0]), oldest[1])
+        return Ahead(oldest[0] if last is None else last, oldest[1])
 
     async def after(self, sequence: int, most: int) -> Waiting:
         """Return the next events after a number."""
@@ -195,7 +195,7 @@ class EventOutbox:
         async with self._engine.connect() as connection:
             upto = int(await connection.scalar(told) or 0)
             oldest, newest = (await connection.execute(select(func.min(number), func.max(number)))).one()
-            if oldest is None:
+            if oldest is None or newest is None:
                 return 0
             end = min(int(newest) + 1, int(oldest) + _DELETED_AT_ONCE)
             waits = (number > upto, number < end, col(EventOutboxRow.written_us) >= self._now_us() - keep_us)
