@@ -82,6 +82,8 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _WAL_TRIES: Final = 50
 _WAL_PAUSE_S: Final = 0.01
 _MIGRATION_TIMEOUT_S: Final = 60
+_TABLE_PATIENCE: Final = "10s"
+"""How long a migration waits for a table that a long statement uses, unless the address has a `lock_timeout`."""
 # Any number will do, as long as every version of this program uses the same one.
 _MIGRATION_LOCK: Final = 7_236_451_920
 LOCK_SCHEMA: Final = (text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
@@ -110,7 +112,12 @@ async def migrate_with(engine: AsyncEngine, change: Callable[[Connection], None]
         await _migrate_sqlite(engine, change)
     else:
         async with engine.begin() as connection, _without_time_limit(connection):
+            patience = (await connection.execute(text("SELECT current_setting('lock_timeout')"))).scalar_one()
+            await connection.execute(text("SET LOCAL lock_timeout = 0"))
             await connection.execute(*LOCK_SCHEMA)
+            # While it waits for a table, everybody who comes after it waits, too.
+            longest = _TABLE_PATIENCE if patience == "0" else patience
+            await connection.execute(text("SELECT set_config('lock_timeout', :longest, true)"), {"longest": longest})
             await connection.run_sync(change)
 
 

@@ -344,6 +344,15 @@ def test_a_changed_configuration_rolls_pods_and_nothing_else_does() -> None:
     assert [each["checksum/config"] == sums[0]["checksum/config"] for each in sums] == [True, True, True, False]
 
 
+def test_an_upgrade_changes_nothing_that_cannot_be_changed() -> None:
+    """Neither selectors nor a StatefulSet's claims have the chart's version in them: each upgrade would be refused."""
+    (before,) = workloads("defaults")
+    (after,) = kinds(rendered(values_of("two replicas") | {"image": {"tag": "9.9.9"}}), "StatefulSet")
+    for field in ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"):
+        assert before["spec"][field] == after["spec"][field]
+        assert "0.1.0" not in json.dumps(before["spec"][field])
+
+
 def test_the_planes_apart() -> None:
     """Pages and reports have pods of their own; callers' paths, and all that nobody names, lead to the gateway's."""
     for kind in ("Ingress", "HTTPRoute"):

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.database import MIGRATIONS, make_engine, migrate_with, upgrade
+from gateway.database import LOCK_SCHEMA, MIGRATIONS, make_engine, migrate_with, upgrade
+from gateway.expected_errors import expected, mends_itself
 from gateway.schema import (
     SchemaRefused,
     downgrade_with_backup,
@@ -188,6 +190,30 @@ async def test_a_migration_has_as_long_as_it_needs(empty_database_url: str) -> N
     with pytest.raises(TimeoutError):
         async with engine.connect() as connection:
             await connection.execute(slow)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+async def test_a_migration_does_not_queue_before_everybody(empty_database_url: str) -> None:
+    """For a table that a long statement uses it waits a while, changes nothing, and may be tried again; for another's migration it waits
+    as long as that takes.
+    """
+    engine = make_engine(f"{empty_database_url}{'&' if '?' in empty_database_url else '?'}lock_timeout=50")
+    await require_schema(engine)
+    change = text("ALTER TABLE organisation ADD COLUMN later text")
+    async with engine.begin() as reader:
+        await reader.execute(text("SELECT count(*) FROM organisation"))
+        with pytest.raises(DBAPIError) as refused:
+            await migrate_with(engine, lambda connection: connection.execute(change) and None)
+        assert mends_itself(refused.value)
+        assert "a table of the database is in use by a long statement" in str(expected(refused.value))
+    async with engine.begin() as other:
+        await other.execute(*LOCK_SCHEMA)
+        waiting = asyncio.create_task(migrate_with(engine, lambda connection: connection.execute(change) and None))
+        # Longer than the limit.
+        await other.execute(text("SELECT pg_sleep(0.2)"))
+        assert not waiting.done()
+    await waiting
     await engine.dispose()
 
 

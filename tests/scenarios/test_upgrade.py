@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.schema import newest
+from gateway.database import make_engine
+from gateway.schema import newest, read_state
 from tests.postgres import Postgres
 from tests.processes import ROOT, oracle, until
 from tests.versions import LATER, Place, earlier, later
 
 pytestmark = pytest.mark.long
-_LAST = ("9989e4ee", "0044")
-"""A commit whose schema is the one before the first that says who may serve with it, and that schema."""
+_LAST = ("4c3ca9ef", "0042")
+"""The commit before the first schemas that say who may serve with them, and its schema."""
 
 
 async def test_the_last_version_serves_while_the_schema_changes_under_it(tmp_path: Path, postgres: Postgres) -> None:
@@ -20,7 +21,8 @@ async def test_the_last_version_serves_while_the_schema_changes_under_it(tmp_pat
     commit, schema = _LAST
     tree = earlier(commit, tmp_path / "earlier")
     with oracle(tmp_path) as upstream:
-        place = Place(tmp_path / "place", upstream, await postgres.empty_database(), migrates=False)
+        url = await postgres.empty_database()
+        place = Place(tmp_path / "place", upstream, url, migrates=False)
         place.runs(tree, "gateway.cli")
         await place.done("teams", "create", "team_a")
         key = (await place.done("keys", "create", "team_a", "--config", "gateway.yaml")).splitlines()[-1]
@@ -30,6 +32,9 @@ async def test_the_last_version_serves_while_the_schema_changes_under_it(tmp_pat
             behind = await place.run("migrate", "--check")
             assert (behind.returncode, f"the schema {schema}" in behind.stdout) == (1, True)
             await place.done("migrate")
+            engine = make_engine(url)
+            assert (await read_state(engine)).serves_from == schema
+            await engine.dispose()
             assert await load == [200] * 80
             assert await place.ask(20, key) == [200] * 20
             await until(lambda: place.has_booked(100))
