@@ -88,7 +88,7 @@ def find(name: str, kind: str, ending: str) -> Manifest:
 
 def configuration(name: str, role: str) -> Manifest:
     """The configuration file of a role's pods."""
-    text = find(name, "ConfigMap", f"-{role}")["data"]["weighbridge.yaml"]
+    text = find(name, "ConfigMap", f"-{role}")["data"]["gateway.yaml"]
     parsed: Manifest = yaml.safe_load(text)
     return parsed
 
@@ -98,7 +98,7 @@ def bytes_of(quantity: str) -> int:
     """Kubernetes' way to write a size."""
     match = re.fullmatch(r"(\d+)(Ki|Mi|Gi)", quantity)
     assert match is not None, quantity
-    return int(match[1]) * 1024 ** {"Ki": 1, "Mi": 2, "Gi": 3}[match[2]]
+    return int(match[1]) * {"Ki": 1024, "Mi": 1024 * 1024, "Gi": 1024 * 1024 * 1024}[match[2]]
 
 
 @functools.cache

@@ -250,6 +250,18 @@ def test_no_service_puts_words_into_the_environment(name: str) -> None:
 
 
 @every
+def test_the_environment_and_the_file_say_the_same(name: str) -> None:
+    """Of where to listen: the environment goes before the file, and the image has an address in it, too."""
+    for workload in workloads(name):
+        server = configuration(name, workload["metadata"]["labels"]["app.kubernetes.io/component"])["server"]
+        variables = _variables(workload)
+        assert variables["WEIGHBRIDGE_HOST"] == server["host"]
+        assert variables["WEIGHBRIDGE_PORT"] == str(server["port"])
+        (port,) = workload["spec"]["template"]["spec"]["containers"][0]["ports"]
+        assert port["containerPort"] == server["port"]
+
+
+@every
 def test_a_pod_has_the_time_to_end(name: str) -> None:
     """What it goes on serving, what streams may take, and what books need (docs/gate.md)."""
     for workload in workloads(name):

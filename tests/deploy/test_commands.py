@@ -198,7 +198,7 @@ def test_config_check_takes_what_is_rendered(name: str, tmp_path: Path) -> None:
     """Each role's file, by the product's own check."""
     for role in ("gateway", "batch") if "batch" in name else ("gateway",):
         file = tmp_path / f"{role}.yaml"
-        written = yaml.safe_load(find(name, "ConfigMap", f"-{role}")["data"]["weighbridge.yaml"])
+        written = yaml.safe_load(find(name, "ConfigMap", f"-{role}")["data"]["gateway.yaml"])
         # The certificate is a Secret's, which is not here.
         written["server"].pop("tls", None)
         file.write_text(yaml.safe_dump(written))
