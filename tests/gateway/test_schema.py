@@ -2,13 +2,13 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, TextClause, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typer.testing import CliRunner
@@ -181,12 +181,21 @@ async def _tables(engine: AsyncEngine) -> dict[str, dict[str, _Column]]:
         return await connection.run_sync(look)
 
 
+def _statement(statement: TextClause) -> Callable[[Connection], None]:
+    """A migration of one statement."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(statement)
+
+    return run
+
+
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 async def test_a_migration_has_as_long_as_it_needs(empty_database_url: str) -> None:
     """A statement of it, and the wait for another's, are not cut off where other statements are."""
     engine = make_engine(f"{empty_database_url}{'&' if '?' in empty_database_url else '?'}command_timeout=1")
     slow = text("SELECT pg_sleep(1.2)")
-    await migrate_with(engine, lambda connection: connection.execute(slow) and None)
+    await migrate_with(engine, _statement(slow))
     with pytest.raises(TimeoutError):
         async with engine.connect() as connection:
             await connection.execute(slow)
@@ -204,12 +213,12 @@ async def test_a_migration_does_not_queue_before_everybody(empty_database_url: s
     async with engine.begin() as reader:
         await reader.execute(text("SELECT count(*) FROM organisation"))
         with pytest.raises(DBAPIError) as refused:
-            await migrate_with(engine, lambda connection: connection.execute(change) and None)
+            await migrate_with(engine, _statement(change))
         assert mends_itself(refused.value)
         assert "a table of the database is in use by a long statement" in str(expected(refused.value))
     async with engine.begin() as other:
         await other.execute(*LOCK_SCHEMA)
-        waiting = asyncio.create_task(migrate_with(engine, lambda connection: connection.execute(change) and None))
+        waiting = asyncio.create_task(migrate_with(engine, _statement(change)))
         # Longer than the limit.
         await other.execute(text("SELECT pg_sleep(0.2)"))
         assert not waiting.done()
