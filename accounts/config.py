@@ -60,5 +60,6 @@ class AccountsSection(Section):
         description="Takes keys of other gateways (`sk-…`) that `weighbridge import` and `weighbridge keys import` brought.",
     )
     litellm_routes: bool = Field(
-        default=False, description="Serves LiteLLM's admin routes (`/key/generate`, `/team/new` …), see docs/litellm.md."
+        default=False,
+        description="Serves LiteLLM's admin routes (`/key/generate`, `/team/new` …), see docs/litellm.md.",
     )

@@ -373,9 +373,7 @@ class AccountStore:
         """
         made = imported_key(token, last4, pepper, self._random_bytes)
         blocked_at = self._clock() if blocked else None
-        await self._add_key(
-            team_id, name, made, expires_at=expires_at, role=role, models=models, blocked_at=blocked_at
-        )
+        await self._add_key(team_id, name, made, expires_at=expires_at, role=role, models=models, blocked_at=blocked_at)
         return made.key_id
 
     async def _add_key(

@@ -84,7 +84,11 @@ def _lines(moved: dict[str, str]) -> str:
 
 def _say_what_to_set(moved: dict[str, str], referred: set[str], secrets: Path | None, *, dry_run: bool) -> None:
     if moved:
-        where = f" (they are in {secrets})" if secrets is not None and not dry_run else "; --secrets FILE writes them to a file"
+        where = (
+            f" (they are in {secrets})"
+            if secrets is not None and not dry_run
+            else "; --secrets FILE writes them to a file"
+        )
         typer.echo(f"literal secrets that have to be set: {', '.join(sorted(moved))}{where}", err=True)
     missing = sorted(name for name in referred if name not in moved and not os.environ.get(name))
     if missing:

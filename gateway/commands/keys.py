@@ -100,7 +100,6 @@ async def import_key(
     sha256: Annotated[
         str | None, typer.Option(metavar="HEX", help="Its SHA-256 instead, as LiteLLM's database has it (`token`).")
     ] = None,
-    expires_at: ExpiresAtOption = None,
     expires_in: ExpiresInOption = None,
     role: Annotated[Role, typer.Option(help="As of `keys create`.")] = "member",
     models: Annotated[str | None, typer.Option(help="As of `keys create`.")] = None,
@@ -121,7 +120,7 @@ async def import_key(
         _check_importable(plaintext, from_env)
     token = sha256.strip().lower() if sha256 is not None else token_of(plaintext)
     read = configured(config)
-    only, expiry = _models(models, read), _expiry(expires_at, expires_in)
+    only, expiry = _models(models, read), _expiry(None, expires_in)
     async with open_engine() as engine, audited(engine, "key.imported", team_id=team_id) as change:
         store = AccountStore(change.within)
         pepper = pepper_for_a_key(read, await store.keys_by_pepper())
@@ -145,7 +144,10 @@ def _check_importable(plaintext: str, variable: str) -> None:
     if not may_be_imported(plaintext):
         fail(f"{variable} holds no key: 8 to 256 printable ASCII characters, not beginning with `wb-`", 2)
     if len(plaintext) < _LEAST_SECRET or len(set(plaintext)) < _LEAST_LETTERS:
-        fail(f"{variable} holds a key that can be guessed: it has fewer than {_LEAST_SECRET} characters, or few different ones", 2)
+        fail(
+            f"{variable} holds a key that can be guessed: it has fewer than {_LEAST_SECRET} characters, or few different ones",
+            2,
+        )
 
 
 @keys_app.command("list")

@@ -56,10 +56,16 @@ def _take_out(written: dict[str, Any], key: str) -> None:
         kind, _, alias = rest.partition(".")
         within = inner.get(kind)
         if isinstance(within, dict) and within:
-            chosen = max((each for each in within if alias == each or alias.startswith((f"{each}[", f"{each}."))), key=len, default=None)
+            chosen = max(
+                (each for each in within if alias == each or alias.startswith((f"{each}[", f"{each}."))),
+                key=len,
+                default=None,
+            )
             within.pop(chosen if chosen is not None else next(iter(within)))
             return
     if isinstance(inner, dict) and name.partition(".")[0] in inner:
         inner.pop(name.partition(".")[0])
+        if not inner:
+            del written[section]
     elif section != "providers":
         written.pop(section, None)

@@ -48,7 +48,7 @@ def as_yaml(written: Mapping[str, Any]) -> str:
 def _tell_sections(source: Source, account: Account) -> None:
     for item in source.places():
         key = str(item.path[0])
-        if key in _READ and item.value is None:
+        if item.value in (None, {}, []):
             account.tell(item, "not needed", "empty")
         elif key not in _READ and key != "include":
             tell_by_table(account, "top", key, item)
@@ -82,6 +82,7 @@ def _written(models: Models, settings: Settings) -> dict[str, Any]:
     written: dict[str, Any] = {"accounts": {"pepper_file": "var/pepper", "imported_keys": True}}
     rest = dict(settings.written)
     written["providers"] = {"models": models.written or [_NO_MODEL], **rest.pop("providers", {})}
+    written["cost"] = {"unpriced": "book"}
     aliases = models.aliases | settings.aliases
     fallbacks: dict[str, list[str]] = {}
     for name, others in settings.fallbacks.items():
@@ -108,15 +109,13 @@ _NO_MODEL: Final[dict[str, Value]] = {"model_id": "openai/*", "provider": "opena
 class _Dumper(yaml.SafeDumper):
     """Writes decimals as they are, and no anchors: a configuration of ours has few."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base's signature
         return True
 
 
 def _decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
     text = f"{value.normalize():f}"
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:float" if "." in text else "tag:yaml.org,2002:int", text
-    )
+    return dumper.represent_scalar("tag:yaml.org,2002:float" if "." in text else "tag:yaml.org,2002:int", text)
 
 
 _Dumper.add_representer(Decimal, _decimal)

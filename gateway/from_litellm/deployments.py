@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+from pydantic import ValidationError
 
 from gateway.configuration.file import Value
 from gateway.from_litellm.key_words import tell_by_table
@@ -19,7 +20,6 @@ from gateway.from_litellm.source import Variables, name_in
 from gateway.from_litellm.told import Account, Item
 from providers.config import DeploymentConfig
 from providers.known_providers import Provider, provider_at, provider_named
-from settings.secret_ref import is_reference
 
 _AZURE_API_VERSION: Final = "2025-02-01-preview"
 """What LiteLLM asks Azure for where nobody says."""
@@ -171,6 +171,12 @@ class _Reading:
     def entry(self, item: Item, name: str, info: dict[str, Item]) -> Entry:
         model_item, model = self._model(item)
         prefix, bare, row = self._provider(model_item, model)
+        if model == "*":
+            self._account.tell(
+                model_item,
+                "changed",
+                "LiteLLM finds the provider by each name; here `*` is one provider: add `anthropic/*` and others",
+            )
         entry = Entry(item=item, name=name, provider="", bare=bare, info=info)
         self._address(entry, model_item, prefix, row)
         self._rest(entry, row)
@@ -186,7 +192,9 @@ class _Reading:
         found = self._variables.resolved(model_item.value)
         if not isinstance(found, str) or not found.strip("/ "):
             self._account.tell(
-                model_item, "not possible", "its variable is not set here, so the entry was left out; set it and import again"
+                model_item,
+                "not possible",
+                "its variable is not set here, so the entry was left out; set it and import again",
             )
             raise Unusable
         return model_item, found.strip()
@@ -210,7 +218,7 @@ class _Reading:
             self._account.tell(
                 item,
                 "not possible",
-                f"nothing says whose model {model[:80]} is; write `provider:` or `kind` and `base_url` (docs/providers.md)",
+                f"left out: nothing says whose model {model[:80]} is; write `provider:` or `kind` and `base_url` (docs/providers.md)",
             )
             raise Unusable
         if rest.startswith("responses/"):
@@ -241,7 +249,13 @@ class _Reading:
             if base and not row.is_at(base):
                 entry.written["base_url"] = base
             words = f"provider {row.name}"
-            self._account.tell(model_item, "kept" if row.kind != "litellm" or row.name == "anthropic" else "changed", words if row.name == "anthropic" or row.kind != "litellm" else f"{words}, through the package litellm (pip install 'weighbridge[litellm]')")
+            self._account.tell(
+                model_item,
+                "kept" if row.kind != "litellm" or row.name == "anthropic" else "changed",
+                words
+                if row.name == "anthropic" or row.kind != "litellm"
+                else f"{words}, through the package litellm (pip install 'weighbridge[litellm]')",
+            )
         else:
             entry.provider = prefix.replace("_", "-")
             entry.written = {"kind": "litellm", "upstream_model": f"{prefix}/{entry.bare}"}
@@ -262,7 +276,9 @@ class _Reading:
             return
         if not base:
             base = _UNKNOWN_ADDRESS.format("litellm-proxy-api-base")
-            self._account.tell(model_item, "not possible", "LITELLM_PROXY_API_BASE says where it is: write its address as `base_url`")
+            self._account.tell(
+                model_item, "not possible", "LITELLM_PROXY_API_BASE says where it is: write its address as `base_url`"
+            )
         else:
             self._account.tell(model_item, "kept", "an OpenAI-compatible address")
         entry.provider = _provider_name(base)
@@ -277,7 +293,9 @@ class _Reading:
         if found is None or not found.hostname:
             base = "https://azure-resource.invalid"
             at = base_item or model_item
-            self._account.tell(at, "not possible", "its address is in a variable that is not set here: write it as `base_url`")
+            self._account.tell(
+                at, "not possible", "its address is in a variable that is not set here: write it as `base_url`"
+            )
         elif shape is None:
             base = f"{found.scheme}://{found.netloc}{found.path.rstrip('/')}"
         else:
@@ -311,7 +329,9 @@ class _Reading:
         if not text:
             variable = name_in(str(item.value)) or prefix
             unknown = _UNKNOWN_ADDRESS.format(re.sub(r"[^a-z0-9]+", "-", variable.lower()).strip("-"))
-            self._account.tell(item, "not possible", f"{variable} is not set here: write the address in place of {unknown}")
+            self._account.tell(
+                item, "not possible", f"{variable} is not set here: write the address in place of {unknown}"
+            )
             return unknown
         whole = text if "://" in text else f"http://{text}"
         bare = _CALLED.sub("", whole)
@@ -340,7 +360,9 @@ class _Reading:
                 self._default_key(entry, row)
             elif "base_url" in entry.written and entry.written.get("kind") == "openai":
                 self._account.tell(
-                    entry.item.at("litellm_params"), "changed", "no key goes to this address; LiteLLM sent OPENAI_API_KEY"
+                    entry.item.at("litellm_params"),
+                    "changed",
+                    "no key goes to this address; LiteLLM sent OPENAI_API_KEY",
                 )
             return
         variable = row.keys[0] if row is not None and row.keys else f"{entry.provider}_API_KEY"
@@ -430,17 +452,16 @@ class _Reading:
 
     def _header(self, entry: Entry, item: Item, name: str) -> None:
         text = str(item.value)
-        value = self._secrets.reference(item, name) if _SECRET_HEADER.search(name) or name_in(text) else text
-        if value is None:
-            return
-        entry.written.setdefault("headers", {})[name] = value
-        problem = _problem({"headers": {name: value}}) or _problem({key: entry.written[key] for key in ("headers", "api_key") if key in entry.written})
+        is_secret = bool(_SECRET_HEADER.search(name)) or name_in(text) is not None
+        tried = {**entry.written.get("headers", {}), name: "env:X" if is_secret else text}
+        problem = _problem({"headers": tried} | ({"api_key": "env:X"} if "api_key" in entry.written else {}))
         if problem:
-            del entry.written["headers"][name]
-            if not entry.written["headers"]:
-                del entry.written["headers"]
             self._account.tell(item, "not possible", problem)
-        elif value == text:
+            return
+        value = self._secrets.reference(item, name) if is_secret else text
+        if value is not None:
+            entry.written.setdefault("headers", {})[name] = value
+        if not is_secret:
             self._account.tell(item, "kept", "`headers`")
 
     def _base_model(self, entry: Entry, item: Item) -> None:
@@ -468,8 +489,8 @@ def _problem(written: dict[str, Any]) -> str:
     """Return why a deployment with these keys is refused; empty where it is not."""
     try:
         DeploymentConfig.model_validate({"kind": "openai", "base_url": "http://host/v1"} | written)
-    except ValueError as error:
-        return str(error).splitlines()[2].strip().removeprefix("Value error, ").partition(" [type=")[0]
+    except ValidationError as error:
+        return error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
     return ""
 
 
@@ -479,10 +500,7 @@ def _provider_name(base_url: str) -> str:
     if known is not None:
         return known.name
     host = urlsplit(base_url).hostname or "openai"
+    if host.endswith(".invalid"):
+        return "unknown"
     found = re.sub(r"[^A-Za-z0-9._-]+", "-", host).strip("-._")[:64]
     return found or "openai"
-
-
-def is_secret_reference(value: object) -> bool:
-    """Return True for text that refers to a secret."""
-    return isinstance(value, str) and is_reference(value)

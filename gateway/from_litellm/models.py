@@ -13,6 +13,8 @@ from gateway.from_litellm.key_words import tell_by_table
 from gateway.from_litellm.prices import is_price, number_in, prices_of
 from gateway.from_litellm.source import Source, Variables
 from gateway.from_litellm.told import Account, Item
+from providers.target import CHAT_CAPABILITIES
+from proxy.parse.chat_request import AUTO
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}", re.ASCII)
 _WILDCARD: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:@/-]{0,126})?\*", re.ASCII)
@@ -35,6 +37,8 @@ _SUPPORTS: Final = {
 _LENGTHS: Final = {"max_input_tokens": "max_context_tokens", "max_output_tokens": "max_output_tokens"}
 _MOST_LENGTH: Final = {"max_context_tokens": 100_000_000, "max_output_tokens": 10_000_000}
 _MOST_WEIGHT: Final = 1_000
+_OTHER_AUTO: Final = "auto-of-litellm"
+_ROUTERS_DEFAULTS: Final = ("complexity_router_default_model", "auto_router_default_model")
 _AUTO_ROUTER: Final = "auto_router/"
 MOST_MODELS: Final = 1_000
 
@@ -99,7 +103,9 @@ def _params(item: Item, account: Account, variables: Variables) -> tuple[str, di
     for key, value in item.value.items():
         if key not in {"model_name", "litellm_params", "model_info"}:
             # LiteLLM takes some keys of an entry beside `litellm_params`, and has no use for most.
-            account.tell(item.at(key, value=value), "not possible", "not within `litellm_params`: LiteLLM does not read it there")
+            account.tell(
+                item.at(key, value=value), "not possible", "not within `litellm_params`: LiteLLM does not read it there"
+            )
     if not params:
         account.tell(item, "not possible", "the entry has no `litellm_params`; it was left out")
         return None
@@ -116,38 +122,40 @@ def _below(item: Item, key: str) -> dict[str, Item]:
 
 
 def _write(models: Models, account: Account, name: str, entries: list[Entry], *, by_rpm: bool) -> None:
-    facts = {id(each): _facts(each, account) for each in entries}
-    for each in entries:
-        for group in facts[id(each)].groups:
-            models.groups.setdefault(group, [])
-            if name not in models.groups[group]:
-                models.groups[group].append(name)
+    facts = {id(each): _Reading(each, account).facts() for each in entries}
+    for group in dict.fromkeys(group for each in entries for group in facts[id(each)].groups):
+        models.groups.setdefault(group, []).append(name)
     kinds = _alike(entries, facts)
     model_id = _model_id(name, models)
-    where = entries[0].item.at("model_name")
-    if model_id != name:
-        models.aliases[name] = model_id
-        account.tell(where, "changed", f"the model {model_id}, and an alias of the old name")
-    if len(kinds) == 1:
-        if len(entries) > 1:
-            account.tell(where, "changed", f"{len(entries)} entries of one name: deployments of one model, shared by `weight`")
-        elif model_id == name:
-            account.tell(where, "kept", "`model_id`")
-        models.written.append(_model(model_id, entries, facts, by_rpm=by_rpm))
-        models.names[name] = [model_id]
-        return
-    made = []
-    for number, of_kind in enumerate(kinds, 1):
-        own = _free(f"{model_id.rstrip('*')}--{number}", models)
+    for each in entries[1:]:
+        account.tell(each.item.at("model_name"), "changed", f"one more entry of the name {name[:80]}")
+    made = [model_id] if len(kinds) == 1 else _numbered(model_id, len(kinds), models)
+    for own, of_kind in zip(made, kinds, strict=True):
         models.written.append(_model(own, of_kind, facts, by_rpm=by_rpm))
-        made.append(own)
-    models.aliases[name] = made
     models.names[name] = made
-    account.tell(
-        where,
-        "changed",
-        f"entries of one name that are other models, cost otherwise or have another order: {', '.join(made)}, tried in this order",
-    )
+    if name != AUTO and made != [name]:
+        models.aliases[name] = made[0] if len(made) == 1 else made
+    _tell_name(account, entries, made)
+
+
+def _numbered(model_id: str, many: int, models: Models) -> list[str]:
+    return [_free(f"{model_id.rstrip('*')}--{number}", models) for number in range(1, many + 1)]
+
+
+def _tell_name(account: Account, entries: list[Entry], made: list[str]) -> None:
+    where, name = entries[0].item.at("model_name"), entries[0].name
+    if len(made) > 1:
+        words = f"entries of one name that are other models, cost otherwise or have another order: {', '.join(made)}, tried in this order"
+    elif name == AUTO:
+        words = f"the model {made[0]}: callers who send `{AUTO}` let the gateway choose"
+    elif made != [name]:
+        words = f"the model {made[0]}, and an alias of the old name"
+    elif len(entries) > 1:
+        words = f"{len(entries)} entries of one name: deployments of one model, shared by `weight`"
+    else:
+        account.tell(where, "kept", "`model_id`")
+        return
+    account.tell(where, "changed", words)
 
 
 def _alike(entries: list[Entry], facts: dict[int, _Facts]) -> list[list[Entry]]:
@@ -170,9 +178,7 @@ def _same_name(entry: Entry) -> str:
 
 def _model_id(name: str, models: Models) -> str:
     if _NAME.fullmatch(name) or _WILDCARD.fullmatch(name):
-        if name != "auto":
-            return name
-        return _free("auto-of-litellm", models)
+        return _free(_OTHER_AUTO, models) if name == AUTO else name
     slug = re.sub(r"[^A-Za-z0-9._:@/-]+", "-", name).strip("-./:@")[:100] or "model"
     return _free(slug, models)
 
@@ -204,9 +210,7 @@ def _model(model_id: str, entries: list[Entry], facts: dict[int, _Facts], *, by_
             return {"model_id": model_id, "provider": entries[0].provider, "model": upstream, **written} | {
                 key: value for key, value in model.items() if key not in {"model_id", "provider"}
             }
-    model["deployments"] = [
-        {"name": f"d{number}", **each.written} for number, each in enumerate(entries, 1)
-    ]
+    model["deployments"] = [{"name": f"d{number}", **each.written} for number, each in enumerate(entries, 1)]
     return model
 
 
@@ -216,72 +220,91 @@ def _weigh_by_rpm(entries: list[Entry]) -> None:
         return
     largest = max(rate for rate in rates if rate is not None)
     for each, rate in zip(entries, rates, strict=True):
-        share = Decimal(rate or 1) * (_MOST_WEIGHT if largest > _MOST_WEIGHT else 1) / (largest if largest > _MOST_WEIGHT else 1)
+        share = (
+            Decimal(rate or 1)
+            * (_MOST_WEIGHT if largest > _MOST_WEIGHT else 1)
+            / (largest if largest > _MOST_WEIGHT else 1)
+        )
         each.written["weight"] = max(share.quantize(Decimal("0.001")), Decimal("0.001"))
 
 
-def _facts(entry: Entry, account: Account) -> _Facts:
-    """Return what an entry says of its model, and tell it."""
-    facts = _Facts(written={})
-    costs, mode = dict(entry.costs), ""
-    can: set[str] = set()
-    cannot: set[str] = set()
-    for key, item in entry.info.items():
-        value = item.value
+class _Reading:
+    """The reading of one entry's `model_info`: each key is told once."""
+
+    def __init__(self, entry: Entry, account: Account) -> None:
+        self._entry = entry
+        self._account = account
+        self._facts = _Facts()
+        self._costs = dict(entry.costs)
+        self._mode = ""
+        self._cannot: set[str] = set()
+
+    def facts(self) -> _Facts:
+        """Return what an entry says of its model, and tell it."""
+        facts, entry = self._facts, self._entry
+        for key, item in entry.info.items():
+            self._one(key, item)
+        if self._mode in _CAPABILITIES:
+            facts.written["capabilities"] = _CAPABILITIES[self._mode]
+        elif self._cannot:
+            facts.written["capabilities"] = sorted(CHAT_CAPABILITIES - self._cannot)
+        if entry.known_as and _is_word(entry.known_as):
+            facts.written["known_as"] = entry.known_as
+        if self._costs:
+            facts.prices = prices_of(self._costs, self._mode)
+        if self._costs and facts.prices is None:
+            words = "its own prices make none (docs/books.md); write `prices`"
+            self._account.tell(entry.item.at("model_info"), "not possible", words)
+        _settle_lengths(facts)
+        return facts
+
+    def _one(self, key: str, item: Item) -> None:
         if key == "mode":
-            mode = str(value or "")
-            _tell_mode(account, item, mode)
+            self._take_mode(item)
         elif is_price(key):
-            costs[key] = value
-            account.tell(item, "kept", "`prices`, for a million tokens")
+            self._costs[key] = item.value
+            self._account.tell(item, "kept", "`prices`, for a million tokens")
         elif key == "base_model":
-            entry.known_as = str(value or "")
-            account.tell(item, "kept", "`known_as`")
+            self._entry.known_as = str(item.value or "")
+            self._account.tell(item, "kept", "`known_as`")
         elif key in _LENGTHS or key == "max_tokens":
-            _length(facts, account, key, item)
+            self._length(key, item)
         elif key in _SUPPORTS:
-            (can if _is_true(value) else cannot).add(_SUPPORTS[key])
-            account.tell(item, "kept", "`capabilities`")
-        elif key == "access_groups" and isinstance(value, list):
-            facts.groups = [str(each) for each in value]
-            tell_by_table(account, "model_info", key, item)
+            self._support(key, item)
         else:
-            tell_by_table(account, "model_info", key, item)
-    if mode in _CAPABILITIES:
-        facts.written["capabilities"] = _CAPABILITIES[mode]
-    elif can or cannot:
-        facts.written["capabilities"] = sorted({"vision", "tools", "json"} - (cannot - can))
-    if entry.known_as and _is_word(entry.known_as):
-        facts.written["known_as"] = entry.known_as
-    if costs:
-        facts.prices = prices_of(costs, mode)
-        if facts.prices is None:
-            account.tell(
-                entry.item.at("model_info"), "not possible", "its own prices make none (docs/books.md); write `prices`"
-            )
-    _settle_lengths(facts)
-    return facts
+            if key == "access_groups" and isinstance(item.value, list):
+                self._facts.groups = [str(each) for each in item.value]
+            tell_by_table(self._account, "model_info", key, item)
 
+    def _take_mode(self, item: Item) -> None:
+        self._mode = str(item.value or "")
+        if self._mode in _CAPABILITIES:
+            self._account.tell(item, "kept", "`capabilities`")
+        elif self._mode in _CHATS:
+            self._account.tell(item, "not needed", "models chat unless they say otherwise")
+        else:
+            self._account.tell(item, "not possible", f"nothing here is of the mode {self._mode[:40]}")
 
-def _tell_mode(account: Account, item: Item, mode: str) -> None:
-    if mode in _CAPABILITIES:
-        account.tell(item, "kept", "`capabilities`")
-    elif mode in _CHATS:
-        account.tell(item, "not needed", "models chat unless they say otherwise")
-    else:
-        account.tell(item, "not possible", f"nothing here is of the mode {mode[:40]}")
+    def _support(self, key: str, item: Item) -> None:
+        if _is_true(item.value):
+            self._account.tell(item, "not needed", "a model is taken to do what nobody says it cannot")
+        else:
+            self._cannot.add(_SUPPORTS[key])
+            self._account.tell(item, "kept", "`capabilities`")
 
-
-def _length(facts: _Facts, account: Account, key: str, item: Item) -> None:
-    number = number_in(item.value)
-    name = _LENGTHS.get(key, "max_output_tokens")
-    if number is None or not 1 <= number <= _MOST_LENGTH[name]:
-        account.tell(item, "not possible", "no length")
-    elif key == "max_tokens" and "max_output_tokens" in facts.written:
-        account.tell(item, "not needed", "`max_output_tokens` says it")
-    else:
-        facts.written[name] = int(number)
-        account.tell(item, "changed" if key == "max_input_tokens" else "kept", f"`{name}`" + (", prompt and answer together" if key == "max_input_tokens" else ""))
+    def _length(self, key: str, item: Item) -> None:
+        number, written = number_in(item.value), self._facts.written
+        name = _LENGTHS.get(key, "max_output_tokens")
+        if number is None or not 1 <= number <= _MOST_LENGTH[name]:
+            self._account.tell(item, "not possible", "no length")
+        elif key == "max_tokens" and "max_output_tokens" in written:
+            self._account.tell(item, "not needed", "`max_output_tokens` says it")
+        elif key == "max_input_tokens":
+            written[name] = int(number)
+            self._account.tell(item, "changed", f"`{name}`, prompt and answer together")
+        else:
+            written[name] = int(number)
+            self._account.tell(item, "kept", f"`{name}`")
 
 
 def _settle_lengths(facts: _Facts) -> None:
@@ -303,13 +326,13 @@ def _write_router(models: Models, account: Account, item: Item, name: str, param
     config = params.get("complexity_router_config")
     tiers = config.value.get("tiers") if config is not None and isinstance(config.value, dict) else None
     wanted = [str(value) for value in _leaves(tiers)]
-    for key in ("complexity_router_default_model", "auto_router_default_model"):
-        if key in params:
-            wanted.append(str(params[key].value))
+    wanted += [str(params[key].value) for key in _ROUTERS_DEFAULTS if key in params]
     targets = list(dict.fromkeys(own for each in wanted for own in models.names.get(each, ()) if not own.endswith("*")))
-    alias = name if name != "auto" else "auto-of-litellm"
+    alias = name if name != AUTO else _OTHER_AUTO
     if not targets:
-        account.tell(item, "not possible", "its models are not among those of the file; callers send `auto` (docs/policy.md)")
+        account.tell(
+            item, "not possible", "its models are not among those of the file; callers send `auto` (docs/policy.md)"
+        )
         return
     models.aliases[alias] = {"auto": targets}
     account.tell(item, "changed", f"the alias {alias}: the gateway chooses among {', '.join(targets)} (docs/policy.md)")

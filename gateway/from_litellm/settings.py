@@ -13,15 +13,31 @@ from gateway.from_litellm.prices import number_in
 from gateway.from_litellm.secrets import Secrets
 from gateway.from_litellm.source import Source, Variables, name_in
 from gateway.from_litellm.told import Account, Item
+from proxy.parse.chat_request import AUTO
 
 SECTIONS: Final[tuple[Place, ...]] = ("litellm_settings", "router_settings", "general_settings")
 _STRATEGIES: Final = {
     "simple-shuffle": ("kept", "shares of traffic by `weight`"),
-    "latency-based-routing": ("changed", "shares of traffic by `weight`; late first tokens are hedged where `providers.hedging` says so"),
-    "least-busy": ("changed", "shares of traffic by `weight`; own engines are balanced by what they do (docs/fleet.md)"),
-    "usage-based-routing": ("changed", "shares of traffic by `weight`; `requests_per_minute` and `tokens_per_minute` of each are kept"),
-    "usage-based-routing-v2": ("changed", "shares of traffic by `weight`; `requests_per_minute` and `tokens_per_minute` of each are kept"),
-    "cost-based-routing": ("changed", "callers who send `auto` get the cheapest model that is good enough (docs/policy.md)"),
+    "latency-based-routing": (
+        "changed",
+        "shares of traffic by `weight`; late first tokens are hedged where `providers.hedging` says so",
+    ),
+    "least-busy": (
+        "changed",
+        "shares of traffic by `weight`; own engines are balanced by what they do (docs/fleet.md)",
+    ),
+    "usage-based-routing": (
+        "changed",
+        "shares of traffic by `weight`; `requests_per_minute` and `tokens_per_minute` of each are kept",
+    ),
+    "usage-based-routing-v2": (
+        "changed",
+        "shares of traffic by `weight`; `requests_per_minute` and `tokens_per_minute` of each are kept",
+    ),
+    "cost-based-routing": (
+        "changed",
+        "callers who send `auto` get the cheapest model that is good enough (docs/policy.md)",
+    ),
     "provider-budget-routing": ("changed", "budgets of providers: weighbridge budgets set provider"),
 }
 _CALLBACKS: Final = {
@@ -89,7 +105,9 @@ class _Reading:
             "cooldown_time": lambda item: self._seconds(item, ("providers", "breaker", "base_ejection_s"), 3_600),
             "request_timeout": lambda item: self._seconds(item, ("providers", "timeouts", "total_s"), 86_400),
             "timeout": lambda item: self._seconds(item, ("providers", "timeouts", "total_s"), 86_400),
-            "stream_timeout": lambda item: self._seconds(item, ("providers", "timeouts", "first_token_interactive_s"), 3_600),
+            "stream_timeout": lambda item: self._seconds(
+                item, ("providers", "timeouts", "first_token_interactive_s"), 3_600
+            ),
             "fallbacks": lambda item: self._fallbacks(item, "kept"),
             "context_window_fallbacks": lambda item: self._fallbacks(item, "changed"),
             "default_fallbacks": self._default_fallbacks,
@@ -131,8 +149,10 @@ class _Reading:
         if self._defaults is not None:
             targets = self._targets(self._defaults)
             for name in self._models.names:
+                if name.endswith("*"):
+                    continue
                 own = self.settings.fallbacks.setdefault(name, [])
-                own += [each for each in targets if each not in own]
+                own += [each for each in targets if each not in own and each not in self._models.names[name]]
         self._write_cache()
         self._write_redis()
 
@@ -174,13 +194,26 @@ class _Reading:
             if name == "*":
                 self._default_fallbacks(at)
                 continue
-            if name not in self._models.names:
-                self._account.tell(at, "not possible", f"there is no model {name[:80]}")
+            if name not in self._models.names or name.endswith("*"):
+                why = (
+                    "a wildcard has no fallbacks: name models"
+                    if name.endswith("*")
+                    else f"there is no model {name[:80]}"
+                )
+                self._account.tell(at, "not possible", why)
                 continue
             own = self.settings.fallbacks.setdefault(name, [])
-            own += [each for each in self._targets(Item(at.document, at.path, targets)) if each not in own and each not in self._models.names[name]]
+            own += [
+                each
+                for each in self._targets(Item(at.document, at.path, targets))
+                if each not in own and each not in self._models.names[name]
+            ]
             self._account.tell(
-                at, outcome, "`policy.fallbacks`" if outcome == "kept" else "`policy.fallbacks`, for every failure; the context is checked before a call"
+                at,
+                outcome,
+                "`policy.fallbacks`"
+                if outcome == "kept"
+                else "`policy.fallbacks`, for every failure; the context is checked before a call",
             )
 
     def _targets(self, item: Item) -> list[str]:
@@ -190,11 +223,13 @@ class _Reading:
             named = name.get("model") if isinstance(name, dict) else name
             known = self._models.names.get(str(named))
             if isinstance(name, dict):
-                self._account.tell(item, "not possible", "a fallback with parameters of its own; its name alone was kept")
-            if known is None:
-                self._account.tell(item, "not possible", f"there is no model {str(named)[:80]} to fall back to")
+                self._account.tell(
+                    item, "not possible", "a fallback with parameters of its own; its name alone was kept"
+                )
+            if known is None or str(named).endswith("*"):
+                self._account.tell(item, "not possible", f"there is no model {str(named)[:80]} to fall back to by name")
                 continue
-            found += [each for each in known if not each.endswith("*") and each not in found]
+            found += [each for each in known if each not in found]
         return found
 
     def _default_fallbacks(self, item: Item) -> None:
@@ -211,12 +246,14 @@ class _Reading:
             known = self._models.names.get(str(name))
             if known is None:
                 self._account.tell(at, "not possible", f"there is no model {str(name)[:80]}")
-            elif alias in self._models.names or alias == "auto":
+            elif alias in self._models.names or alias == AUTO:
                 self._account.tell(at, "not possible", "a model has this name already, which goes first")
             else:
                 self.settings.aliases[alias] = known[0] if len(known) == 1 else known
                 hidden = isinstance(target, dict) and target.get("hidden")
-                self._account.tell(at, "changed" if hidden else "kept", "`policy.aliases`" + (", which lists show" if hidden else ""))
+                self._account.tell(
+                    at, "changed" if hidden else "kept", "`policy.aliases`" + (", which lists show" if hidden else "")
+                )
 
     def _strategy(self, item: Item) -> None:
         named = str(self._variables.resolved(item.value))
@@ -226,7 +263,9 @@ class _Reading:
     def _callbacks(self, item: Item) -> None:
         for index, name in enumerate(item.value if isinstance(item.value, list) else [item.value]):
             at = item.at(index, value=name) if isinstance(item.value, list) else item
-            outcome, words = _CALLBACKS.get(str(name), ("not possible", "write the exporter as a plug-in (docs/plugins.md)"))
+            outcome, words = _CALLBACKS.get(
+                str(name), ("not possible", "write the exporter as a plug-in (docs/plugins.md)")
+            )
             self._account.tell(at, outcome, words)  # type: ignore[arg-type]
 
     def _keep_cache(self, item: Item) -> None:
@@ -243,12 +282,14 @@ class _Reading:
             self._account.tell(
                 self._cache,
                 "changed" if is_on else "not needed",
-                "`cache.default: true`: answers to requests with temperature 0, and embeddings, within a team (docs/cache.md)" if is_on else "off",
+                "`cache.default: true`: answers to requests with temperature 0, and embeddings, within a team (docs/cache.md)"
+                if is_on
+                else "off",
             )
         if is_on:
             self.settings.put("cache", "default", value=True)
         params = self._cache_params
-        for key, value in (params.value.items() if params is not None and isinstance(params.value, dict) else ()):
+        for key, value in params.value.items() if params is not None and isinstance(params.value, dict) else ():
             assert params is not None  # noqa: S101 - it has items
             self._cache_param(key, params.at(key, value=value), is_on=is_on)
 
@@ -269,7 +310,11 @@ class _Reading:
             self._account.tell(item, "not possible" if is_on else "not needed", "docs/cache.md has what can be set")
 
     def _redis_part(self, item: Item, key: str = "") -> None:
-        self._redis.setdefault(key or str(item.path[-1]).removeprefix("redis_"), item)
+        name = key or str(item.path[-1]).removeprefix("redis_")
+        if name in self._redis:
+            self._account.tell(item, "not needed", "one Redis for all")
+        else:
+            self._redis[name] = item
 
     def _redis_url(self, item: Item) -> None:
         named = name_in(str(item.value))
@@ -288,7 +333,11 @@ class _Reading:
                 self._account.tell(item, "not possible", "no host beside it: set REDIS_URL=redis://HOST:6379/0")
             return
         for name, item in self._redis.items():
-            self._account.tell(item, "changed", "set REDIS_URL=redis://:PASSWORD@HOST:PORT/0" if name == "host" else "a part of REDIS_URL")
+            self._account.tell(
+                item,
+                "changed",
+                "set REDIS_URL=redis://:PASSWORD@HOST:PORT/0" if name == "host" else "a part of REDIS_URL",
+            )
         self.settings.put("redis", "url", value="env:REDIS_URL")
         self._secrets.referred.add("REDIS_URL")
         parts = {name: self._variables.resolved(item.value) for name, item in self._redis.items()}
@@ -299,14 +348,22 @@ class _Reading:
     def _master_key(self, item: Item) -> None:
         self.settings.has_master_key = True
         self._account.tell(
-            item, "changed", "a key of the role admin: weighbridge keys import TEAM_ID --role admin --from-env LITELLM_MASTER_KEY"
+            item,
+            "changed",
+            "a key of the role admin: weighbridge keys import TEAM_ID --role admin --from-env LITELLM_MASTER_KEY",
         )
 
     def _database_url(self, item: Item) -> None:
-        self._account.tell(item, "changed", "read once with --database; ours is in WEIGHBRIDGE_DATABASE_URL, another database")
+        self._account.tell(
+            item, "changed", "read once with --database; ours is in WEIGHBRIDGE_DATABASE_URL, another database"
+        )
 
     def _team_defaults(self, item: Item) -> None:
-        names = {"tpm_limit": "tokens_per_minute", "rpm_limit": "requests_per_minute", "max_parallel_requests": "concurrency"}
+        names = {
+            "tpm_limit": "tokens_per_minute",
+            "rpm_limit": "requests_per_minute",
+            "max_parallel_requests": "concurrency",
+        }
         for key, value in item.value.items() if isinstance(item.value, dict) else ():
             at = item.at(key, value=value)
             if key in names and (number := self._number(at)) is not None and number >= 1:

@@ -43,7 +43,7 @@ class Variables:
         if not isinstance(value, str) or (name := name_in(value)) is None:
             return value
         found = self.value_of(name)
-        return found if found else default_in(value)
+        return found or default_in(value)
 
 
 def name_in(text: str) -> str | None:

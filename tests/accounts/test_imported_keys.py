@@ -125,7 +125,8 @@ async def test_an_unknown_foreign_key_is_remembered_as_ours_is(engine: AsyncEngi
 
 
 @pytest.mark.parametrize(
-    "presented", ["", "short", "x" * 257, "sk-ünïcode-key-123456", "sk-with\nline-end-1234", "wb-" + "a" * 60, "\x00" * 20]
+    "presented",
+    ["", "short", "x" * 257, "sk-ünïcode-key-123456", "sk-with\nline-end-1234", "wb-" + "a" * 60, "\x00" * 20],
 )
 async def test_what_can_be_no_key_asks_nobody(engine: AsyncEngine, presented: str) -> None:
     """Too short, too long, not plain, or of our form with a wrong checksum: refused without a look-up."""
