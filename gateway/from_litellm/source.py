@@ -92,10 +92,20 @@ def read_source(path: Path, account: Account, variables: Variables) -> Source:
     documents: list[Document] = []
     _read(path, account, documents)
     source = Source(documents)
+    _learn(source, variables)
+    return source
+
+
+def add_documents(source: Source, documents: list[Document], variables: Variables) -> None:
+    """Add documents that count before those that are there, as what LiteLLM has in its database does."""
+    source.documents += documents
+    _learn(source, variables)
+
+
+def _learn(source: Source, variables: Variables) -> None:
     for name, item in source.section(_VARIABLES).items():
         if item.value is not None and not isinstance(item.value, list | dict):
             variables.add(name, str(item.value))
-    return source
 
 
 def _read(path: Path, account: Account, documents: list[Document]) -> None:

@@ -15,8 +15,7 @@ FOREIGN = [
     ("general_settings: {master_key: os.environ/X}\n", "LiteLLM", "weighbridge import litellm"),
     ("litellm_settings:\n  drop_params: true\n", "LiteLLM", "weighbridge import litellm"),
     (
-        '{"$schema": "https://www.getbifrost.ai/schema", "client": {"drop_excess_requests": false},\n'
-        ' "providers": {"openai": {"keys": [{"value": "env.OPENAI_API_KEY", "models": ["*"], "weight": 1}]}}}\n',
+        '{"$schema": "https://www.getbifrost.ai/schema", "providers": {"openai": {"keys": [{"value": "env.KEY"}]}}}\n',
         "Bifrost",
         "weighbridge keys create",
     ),
