@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlmodel import col
 
-from accounts.audit.masking import masked, plain
+from accounts.secret_shapes import mask_text
 from accounts.store import utc_now
 from api.litellm.tables import LitellmFields
 from proxy.errors import BadRequest
@@ -17,6 +17,7 @@ from proxy.errors import BadRequest
 Kind = Literal["key", "team", "user"]
 MOST_CHARS: Final = 16_384
 """Characters of one object's fields, as JSON."""
+MAX_DEPTH: Final = 8
 
 
 class FieldStore:
@@ -38,10 +39,7 @@ class FieldStore:
 
     async def put(self, kind: Kind, organisation_id: str, object_id: str, fields: Mapping[str, Any]) -> None:
         """Replace an object's fields; none takes them away. Raises BadRequest for more than are kept."""
-        try:
-            text = json.dumps(masked(plain(fields)), sort_keys=True)
-        except (ValueError, TypeError) as error:
-            raise BadRequest(f"Metadata: {error}.", param="metadata") from error
+        text = json.dumps(_masked(fields), sort_keys=True)
         if len(text) > MOST_CHARS:
             raise BadRequest(f"Metadata and the like are at most {MOST_CHARS} characters of JSON.", param="metadata")
         mine = (col(LitellmFields.kind) == kind, col(LitellmFields.object_id) == object_id)
@@ -50,3 +48,13 @@ class FieldStore:
             if fields:
                 row = {"kind": kind, "object_id": object_id, "organisation_id": organisation_id, "fields": text}
                 await connection.execute(insert(LitellmFields).values(**row, updated_at=self._clock()))
+
+
+def _masked(value: Any, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise BadRequest(f"Metadata is nested at most {MAX_DEPTH} times.", param="metadata")
+    if isinstance(value, Mapping):
+        return {mask_text(str(name)): _masked(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(inner, depth + 1) for inner in value]
+    return value if value is None or isinstance(value, bool | int | float) else mask_text(str(value))

@@ -11,10 +11,10 @@ import msgspec
 from accounts.caller import Role
 from accounts.store import DEFAULT_ORGANISATION
 from accounts.tables import ID_CHARS
+from api.litellm.durations import FOR_GOOD, renewal_of
 from cost.budgets.budget import MAX_LIMIT_NANOUSD, Budget, Kind
 from cost.prices import NANO_PER_USD
 from cost.scopes import Scope
-from gateway.from_litellm.durations import FOR_GOOD, renewal_of
 from gateway.from_litellm.ids import id_of, name_of
 from gateway.from_litellm.models import Models
 from gateway.from_litellm.tables import Row, Theirs, json_in

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
+from api.litellm.durations import Renewal, renewal_of, seconds_of
 from cost.budgets.periods import Period
-from gateway.from_litellm.durations import Renewal, renewal_of, seconds_of
 
 
 @pytest.mark.parametrize(
