@@ -97,9 +97,10 @@ def _translated(
     translated = translate(source, account, moved, variables)
     written = sound(translated.written, read_environment(), account)
     if not dry_run:
-        _write(out, as_yaml(written))
+        # Who brings accounts again, on the day of the switch, has changed the file since.
+        _write(out, as_yaml(written), may_differ=theirs is not None)
         if secrets is not None and moved.moved:
-            _write(secrets, _lines(moved.moved), mode=0o600)
+            _write(secrets, _lines(moved.moved), mode=0o600, may_differ=theirs is not None)
     _say_what_to_set(moved.moved, moved.referred, secrets, dry_run=dry_run)
     return translated.models
 
@@ -188,13 +189,16 @@ async def _our_engine(*, dry_run: bool) -> "AsyncIterator[AsyncEngine]":
             await thrown_away.dispose()
 
 
-def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a new file; one that says the same may be there already."""
+def _write(path: Path, text: str, mode: int = 0o644, *, may_differ: bool = False) -> None:
+    """Write a new file; one that says the same may be there already, and with `may_differ` any, which stays."""
     try:
         if path.exists():
             if path.read_text(encoding="utf-8") == text:
                 return
-            fail(f"{path} is there already and says something else: name another file, or move it", USAGE)
+            if not may_differ:
+                fail(f"{path} is there already and says something else: name another file, or move it", USAGE)
+            typer.echo(f"{path} is there already and says something else: it stays", err=True)
+            return
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

@@ -3,7 +3,7 @@ was. What is there already stays as it is here; only a block comes along, as tha
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,7 +29,19 @@ from api.people.members_change import audit_record as member_record
 from api.teams.change import audit_record as team_record
 from cost.budgets.budget_errors import BadBudget, BudgetConflict
 from cost.budgets.store import BudgetStore
-from gateway.from_litellm.plan import Cap, KeyPlan, PersonPlan, Plan, TeamPlan, cap_of, caps, mapping, nanousd_in, rules
+from gateway.from_litellm.plan import (
+    Cap,
+    KeyPlan,
+    PersonPlan,
+    Plan,
+    TeamPlan,
+    cap_of,
+    caps,
+    limits_of,
+    mapping,
+    nanousd_in,
+    rules,
+)
 from gateway.from_litellm.tables import FILE
 from gateway.from_litellm.told import Account, Outcome
 from proxy.admit.limits.rules import BadLimit, Rule
@@ -66,10 +78,12 @@ class Importer:
         self._account = account
         self._now = now
         self._dry_run = dry_run
+        self._people: Sequence[PersonPlan] = ()
         self.applied = Applied()
 
     async def apply(self, plan: Plan) -> Applied:
         """Write organisations, people and teams, in this order."""
+        self._people = plan.people
         for organisation_id, name in plan.organisations.items():
             await self._organisation(organisation_id, name, plan.organisation_rows[organisation_id])
         for person in plan.people:
@@ -88,6 +102,17 @@ class Importer:
                 if self._dry_run:
                     raise _DryRun
 
+    async def _suppose(self, change: Change, organisation_id: str, emails: Collection[str]) -> None:
+        """Make what an import would have made before, for a dry run, which has taken it back."""
+        if not self._dry_run:
+            return
+        with contextlib.suppress(*_PROBLEMS):
+            await AccountStore(change.within).create_organisation(organisation_id)
+        for person in self._people:
+            if person.email in emails:
+                with contextlib.suppress(*_PROBLEMS):
+                    await PeopleStore(change.within).create(person.organisation_id, person.email, person.name)
+
     async def _organisation(self, organisation_id: str, name: str, row: Mapping[str, Any]) -> None:
         what = f"organisation {organisation_id}"
         async with self._changing("organisation.created", organisation_id) as change:
@@ -102,11 +127,13 @@ class Importer:
             else:
                 change.tell("organisation", organisation_id, None, {"name": name})
                 self._tell(what, "kept")
+            await self._limits(change, what, rules(limits_of(row, {}), "organisation", organisation_id))
             await self._budgets(change, what, caps(row, "organisation", organisation_id, organisation_id, self._now))
 
     async def _person(self, person: PersonPlan) -> None:
         what = f"user {person.email}"
         async with self._changing("person.set", person.organisation_id) as change:
+            await self._suppose(change, person.organisation_id, ())
             store = PeopleStore(change.within)
             try:
                 if await store.find(person.email) is not None:
@@ -128,6 +155,7 @@ class Importer:
         what = f"team {plan.team_id}"
         try:
             async with self._changing("team.imported", plan.organisation_id, plan.team_id) as change:
+                await self._suppose(change, plan.organisation_id, {email for email, _ in plan.members})
                 team = await self._team_itself(change, plan, what)
                 await self._limits(change, what, rules(plan.limits, "team", plan.team_id))
                 await self._budgets(change, what, self._team_caps(plan))

@@ -69,6 +69,7 @@ class TeamPlan(msgspec.Struct, kw_only=True):
     blocked: bool = False
     row: Row = {}
     limits: list[tuple[str, Limits]] = []
+    """Limits by model; empty for all models together."""
     keys: list[KeyPlan] = []
     members: list[tuple[str, str]] = []
     """Mail address and role of each member."""
@@ -119,7 +120,7 @@ class _Planner:
         for row in sorted(self._theirs["organisations"], key=lambda row: str(row["organization_id"])):
             organisation_id = id_of(str(row["organization_id"]))
             plan.organisations[organisation_id] = name_of(row.get("organization_alias"), organisation_id)
-            plan.organisation_rows[organisation_id] = row
+            plan.organisation_rows[organisation_id] = self._with_tier(row)
         teams = {
             str(row["team_id"]): self._team(row)
             for row in sorted(self._theirs["teams"], key=lambda row: str(row["team_id"]))
@@ -146,7 +147,7 @@ class _Planner:
             models=self._allowed(own) if own else self._allowed(within),
             blocked=bool(row.get("blocked")),
             row=row,
-            limits=list(_limits(row, metadata)),
+            limits=list(limits_of(row, metadata)),
             fields=_kept(row),
             losses=list(_losses(row, metadata)),
         )
@@ -184,7 +185,7 @@ class _Planner:
                 name=name,
                 models=models,
                 row=bounds,
-                limits=list(_limits(bounds, {})),
+                limits=list(limits_of(bounds, {})),
             )
             email = str(bounds.get("user_email") or "")
             found.members = [(email, "admin")] if email else []
@@ -202,7 +203,7 @@ class _Planner:
             expires_at=ends,
             models=self._allowed(texts(row.get("models"))),
             blocked=bool(row.get("blocked")),
-            limits=list(_limits(bounds, metadata)),
+            limits=list(limits_of(bounds, metadata)),
             row=bounds,
             fields=_kept(row),
             losses=list(_losses(row, metadata)),
@@ -343,7 +344,7 @@ def _spent(row: Row, now: datetime) -> int:
     return nanousd_in(row.get("spend")) or 0
 
 
-def _limits(row: Row, metadata: Mapping[str, Any]) -> Iterator[tuple[str, Limits]]:
+def limits_of(row: Row, metadata: Mapping[str, Any]) -> Iterator[tuple[str, Limits]]:
     """Yield the limits of a row by model; empty for all models together."""
     whole = Limits(
         requests_per_minute=_rate(row.get("rpm_limit"), "requests_per_minute"),
@@ -393,6 +394,8 @@ def _losses(row: Row, metadata: Mapping[str, Any]) -> Iterator[str]:
             yield name
     if row.get("tpd_limit"):
         yield "tpd_limit"
+    if row.get("model_id") is not None:
+        yield "aliases of models"
     if row.get("auto_rotate"):
         yield "auto_rotate"
     if json_in(row.get("model_max_budget")) and "token" in row:

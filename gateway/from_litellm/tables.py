@@ -50,6 +50,19 @@ _TABLES: Final[Mapping[str, tuple[str, int]]] = {
     "config": ("LiteLLM_Config", 1_000),
 }
 """Our word for each table, its name, and the most rows that are read."""
+_LEFT_BEHIND: Final[Mapping[str, str]] = {
+    "LiteLLM_ProjectTable": "projects: a key belongs to its team",
+    "LiteLLM_MCPServerTable": "MCP servers: no MCP gateway here",
+    "LiteLLM_GuardrailsTable": "guardrails: write rules under `guard` (docs/guard.md)",
+    "LiteLLM_PolicyTable": "policies: write rules under `guard` (docs/guard.md)",
+    "LiteLLM_PromptTable": "prompts: no store of prompts here",
+    "LiteLLM_ManagedVectorStoresTable": "vector stores: none here",
+    "LiteLLM_AccessGroupTable": "access groups made by hand: name the models of teams and keys",
+    "LiteLLM_SearchToolsTable": "search tools: a provider's own web search passes through",
+    "LiteLLM_AgentsTable": "agents: none here",
+    "LiteLLM_ManagedObjectTable": "batches and fine-tunings under way: they end where they began",
+}
+"""Tables whose rows nothing here has a place for, and what to do instead."""
 _NEEDED: Final = "LiteLLM_VerificationToken"
 _SECTIONS: Final = frozenset({"litellm_settings", "router_settings", "general_settings", "environment_variables"})
 _MOST_DAYS: Final = 1_000_000
@@ -64,6 +77,8 @@ class Theirs(msgspec.Struct, kw_only=True):
     spent: list[Row] = []
     """Spending by day, team, key, model and provider."""
     spent_by_end_users: list[Row] = []
+    left_behind: list[tuple[str, int]] = []
+    """Words for what nothing here has a place for, and how many rows there are."""
 
     def __getitem__(self, table: str) -> list[Row]:
         return self.rows.get(table, [])
@@ -85,6 +100,10 @@ async def read_theirs(url: str, since: date) -> Theirs:
         for word, (table, most) in _TABLES.items():
             if table in there:
                 theirs.rows[word] = await _rows(connection, f'SELECT * FROM "{table}"', most, table)  # noqa: S608 - our own names
+        for table, words in _LEFT_BEHIND.items():
+            number = await connection.scalar(text(f'SELECT count(*) FROM "{table}"')) if table in there else 0  # noqa: S608
+            if number:
+                theirs.left_behind.append((words, int(number)))
         days = {"since": since.isoformat()}
         if "LiteLLM_DailyTeamSpend" in there:
             theirs.spent += await _rows(

@@ -35,6 +35,7 @@ async def import_accounts(
     applied = await importer.apply(plan)
     await _end_users(importer, theirs, applied, account, now)
     await _tags(importer, theirs, now)
+    _tell_left_behind(theirs, account)
     posted = await post_history(engine, theirs, plan, applied, models, account, since=since, now=now, dry_run=dry_run)
     words = f"${usd(posted.nanousd):,.2f} in {posted.groups:,} postings of the ledger (weighbridge ledger postings)"
     account.note(
@@ -87,3 +88,17 @@ async def _tags(importer: Importer, theirs: Theirs, now: datetime) -> None:
         await importer.budgets(
             DEFAULT_ORGANISATION, f"tag {name}", caps(budget, "tag", place, DEFAULT_ORGANISATION, now, counted=False)
         )
+
+
+def _tell_left_behind(theirs: Theirs, account: Account) -> None:
+    for words, number in theirs.left_behind:
+        account.note(FILE, 0, f"{number} {words.partition(':')[0]}", "not possible", words)
+    members = sum(1 for row in theirs["team_members"] if row.get("budget_id"))
+    if members:
+        words = "a budget of a member in a team: give the member a key with a budget"
+        account.note(FILE, 0, f"{members} members' budgets", "not possible", words)
+    personal = {str(row.get("user_id")) for row in theirs["keys"] if not row.get("team_id")}
+    for row in theirs["users"]:
+        if row.get("max_budget") is not None and str(row["user_id"]) not in personal:
+            words = "its budget bounds keys without a team, and there are none"
+            account.note(FILE, 0, f"user {row['user_id']}", "not needed", words)

@@ -244,14 +244,21 @@ async def test_what_was_changed_here_stays(litellm: LitellmDatabase, engine: Asy
 
 async def test_a_dry_run_writes_nothing(litellm: LitellmDatabase, engine: AsyncEngine) -> None:
     """The same words as the import itself, and not a row."""
-    await litellm.add("TeamTable", team_id="a", max_budget=50.0, spend=5.0)
+    await litellm.add("OrganizationTable", organization_id="org-1", organization_alias="Acme")
+    await litellm.add("UserTable", user_id="u", user_email="ada@example.com")
+    members = [{"role": "user", "user_id": "u"}]
+    await litellm.add(
+        "TeamTable", team_id="a", organization_id="org-1", max_budget=50.0, spend=5.0, members_with_roles=members
+    )
     await litellm.key("sk-one-0123456789", team_id="a", aliases={"gpt-4": "gpt-4o"})
     await litellm.spent(NOW, "sk-one-0123456789", 0.5, team="a")
     empty = await everything(engine)
     tried = await imported(litellm, engine, dry_run=True)
     assert await everything(engine) == empty
     done = await imported(litellm, engine)
-    assert [(each.place, each.outcome) for each in tried.told] == [(each.place, each.outcome) for each in done.told]
+    assert [(each.place, each.outcome, each.words) for each in tried.told] == [
+        (each.place, each.outcome, each.words) for each in done.told
+    ]
 
 
 async def test_users_are_people_and_have_teams_of_their_own(litellm: LitellmDatabase, engine: AsyncEngine) -> None:
@@ -314,6 +321,34 @@ async def test_end_users_have_their_budget_where_they_were_seen(litellm: Litellm
     (team,) = await budget_of(engine, "team", "shop")
     assert team.spent_nanousd == 10**9
     assert told(account, "end user never-seen")[0].startswith("not possible")
+
+
+async def test_an_organisation_has_its_budget_and_limits(litellm: LitellmDatabase, engine: AsyncEngine) -> None:
+    """What LiteLLM keeps in a tier of its own; its teams may use its models where they name none."""
+    await litellm.add("BudgetTable", budget_id="big", max_budget=500.0, budget_duration="30d", tpm_limit=9_000)
+    await litellm.add(
+        "OrganizationTable", organization_id="org-1", organization_alias="Acme", budget_id="big", models=["mini"]
+    )
+    await litellm.add("TeamTable", team_id="a", organization_id="org-1")
+    await imported(litellm, engine)
+    (budget,) = await budget_of(engine, "organisation", "org-1", "org-1")
+    assert (budget.budget.period, budget.limit_nanousd) == ("month", 500 * 10**9)
+    assert [str(each.place) for each in await LimitStore(engine).all()] == ["organisation org-1"]
+    assert (await AccountStore(engine).get_team("a")).allowed_models == frozenset({"mini"})
+
+
+async def test_what_has_no_place_here_is_told(litellm: LitellmDatabase, engine: AsyncEngine) -> None:
+    """Tables that are not imported, budgets of members and of users without keys are counted, not passed over."""
+    await litellm.execute(
+        'CREATE TABLE "LiteLLM_ProjectTable" (project_id TEXT); INSERT INTO "LiteLLM_ProjectTable" VALUES (1), (2)'
+    )
+    await litellm.execute('CREATE TABLE "LiteLLM_TeamMembership" (user_id TEXT, team_id TEXT, budget_id TEXT)')
+    await litellm.execute("""INSERT INTO "LiteLLM_TeamMembership" VALUES ('u', 'a', 'b')""")
+    await litellm.add("UserTable", user_id="u", user_email="u@example.com", max_budget=3.0)
+    account = await imported(litellm, engine)
+    assert told(account, "2 projects")[0].startswith("not possible")
+    assert told(account, "1 members' budgets")[0].startswith("not possible")
+    assert told(account, "user u")[0].startswith("not needed")
 
 
 async def test_everything_is_audited(litellm: LitellmDatabase, engine: AsyncEngine) -> None:
