@@ -70,6 +70,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     counts_tokens: bool = False
     fetches_links_in_text: bool = False
     takes_notes: bool = False
+    any_arguments: bool = False
     searches: str = ""
     tool_schemas: str = ""
 
@@ -120,6 +121,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     counts_tokens: bool | None = None
     fetches_links_in_text: bool | None = None
     takes_notes: bool | None = None
+    any_arguments: bool | None = None
     searches: str | None = None
     tool_schemas: str | None = None
 
