@@ -4,7 +4,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from accounts.caller import Caller
-from cost.prices import TOKENS_PER_PRICE, Price, usd
+from cost.meters import TOKENS_PER_PRICE
+from cost.prices import Price, usd
 from providers.target import NOT_CHAT, UNKNOWN_CONTEXT_TOKENS, Target
 from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import may_use

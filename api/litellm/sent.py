@@ -61,7 +61,7 @@ class Sent:
         self._fields = fields
 
     def __contains__(self, name: str) -> bool:
-        return self._fields.get(name, "") != ""
+        return bool(self._fields.get(name, "") != "")
 
     def text(self, name: str) -> str | None:
         """Return a text; None where none was sent."""

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import tempfile
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 import_app = typer.Typer(help="From another gateway to this one.", no_args_is_help=True, rich_markup_mode=None)
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@+=-]+")
 _CONFIG: Final = "WEIGHBRIDGE_CONFIG"
 _DRY = typer.Option("--dry-run", help="Tell what would become of each line, and write nothing.")
 
@@ -112,8 +114,9 @@ def _salt_key(source: "Source", variables: "Variables") -> str | None:
         if (found := variables.value_of(name)) is not None:
             return found
     for key in ("salt_key", "master_key"):
-        if key in settings and isinstance(found := variables.resolved(settings[key].value), str):
-            return found
+        resolved = variables.resolved(settings[key].value) if key in settings else None
+        if isinstance(resolved, str):
+            return resolved
     return None
 
 
@@ -209,10 +212,14 @@ def _write(path: Path, text: str, mode: int = 0o644, *, may_differ: bool = False
 def _lines(moved: dict[str, str]) -> str:
     """Return lines that a shell and an environment file of containers read alike."""
     return "".join(
-        f"{name}={value}\n" if value.isalnum() else f"{name}='{value}'\n"
+        f"{name}={value}\n" if _PLAIN.fullmatch(value) else f"{name}='{value}'\n"
         for name, value in sorted(moved.items())
-        if "'" not in value and value.isprintable()
+        if _fits_a_line(value)
     )
+
+
+def _fits_a_line(value: str) -> bool:
+    return "'" not in value and value.isprintable()
 
 
 def _say_what_to_set(moved: dict[str, str], referred: set[str], secrets: Path | None, *, dry_run: bool) -> None:
@@ -223,6 +230,8 @@ def _say_what_to_set(moved: dict[str, str], referred: set[str], secrets: Path | 
             else "; --secrets FILE writes them to a file"
         )
         typer.echo(f"literal secrets that have to be set: {', '.join(sorted(moved))}{where}", err=True)
+    if unfit := sorted(name for name, value in moved.items() if not _fits_a_line(value)):
+        typer.echo(f"in no file, as they fit no line; set them yourself: {', '.join(unfit)}", err=True)
     missing = sorted(name for name in referred if name not in moved and not os.environ.get(name))
     if missing:
         typer.echo(f"not set in this environment, and needed to serve: {', '.join(missing)}", err=True)

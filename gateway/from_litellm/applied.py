@@ -38,11 +38,10 @@ from gateway.from_litellm.plan import (
     cap_of,
     caps,
     limits_of,
-    mapping,
     nanousd_in,
     rules,
 )
-from gateway.from_litellm.tables import FILE
+from gateway.from_litellm.tables import FILE, mapping_in
 from gateway.from_litellm.told import Account, Outcome
 from proxy.admit.limits.rules import BadLimit, Rule
 from proxy.admit.limits.store import LimitStore
@@ -174,7 +173,7 @@ class Importer:
 
     def _team_caps(self, plan: TeamPlan) -> Iterable[Cap]:
         yield from caps(plan.row, "team", plan.team_id, plan.organisation_id, self._now)
-        for model, each in mapping(plan.row.get("model_max_budget")).items():
+        for model, each in mapping_in(plan.row.get("model_max_budget")).items():
             own = each if isinstance(each, dict) else {"budget_limit": each}
             limit = own.get("budget_limit", own.get("max_budget"))
             duration = own.get("time_period", own.get("budget_duration"))

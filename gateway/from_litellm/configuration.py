@@ -32,6 +32,7 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
 
 def translate(source: Source, account: Account, secrets: Secrets, variables: Variables) -> Translated:
     """Return our configuration for LiteLLM's. What became of each of its lines is told."""
+    secrets.keep_free(source.references())
     _tell_sections(source, account)
     _tell_variables(source, account, variables)
     translator = Translator(account, secrets, variables, _credentials(source, account))

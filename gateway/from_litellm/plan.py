@@ -17,7 +17,7 @@ from cost.prices import NANO_PER_USD
 from cost.scopes import Scope
 from gateway.from_litellm.ids import id_of, name_of
 from gateway.from_litellm.models import Models
-from gateway.from_litellm.tables import Row, Theirs, json_in
+from gateway.from_litellm.tables import Row, Theirs, json_in, mapping_in
 from proxy.admit.limits.limit import Limits
 from proxy.admit.limits.rules import MOST, Place, Rule
 
@@ -139,7 +139,7 @@ class _Planner:
         team_id, owner = id_of(str(row["team_id"])), self._organisation(row.get("organization_id"))
         own = texts(row.get("models"))
         within = texts(self._plan.organisation_rows.get(owner, {}).get("models"))
-        metadata = mapping(row.get("metadata"))
+        metadata = mapping_in(row.get("metadata"))
         return TeamPlan(
             team_id=team_id,
             organisation_id=owner,
@@ -192,7 +192,7 @@ class _Planner:
         return found
 
     def _key(self, row: Row, ends: datetime | None) -> KeyPlan:
-        metadata = mapping(row.get("metadata"))
+        metadata = mapping_in(row.get("metadata"))
         shown = str(row.get("key_name") or "")
         last4 = shown[-4:] if "..." in shown else ""
         bounds = self._with_tier(row)
@@ -353,7 +353,7 @@ def limits_of(row: Row, metadata: Mapping[str, Any]) -> Iterator[tuple[str, Limi
     )
     if whole != Limits():
         yield "", whole
-    requests, tokens = mapping(metadata.get("model_rpm_limit")), mapping(metadata.get("model_tpm_limit"))
+    requests, tokens = mapping_in(metadata.get("model_rpm_limit")), mapping_in(metadata.get("model_tpm_limit"))
     for model in sorted({*requests, *tokens}):
         own = Limits(
             requests_per_minute=_rate(requests.get(model), "requests_per_minute"),
@@ -413,12 +413,6 @@ def _kept(row: Row) -> dict[str, Any]:
 def texts(value: Any) -> list[str]:
     """Return the texts of a column of several."""
     return [str(each) for each in value] if isinstance(value, list | tuple) else []
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return a JSON column's mapping; empty for anything else."""
-    found = json_in(value)
-    return found if isinstance(found, dict) else {}
 
 
 def moment(value: Any) -> datetime | None:

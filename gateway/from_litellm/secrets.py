@@ -1,6 +1,7 @@
 """Secrets on their way over: what is written refers to them, and literal ones are moved into variables of the environment."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.from_litellm.source import Variables, default_in, name_in
@@ -24,6 +25,11 @@ class Secrets:
         self.moved: dict[str, str] = {}
         """Literal secrets by the variable that each has to be set as. Never print the values."""
         self.referred: set[str] = set()
+        self._taken: frozenset[str] = frozenset()
+
+    def keep_free(self, names: Iterable[str]) -> None:
+        """Have no literal take one of these variables: something refers to what they hold already."""
+        self._taken |= frozenset(names)
 
     def reference(self, item: Item, name: str) -> str | None:
         """Return what to write for a secret, and tell what became of it. `name` is the variable for a literal one. None where what
@@ -57,7 +63,7 @@ class Secrets:
     def _moved_to(self, name: str, secret: str) -> str:
         """Return a variable for a literal that has no other value yet."""
         number, chosen = 1, name
-        while self.moved.get(chosen, secret) != secret or (chosen in self.referred and chosen not in self.moved):
+        while self.moved.get(chosen, secret) != secret or chosen in self._taken:
             number += 1
             chosen = f"{name}_{number}"
         self.moved[chosen] = secret

@@ -299,9 +299,10 @@ class _Reading:
             if number is not None:
                 self.settings.put("cache", "ttl_s", value=max(1, min(int(number), 2_592_000)))
                 self._account.tell(item, "kept", "`cache.ttl_s`")
-        elif key in {"host", "port", "password", "url", "redis_url"}:
-            read: dict[str, Callable[[Item], None]] = {"url": self._redis_url, "redis_url": self._redis_url}
-            read.get(key, lambda at: self._redis_part(at, key))(item)
+        elif key in {"url", "redis_url"}:
+            self._redis_url(item)
+        elif key in {"host", "port", "password"}:
+            self._redis_part(item, key)
         elif key == "type" and "semantic" in str(item.value):
             self._account.tell(item, "not possible", "answers are given again to equal requests, not to similar ones")
         elif key == "type":

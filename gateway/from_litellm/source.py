@@ -80,11 +80,25 @@ class Source:
             for name, value in found.items()
         }
 
+    def references(self) -> Iterator[str]:
+        """Yield the name of every variable that a value refers to."""
+        for document in self.documents:
+            yield from _references(document.values)
+
     def places(self) -> Iterator[Item]:
         """Yield every section, with where it stands."""
         for document in self.documents:
             for key, value in document.values.items():
                 yield Item(document, (key,), value)
+
+
+def _references(value: Value) -> Iterator[str]:
+    if isinstance(value, str):
+        if (name := name_in(value)) is not None:
+            yield name
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _references(inner)
 
 
 def read_source(path: Path, account: Account, variables: Variables) -> Source:

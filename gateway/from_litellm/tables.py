@@ -5,7 +5,7 @@ Versions differ in their columns, so whole rows are read, and what a row does no
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from datetime import date
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.configuration.file import ConfigError, Document, Problem, Value, parse_document
+from gateway.configuration.file import ConfigError, Document, Problem, parse_document
 from gateway.database import make_engine
 from gateway.database_address import database_kind
 from gateway.from_litellm.sealed import NotOpened, open_sealed
@@ -66,6 +66,7 @@ _LEFT_BEHIND: Final[Mapping[str, str]] = {
 _NEEDED: Final = "LiteLLM_VerificationToken"
 _SECTIONS: Final = frozenset({"litellm_settings", "router_settings", "general_settings", "environment_variables"})
 _MOST_DAYS: Final = 1_000_000
+_DAYS: Final = "spending by day, which a later --since makes shorter,"
 _UNOPENED: Final = "sealed: set LITELLM_SALT_KEY (else LITELLM_MASTER_KEY) as LiteLLM has it, and import again"
 FILE: Final = "database"
 
@@ -76,6 +77,8 @@ class Theirs(msgspec.Struct, kw_only=True):
     rows: dict[str, list[Row]] = {}
     spent: list[Row] = []
     """Spending by day, team, key, model and provider."""
+    has_days: bool = True
+    """False for a version that sums nothing by day."""
     spent_by_end_users: list[Row] = []
     left_behind: list[tuple[str, int]] = []
     """Words for what nothing here has a place for, and how many rows there are."""
@@ -105,15 +108,16 @@ async def read_theirs(url: str, since: date) -> Theirs:
             if number:
                 theirs.left_behind.append((words, int(number)))
         days = {"since": since.isoformat()}
+        theirs.has_days = "LiteLLM_DailyUserSpend" in there
         if "LiteLLM_DailyTeamSpend" in there:
             theirs.spent += await _rows(
-                connection, _daily("LiteLLM_DailyTeamSpend", "team_id"), _MOST_DAYS, "days", days
+                connection, _daily("LiteLLM_DailyTeamSpend", "team_id"), _MOST_DAYS, _DAYS, days
             )
         if "LiteLLM_DailyUserSpend" in there:
-            theirs.spent += await _rows(connection, _daily("LiteLLM_DailyUserSpend", "NULL"), _MOST_DAYS, "days", days)
+            theirs.spent += await _rows(connection, _daily("LiteLLM_DailyUserSpend", "NULL"), _MOST_DAYS, _DAYS, days)
         if "LiteLLM_DailyEndUserSpend" in there:
             query = _daily("LiteLLM_DailyEndUserSpend", "NULL", "end_user_id")
-            theirs.spent_by_end_users = await _rows(connection, query, _MOST_DAYS, "days", days)
+            theirs.spent_by_end_users = await _rows(connection, query, _MOST_DAYS, _DAYS, days)
     return theirs
 
 
@@ -161,7 +165,7 @@ async def _rows(
     connection: AsyncConnection, query: str, most: int, what: str, values: Mapping[str, Any] | None = None
 ) -> list[Row]:
     found = await connection.execute(text(f"{query} LIMIT {most + 1}"), dict(values or {}))
-    rows: Sequence[Row] = found.mappings().all()
+    rows = found.mappings().all()
     if len(rows) > most:
         raise _problem(f"{what} has more than {most:,} rows, the most that are read at once")
     return [dict(row) for row in rows]
@@ -184,7 +188,7 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
         values["credential_list"] = [
             {
                 "credential_name": row.get("credential_name"),
-                "credential_values": opener.opened(json_in(row.get("credential_values")) or {}),
+                "credential_values": opener.opened(mapping_in(row.get("credential_values"))),
             }
             for row in theirs["credentials"]
         ]
@@ -205,13 +209,12 @@ def _model(row: Row, opener: "_Opener", account: Account) -> dict[str, Any] | No
     if row.get("blocked"):
         account.note(FILE, 0, f"model {name}", "not needed", "it is blocked")
         return None
-    params, info = json_in(row.get("litellm_params")), json_in(row.get("model_info"))
     before = opener.failed
-    opened = opener.opened(params if isinstance(params, dict) else {})
+    opened = opener.opened(mapping_in(row.get("litellm_params")))
     if opener.failed != before and "model" not in opened:
         account.note(FILE, 0, f"model {name}", "not possible", f"left out: {_UNOPENED}")
         return None
-    return {"model_name": name, "litellm_params": opened, "model_info": info if isinstance(info, dict) else {}}
+    return {"model_name": name, "litellm_params": opened, "model_info": dict(mapping_in(row.get("model_info")))}
 
 
 class _Opener:
@@ -250,7 +253,13 @@ _SEALED_CHARS: Final = 56
 """What the shortest sealed value has in base64: a nonce, a tag and nothing."""
 
 
-def json_in(value: Any) -> Value | Any:
+def mapping_in(value: Any) -> Mapping[str, Any]:
+    """Return a JSON column's mapping; empty for anything else."""
+    found = json_in(value)
+    return found if isinstance(found, dict) else {}
+
+
+def json_in(value: Any) -> Any:
     """Return a JSON column's value, which a driver gives as text or as it is; None for what is no JSON."""
     if not isinstance(value, str):
         return value

@@ -91,6 +91,9 @@ async def _tags(importer: Importer, theirs: Theirs, now: datetime) -> None:
 
 
 def _tell_left_behind(theirs: Theirs, account: Account) -> None:
+    if not theirs.has_days:
+        words = "this LiteLLM has no sums by day: budgets run on, reports begin today"
+        account.note(FILE, 0, "spending by day", "changed", words)
     for words, number in theirs.left_behind:
         account.note(FILE, 0, f"{number} {words.partition(':')[0]}", "not possible", words)
     members = sum(1 for row in theirs["team_members"] if row.get("budget_id"))

@@ -76,8 +76,16 @@ def test_literal_secrets_go_to_a_file_of_the_owner_alone(tmp_path: Path) -> None
     assert SECRET not in (tmp_path / "weighbridge.yaml").read_text()
     assert "literal secrets that have to be set: OPENAI_API_KEY" in done.stderr
     kept = tmp_path / "secrets.env"
-    assert kept.read_text() == f"OPENAI_API_KEY='{SECRET}'\n"
+    assert kept.read_text() == f"OPENAI_API_KEY={SECRET}\n"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_a_secret_that_fits_no_line_is_named(tmp_path: Path) -> None:
+    """What no environment file can hold is not lost in silence."""
+    (tmp_path / "config.yaml").write_text(GOOD.replace("os.environ/OPENAI_API_KEY", '"it\'s-a-secret-0123456789"'))
+    done = run("import", "litellm", "config.yaml", "--secrets", "secrets.env")
+    assert "set them yourself: OPENAI_API_KEY" in done.stderr
+    assert "it's" not in done.output
 
 
 def test_a_file_that_says_something_else_stays(tmp_path: Path) -> None:

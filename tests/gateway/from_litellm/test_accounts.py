@@ -398,9 +398,14 @@ async def test_models_of_the_database_are_opened(litellm: LitellmDatabase) -> No
             "api_version": "2024-10-21",
         },
     )
+    await litellm.model("db-reference", {"model": "openai/gpt-4o", "api_key": "os.environ/OPENAI_API_KEY"})
     await litellm.add("Config", param_name="router_settings", param_value={"num_retries": 4})
     theirs = await read_theirs(litellm.url, date(2026, 1, 1))
-    for key, models in ((SALT_KEY, ["db-azure", "db-model"]), (None, ["openai/*"]), ("wrong", ["openai/*"])):
+    for key, models in (
+        (SALT_KEY, ["db-azure", "db-model", "db-reference"]),
+        (None, ["openai/*"]),
+        ("wrong", ["openai/*"]),
+    ):
         account, variables, source = Account(), Variables({}), Source([])
         add_documents(source, documents_of(theirs, key, account), variables)
         secrets = Secrets(account, variables)
@@ -408,7 +413,11 @@ async def test_models_of_the_database_are_opened(litellm: LitellmDatabase) -> No
         assert sorted(each["model_id"] for each in written["providers"]["models"]) == models
         assert written["providers"]["retry"] == {"attempts": 5}
         if key == SALT_KEY:
-            assert secrets.moved["OPENAI_API_KEY"] == "sk-proj-abcdefghijklmnop"
+            assert "sk-proj-abcdefghijklmnop" in secrets.moved.values()
+            by_name = {each["model_id"]: each for each in written["providers"]["models"]}
+            # A reference stays one also where LiteLLM sealed it (LiteLLM 31041), and no literal takes its variable.
+            assert by_name["db-reference"]["api_key"] == "env:OPENAI_API_KEY"
+            assert by_name["db-model"]["api_key"] != "env:OPENAI_API_KEY"
         else:
             assert any("LITELLM_SALT_KEY" in each.words for each in account.told)
         assert all("abcdefghijklmnop" not in each.words for each in account.told)
@@ -430,9 +439,10 @@ async def test_an_older_schema_is_read_too(litellm: LitellmDatabase, engine: Asy
     )
     await litellm.add("TeamTable", team_id="a", max_budget=9.0, spend=3.0)
     await litellm.key("sk-one-0123456789", team_id="a")
-    await imported(litellm, engine)
+    account = await imported(litellm, engine)
     (team,) = await budget_of(engine, "team", "a")
     assert team.spent_nanousd == 3 * 10**9
+    assert told(account, "spending by day")[0].startswith("changed")
     await litellm.execute('DROP TABLE "LiteLLM_VerificationToken"')
     with pytest.raises(ConfigError, match="none of LiteLLM's"):
         await read_theirs(litellm.url, date(2026, 1, 1))

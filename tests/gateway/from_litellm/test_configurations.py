@@ -163,6 +163,18 @@ def test_literal_secrets_move_each_to_a_name_of_its_own() -> None:
     assert found.secrets.moved["GROQ_API_KEY"].startswith("gsk_")
 
 
+def test_a_literal_takes_no_variable_that_something_refers_to(tmp_path: Path) -> None:
+    """Also where the reference comes later: what the variable holds already is another key."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "model_list:\n"
+        "- {model_name: a, litellm_params: {model: openai/gpt-4o, api_key: sk-proj-aaaaBBBBccccDDDD}}\n"
+        "- {model_name: b, litellm_params: {model: openai/gpt-4.1, api_key: os.environ/OPENAI_API_KEY}}\n"
+    )
+    found = imported(file)
+    assert (found.model("a")["api_key"], found.model("b")["api_key"]) == ("env:OPENAI_API_KEY_2", "env:OPENAI_API_KEY")
+
+
 def test_wildcards_stay() -> None:
     """A provider's wildcard is ours; one for every provider is told to be less."""
     found = of(5)
