@@ -8,6 +8,7 @@ import tempfile
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 import_app = typer.Typer(help="From another gateway to this one.", no_args_is_help=True, rich_markup_mode=None)
 
+_PORT: Final = 5_432
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@+=-]+")
 _CONFIG: Final = "WEIGHBRIDGE_CONFIG"
 _DRY = typer.Option("--dry-run", help="Tell what would become of each line, and write nothing.")
@@ -40,7 +42,7 @@ async def import_litellm(
         str | None,
         typer.Option(
             metavar="URL",
-            help="LiteLLM's PostgreSQL, which is only read: its models, organisations, teams, users, keys, limits, budgets and what was spent.",
+            help="LiteLLM's PostgreSQL (or env:NAME, where that is found), which is only read: its models, organisations, teams, users, keys, limits, budgets and what was spent.",
         ),
     ] = None,
     dry_run: Annotated[bool, _DRY] = False,
@@ -74,10 +76,32 @@ async def import_litellm(
         raise typer.Exit(FAILED)
 
 
-async def _theirs(url: str, since: date) -> "Theirs":
+async def _theirs(named: str, since: date) -> "Theirs":
+    from gateway.configuration.environment import resolve_secret
     from gateway.from_litellm.tables import read_theirs
+    from settings.secret_ref import is_reference
 
+    url = named
+    if is_reference(named):
+        try:
+            url = resolve_secret(named)
+        except (LookupError, OSError):
+            fail(f"{named} is not set", USAGE)
+    _refuse_ours(url)
     return await read_theirs(url, since)
+
+
+def _refuse_ours(url: str) -> None:
+    """End the command where LiteLLM's database would be ours, too: DATABASE_URL is read by both."""
+    from gateway.configuration.environment import read_environment
+
+    ours, theirs = urlsplit(read_environment().database()), urlsplit(url)
+    if ours.hostname is not None and (ours.hostname, ours.port or _PORT, ours.path) == (
+        theirs.hostname,
+        theirs.port or _PORT,
+        theirs.path,
+    ):
+        fail("this is our own database (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL): give ours another one", USAGE)
 
 
 def _translated(

@@ -120,6 +120,17 @@ def test_as_json_for_programs(tmp_path: Path) -> None:
     assert {"file", "line", "place", "outcome", "words"} == told[0].keys()
 
 
+def test_their_database_is_never_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both read DATABASE_URL: whoever has LiteLLM's there is told before anything is opened; a reference that is not set is a line."""
+    monkeypatch.setenv("DATABASE_URL", "postgresql://litellm:secret-pw@127.0.0.1/litellm")
+    done = run("import", "litellm", "--database", "env:DATABASE_URL")
+    assert done.exit_code == 2
+    assert "our own database" in done.stderr
+    assert "secret-pw" not in done.output
+    assert "NOWHERE is not set" in run("import", "litellm", "--database", "env:NOWHERE").stderr
+    assert run("import", "litellm").exit_code == 2
+
+
 def test_config_check_names_the_command(tmp_path: Path) -> None:
     """Whoever starts the gateway with LiteLLM's file is told what to do."""
     (tmp_path / "config.yaml").write_text(GOOD)
