@@ -17,7 +17,7 @@ from api.web.parameters import Parameters, flag, text, whole
 from api.web.reading import json_reply
 from proxy.errors import BadRequest
 
-router = APIRouter(tags=["LiteLLM's shapes"])
+router = APIRouter(tags=["litellm"])
 
 _Reads = Annotated[AdminRequest, Depends(admin("signed-in"))]
 _ReadsAll = Annotated[AdminRequest, Depends(admin("organisation.read"))]
@@ -110,17 +110,23 @@ async def user_info(desk: _ReadsAll) -> Response:
     return desk.reply(await users.info(desk, _asked(desk, _OF_USER).text("user_id")))
 
 
-@router.get("/model/info", **described("List models with their facts", gives=_SHAPE, query=_OF_MODEL))
-@router.get("/v1/model/info", **described("List models with their facts", gives=_SHAPE, query=_OF_MODEL))
+@router.get(
+    "/model/info", name="model_info", **described("List models with their facts", gives=_SHAPE, query=_OF_MODEL)
+)
+@router.get(
+    "/v1/model/info",
+    name="model_info_of_v1",
+    **described("List models with their facts", gives=_SHAPE, query=_OF_MODEL),
+)
 async def show_models(request: Request, caller: AuthenticatedCaller) -> Response:
     """List the models that the key may use, with mode, lengths and prices."""
     asked = Parameters(request.query_params, _OF_MODEL)
     return json_reply(model_info(gateway_of(request).rules(), caller, asked.text("litellm_model_id")))
 
 
-@router.post("/model/new", **described("Say where models are configured", gives=_SHAPE))
-@router.post("/model/update", **described("Say where models are configured", gives=_SHAPE))
-@router.post("/model/delete", **described("Say where models are configured", gives=_SHAPE))
+@router.post("/model/new", name="model_new", **described("Say where models are configured", gives=_SHAPE))
+@router.post("/model/update", name="model_update", **described("Say where models are configured", gives=_SHAPE))
+@router.post("/model/delete", name="model_delete", **described("Say where models are configured", gives=_SHAPE))
 async def change_models(_desk: _Changes) -> Response:
     """Refuse a change of models, which stand in the configuration."""
     raise BadRequest(

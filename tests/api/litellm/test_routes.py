@@ -301,6 +301,12 @@ async def test_models_with_their_facts(tmp_path: Path, path: str) -> None:
         assert found["gpt-4o"]["litellm_params"].keys() == {"model"}
 
 
+async def test_they_are_described_where_they_are_served(tmp_path: Path) -> None:
+    """The OpenAPI document has them, where they are on."""
+    async with a_client(tmp_path) as client:
+        assert "/key/generate" in (await client.get("/v1/openapi.json"))["paths"]
+
+
 async def test_each_change_is_audited(tmp_path: Path) -> None:
     """The log has who did what, and no key."""
     async with a_client(tmp_path) as client:
