@@ -14,7 +14,7 @@ from sqlmodel import col
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
 from accounts.errors import AccountsError, BadId, OrganisationExists, UnknownTeam
-from accounts.keys import Pepper, digest_token, is_token
+from accounts.keys import Pepper, digest_token, is_token, token_of
 from accounts.people.people import PeopleStore
 from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from accounts.store import AccountStore, TeamRecord
@@ -50,6 +50,27 @@ from proxy.errors import Refused
 ACTOR: Final = "litellm-import"
 _REASON: Final = "imported from LiteLLM"
 _PROBLEMS: Final = (AccountsError, BadEmail, PersonExists, UnknownPerson, BadBudget, BudgetConflict, BadLimit, Refused)
+
+
+_GUESSED: Final = frozenset(
+    token_of(key)
+    for key in (
+        "sk-1234",
+        "sk-12345",
+        "sk-123456",
+        "sk-1234567",
+        "sk-12345678",
+        "sk-123456789",
+        "sk-1234567890",
+        "sk-litellm",
+        "sk-master-key",
+        "sk-my-key",
+        "sk-password",
+        "sk-secret-key",
+        "sk-test-key",
+    )
+)
+"""What LiteLLM stores of keys that stand in tutorials."""
 
 
 class _DryRun(Exception):
@@ -209,6 +230,11 @@ class Importer:
         what = f"key {key.name} ({key.token[:8]})"
         if not is_token(key.token):
             self._tell(what, "not possible", "what LiteLLM has of it is no SHA-256")
+            return 0
+        if key.token in _GUESSED:
+            self._tell(
+                what, "not possible", "left out: it is a key of tutorials, which anybody guesses; make a new one"
+            )
             return 0
         store = AccountStore(change.within)
         digests = [digest_token(key.token, pepper).hex() for pepper in self._peppers]

@@ -370,6 +370,7 @@ async def test_odd_rows_cost_only_themselves(litellm: LitellmDatabase, engine: A
     await litellm.add("TeamTable", team_id="Team Ünlaut / 1", team_alias="sk-looks-like-a-key-0123456789")
     await litellm.key("sk-one-0123456789", team_id="Team Ünlaut / 1", key_alias="sk-one-0123456789")
     await litellm.add("VerificationToken", token="sk-plain-not-hashed", team_id="Team Ünlaut / 1")
+    await litellm.key("sk-12345678", team_id="Team Ünlaut / 1")
     await litellm.key("sk-page-0123456789", team_id="litellm-dashboard")
     await litellm.key("sk-lost-0123456789", team_id="a-team-that-is-gone")
     account = await imported(litellm, engine)
@@ -378,6 +379,7 @@ async def test_odd_rows_cost_only_themselves(litellm: LitellmDatabase, engine: A
     assert "sk-one" not in caller.key_name
     assert told(account, "sessions of LiteLLM's pages") == ["not needed: 1"]
     assert any("no SHA-256" in each.words for each in account.told)
+    assert any("tutorials" in each.words for each in account.told)
     assert len(await AccountStore(engine).list_keys("litellm-keys")) == 1
     assert all("sk-looks-like-a-key" not in f"{each.place}{each.words}" for each in account.told)
 
