@@ -20,6 +20,7 @@ import accounts.people.tables
 import accounts.tables
 import api.ask.tables
 import api.incidents.tables
+import api.litellm.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -33,6 +34,7 @@ import proxy.responses.background.tables
 import proxy.responses.stored.tables
 import proxy.settle.findings.tables
 import proxy.settle.hurt.tables
+import proxy.settle.prompt_caches.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
@@ -56,6 +58,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.tables,
     api.ask.tables,
     api.incidents.tables,
+    api.litellm.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,
@@ -69,6 +72,7 @@ MODULES_WITH_TABLES: Final = (
     proxy.responses.stored.tables,
     proxy.settle.findings.tables,
     proxy.settle.hurt.tables,
+    proxy.settle.prompt_caches.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,
     proxy.shared.redis.process_tables,

@@ -36,6 +36,7 @@ from gateway.wiring.pipeline import (
     open_guard,
     open_moderation,
     open_prefix_tracker,
+    open_prompt_caches,
     open_tracing,
     open_upstreams,
     pipeline_config,
@@ -229,6 +230,7 @@ class ProcessPipeline:
             clock=time.monotonic,
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
+            prompt_caches=open_prompt_caches(config, self._environment, sources.cache_losses, stack),
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,
@@ -268,6 +270,7 @@ class ProcessPipeline:
             outage_s=section.outage_s,
             lookup_timeout_s=section.lookup_timeout_s,
             max_entries=section.max_entries,
+            imported_keys=section.imported_keys,
         )
         stack.push_async_callback(directory.aclose)
         background(

@@ -73,6 +73,9 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     any_arguments: bool = False
     searches: str = ""
     tool_schemas: str = ""
+    cache_least_tokens: int | None = None
+    cache_kept_s: int | None = None
+    cache_marked: bool = False
 
     @property
     def changes_turns(self) -> bool:
@@ -124,6 +127,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     any_arguments: bool | None = None
     searches: str | None = None
     tool_schemas: str | None = None
+    cache_least_tokens: int | None = None
+    cache_kept_s: int | None = None
+    cache_marked: bool | None = None
 
     source: str
     as_of: Day

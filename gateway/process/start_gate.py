@@ -61,7 +61,7 @@ class StartGate:
 
 def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes:
     """Return the routes of liveness, which checks nothing but that the process answers, and of readiness; each under
-    two names. Readiness for pages and changes, which need more, has a route of its own.
+    several names, LiteLLM's among them. Readiness for pages and changes, which need more, has a route of its own.
     """
 
     async def alive(exchange: Exchange) -> None:
@@ -79,8 +79,8 @@ def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes
     return {path: _reads(route) for route, paths in routes for path in paths}
 
 
-_LIVE: Final = ("/healthz", "/health")
-_READY: Final = ("/readyz", "/ready")
+_LIVE: Final = ("/healthz", "/health", "/health/liveliness", "/health/liveness")
+_READY: Final = ("/readyz", "/ready", "/health/readiness")
 _READY_FOR_PAGES: Final = ("/readyz/control-plane",)
 
 
