@@ -150,8 +150,8 @@ class EventOutbox:
             oldest = (await connection.execute(first.order_by(number).limit(1))).first()
             if oldest is None:
                 return Ahead(sequence, None)
-            last = await connection.scalar(select(func.max(number)))
-        return Ahead(oldest[0] if last is None else last, oldest[1])
+            last: int | None = await connection.scalar(select(func.max(number)))
+        return Ahead(last or sequence, oldest[1])
 
     async def after(self, sequence: int, most: int) -> Waiting:
         """Return the next events after a number."""

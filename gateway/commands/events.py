@@ -1,6 +1,7 @@
 """`weighbridge events`: what sinks are told, how far each was told, and days told once more."""
 # ruff: noqa: PLC0415 - imports stand in the command, so that `--help` answers at once
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -47,11 +48,11 @@ async def list_sinks(config: ConfigOption = None, as_json: JsonOption = False) -
     elif not found:
         typer.echo("no sinks: name them under `events.sinks` in the configuration", err=True)
     else:
-        rows = [[each["name"], each["kind"] or "not configured", *_cells(each)] for each in found]
+        rows = [[str(each["name"]), str(each["kind"] or "not configured"), *_cells(each)] for each in found]
         print_table(["name", "kind", "told up to", "waiting", "moved"], rows, right=(2, 3))
 
 
-def _cells(found: "dict[str, object]") -> list[str]:
+def _cells(found: Mapping[str, object]) -> list[str]:
     return ["-" if found[name] is None else str(found[name]) for name in ("sequence", "waiting", "moved")]
 
 

@@ -40,7 +40,7 @@ def stream(telling: Telling, holder: str, **sinks: KeptSink) -> EventStream:
         await asyncio.sleep(0.02)
 
     timing = Timing(telling.clock, nap, lambda: 0.0)
-    telling._sleep = nap  # type: ignore[method-assign]
+    telling.nap = nap
     deliveries = [telling.delivery(sink, name) for name, sink in sinks.items()]
     return EventStream(telling.outbox, deliveries, holder, timing, keep_us=DAY_US)
 

@@ -1,7 +1,8 @@
 """A sink in memory and a delivery to it, by a clock that the test moves."""
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -71,14 +72,11 @@ class Telling:
         self.outbox = EventOutbox(engine, self.clock)
         self.registry = CollectorRegistry()
         self.metrics = EventMetrics(self.registry)
-        self.slept: list[float] = []
-
-    async def _sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        self.nap: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @property
     def timing(self) -> Timing:
-        return Timing(self.clock, self._sleep, lambda: 0.0)
+        return Timing(self.clock, self.nap, lambda: 0.0)
 
     def delivery(self, sink: Any, name: str = "lake", **limits: Any) -> Delivery:
         usual = {"events": 10, "size": 1 << 20, "gather_s": 0.0} | limits
