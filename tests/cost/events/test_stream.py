@@ -65,7 +65,9 @@ async def test_one_tells_and_the_next_goes_on(telling: Telling) -> None:
     await until(lambda: "before" in first.ids)
     other = asyncio.create_task(stream(telling, "other", lake=second).run())
     await telling.store.insert([settle("during")])
-    await until(lambda: "during" in first.ids)
+    async with asyncio.timeout(60):
+        while await telling.outbox.place("lake") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
     await end("one", one)
     await telling.store.insert([settle("after")])
     await until(lambda: "after" in second.ids)
