@@ -151,6 +151,13 @@ class Ruleset:
         """Rules that ask a service about requests; whoever judges by them has to wait."""
         self.plugins = tuple(rule for rule in self.rules if rule.kind == "plugin" and rule.input != "off")
         """Rules that ask a plug-in about requests."""
+        self.of_answers = tuple(rule for rule in self.rules if rule.kind in ASKED and rule.output != "off")
+        """Rules that ask somebody about answers."""
+        windows = [rule.window_chars for rule in self.of_answers]
+        self.window_chars = (
+            None if None in windows else max((each for each in windows if each is not None), default=None)
+        )
+        """How much of a stream is asked about at once; None for all of it."""
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
         self._known, self._own = known, own
@@ -278,6 +285,12 @@ class Ruleset:
         acts = [(each, self.act(each.kind, text.role)) for each in self.find(text.text)]
         found = [each for each, act in acts if act is not None and not act.whole and act.action not in {"flag", "off"}]
         return _masked(text.text, found, masks)
+
+    def hidden_answer(self, text: str, masks: Masking) -> str:
+        """Return a text of an answer as a service at an address may see it: without what any rule masks, blocks or keeps to own engines."""
+        hidden = {kind for (kind, _), act in self._input.items() if act.action != "flag" and not act.whole}
+        hidden |= {kind for kind, act in self.output.items() if act.action != "flag"}
+        return _masked(text, [each for each in self.find(text) if each.kind in hidden], masks)
 
     def act(self, kind: str, role: Role) -> Act | None:
         """Return what is done with a kind in a text of that role; None for nothing."""

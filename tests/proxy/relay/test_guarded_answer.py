@@ -44,7 +44,7 @@ def guarded(rules: Ruleset, *, masked: bool = True) -> tuple[Guarded, str]:
     """Return a request in which an address was masked, and its mask."""
     masks = GUARD.masks(rules, "team_a")
     mask = masks.mask("email", HER_MAIL)
-    parsed: Any = None
+    parsed: Any = type("Parsed", (), {"body": b"{}"})
     verdict = Verdict(masks=masks if masked else None)
     return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=partial(GUARD.masks, rules, "team_a")), mask
 

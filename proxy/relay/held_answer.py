@@ -1,0 +1,47 @@
+"""An answer that somebody is asked about: its events wait until what they say is judged, and leave as they are or not at all."""
+
+from typing import Final
+
+from guard.gathered import Gathered
+from providers.wire import Event
+from proxy.admit.asked_answers import AskedOfAnswers
+from proxy.relay.guarded_answer import GuardedAnswer
+
+_MOST_EVENTS: Final = 4_096
+"""Events that wait at most. Pieces of texts are none: they wait as one text."""
+
+
+class HeldAnswer:
+    """The events of one answer that wait for a verdict."""
+
+    def __init__(self, guard: GuardedAnswer, gathered: Gathered, asks: AskedOfAnswers) -> None:
+        """`gathered` is what `guard` gathers."""
+        self._guard = guard
+        self._gathered = gathered
+        self._asks = asks
+        self._waiting: list[Event] = []
+
+    async def let_out(self, told: list[Event], *, final: bool) -> list[Event]:
+        """Take the events that follow, of which none does where it is `final`, and return those that may go out now. Raises
+        GuardUnavailable.
+        """
+        gathered, waiting = self._gathered, self._waiting
+        waiting += told
+        if gathered.unasked_chars and not (final or gathered.is_due or len(waiting) >= _MOST_EVENTS):
+            return []
+        self._waiting = []
+        if await self._blocks():
+            return self._guard.filtered()
+        self._guard.all_went_out()
+        return waiting
+
+    async def whole(self, event: Event) -> Event:
+        """Return a whole answer as its caller may have it. Raises GuardUnavailable."""
+        return self._guard.filtered_whole(event) if await self._blocks() else event
+
+    async def _blocks(self) -> bool:
+        if not self._gathered.unasked_chars:
+            return False
+        verdict = await self._asks.judge(self._gathered.taken())
+        self._guard.add_findings(verdict.findings)
+        return verdict.blocked
