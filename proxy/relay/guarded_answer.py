@@ -147,6 +147,8 @@ class GuardedAnswer:
         """The number of a response's last event: there are more or fewer of them than its provider wrote."""
         self.blocked = False
         """True once a rule ended it: no more of it is to be read."""
+        self.silent = 0
+        """How many of the events that were told last come before all that somebody has to be asked about."""
         self._last: Event | None = None
         self._gone: tuple[int | None, int | None] = (None, None)
         """The block and the number of what went out last."""
@@ -192,10 +194,14 @@ class GuardedAnswer:
     def events(self, batch: list[Event]) -> list[Event]:
         """Return the events to write for these. After the one that is blocked come those that say so, and no more."""
         told: list[Event] = []
+        self.silent = 0
         for event in batch:
             if self.blocked:
                 break
             self._take(event, told)
+            if self.gathered is not None and not self.gathered.unasked_chars:
+                self.silent = len(told)
+                self.all_went_out()
         return told
 
     def rest(self) -> list[Event]:

@@ -25,15 +25,16 @@ class HeldAnswer:
         """Take the events that follow, of which none does where it is `final`, and return those that may go out now. Raises
         GuardUnavailable.
         """
-        gathered, waiting = self._gathered, self._waiting
-        waiting += told
-        if gathered.unasked_chars and not (final or gathered.is_due or len(waiting) >= _MOST_EVENTS):
-            return []
-        self._waiting = []
+        gathered, guard = self._gathered, self._guard
+        silent = 0 if self._waiting or final else guard.silent
+        self._waiting += told[silent:]
+        if gathered.unasked_chars and not (final or gathered.is_due or len(self._waiting) >= _MOST_EVENTS):
+            return told[:silent]
+        waiting, self._waiting = self._waiting, []
         if await self._blocks():
-            return self._guard.filtered()
-        self._guard.all_went_out()
-        return waiting
+            return [*told[:silent], *guard.filtered()]
+        guard.all_went_out()
+        return [*told[:silent], *waiting]
 
     async def whole(self, event: Event) -> Event:
         """Return a whole answer as its caller may have it. Raises GuardUnavailable."""
