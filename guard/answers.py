@@ -34,7 +34,7 @@ _ARGUMENTS: Final = frozenset({"arguments", "partial_json"})
 _THOUGHTS: Final = frozenset({"thinking"})
 _NAME: Final = "name"
 _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
-"""What says an answer's tokens once more, each by itself, where no value is seen."""
+"""What says an answer's tokens once more, each by itself, where no value is seen; so do words and tokens of transcripts."""
 
 
 class Blocked(Exception):
@@ -159,7 +159,7 @@ class Answer:
         changed = self.changed
         made: dict[str, Any] = {}
         for name, each in items:
-            if name in _PROBABILITIES and self.looks:
+            if self.looks and _says_again(name, each):
                 made[name] = [] if isinstance(each, list) else None
             elif name in {"input", *_ARGUMENTS} and isinstance(each, dict | list):
                 made[name] = self._meant(each)
@@ -174,6 +174,14 @@ class Answer:
         written = msgspec.json.encode(value).decode()
         said = self.whole(written, "arguments")
         return value if said == written else msgspec.json.decode(said)
+
+
+def _says_again(name: str, value: Any) -> bool:
+    if name in _PROBABILITIES:
+        return True
+    if name not in {"words", "tokens"} or not isinstance(value, list):
+        return False
+    return all(isinstance(each, int) or (isinstance(each, dict) and "word" in each) for each in value)
 
 
 _LONG_CHARS: Final = 4_096

@@ -18,6 +18,7 @@ from proxy.admit.guarding import Guarded
 from proxy.dispatch.stream_resumption import endings
 from proxy.parse.wires.messages.dialect import STOP_DETAILS
 from proxy.parse.wires.responses.dialect import usage_of
+from proxy.relay.guarded_pieces import GuardedPieces
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _CHAT_FIELDS: Final[Mapping[str, Means]] = {
@@ -190,6 +191,10 @@ class GuardedAnswer:
         """Return a whole answer without what it says, ended by a filter."""
         self.blocked = True
         return _event(event, _filtered(msgspec.json.decode(event.native or event.payload)))
+
+    def pieces(self, media_type: str) -> GuardedPieces:
+        """Return the guard of an answer that passes in pieces."""
+        return GuardedPieces(self._answer, media_type)
 
     def events(self, batch: list[Event]) -> list[Event]:
         """Return the events to write for these. After the one that is blocked come those that say so, and no more."""

@@ -6,6 +6,7 @@ from guard.gathered import Gathered
 from providers.wire import Event
 from proxy.admit.asked_answers import AskedOfAnswers
 from proxy.relay.guarded_answer import GuardedAnswer
+from proxy.relay.guarded_pieces import GuardedPieces
 
 _MOST_EVENTS: Final = 4_096
 """Events that wait at most. Pieces of texts are none: they wait as one text."""
@@ -20,6 +21,7 @@ class HeldAnswer:
         self._gathered = gathered
         self._asks = asks
         self._waiting: list[Event] = []
+        self._bytes = b""
 
     async def let_out(self, told: list[Event], *, final: bool) -> list[Event]:
         """Take the events that follow, of which none does where it is `final`, and return those that may go out now. Raises
@@ -39,6 +41,14 @@ class HeldAnswer:
     async def whole(self, event: Event) -> Event:
         """Return a whole answer as its caller may have it. Raises GuardUnavailable."""
         return self._guard.filtered_whole(event) if await self._blocks() else event
+
+    async def bytes_of(self, pieces: GuardedPieces, told: bytes, *, final: bool) -> bytes:
+        """Take what follows of an answer in pieces, and return what may go out now. Raises GuardUnavailable."""
+        self._bytes += told
+        if self._gathered.unasked_chars and not (final or self._gathered.is_due):
+            return b""
+        waiting, self._bytes = self._bytes, b""
+        return pieces.ended() if await self._blocks() else waiting
 
     async def _blocks(self) -> bool:
         if not self._gathered.unasked_chars:

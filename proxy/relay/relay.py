@@ -15,6 +15,7 @@ import msgspec
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.usage import Usage
 from providers.errors import AnswerLost, MalformedReply, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.sse import EventTooLarge
 from providers.upstream import Impatient, UpstreamStream
 from providers.wire import EVENTS_TYPE, Event
 from proxy.admit.guarding import header_of
@@ -31,6 +32,7 @@ from proxy.parse.wires.wire import Dialect, EventWriter, Served, Tally
 from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import Before, RoutedRequest
 from proxy.relay.guarded_answer import GuardedAnswer
+from proxy.relay.guarded_pieces import GuardedPieces
 from proxy.relay.held_answer import HeldAnswer
 from proxy.relay.reply_headers import decision_lines, money_lines
 from selfhosted.balance.prompt_rendering import instructions
@@ -444,13 +446,20 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
     money = money_lines(tally) if tally.usage.source == "counted" else b""
     reply.begin_pieces(media_type, lines + money)
     batch: list[Event] | None = answer.events
+    pieces = None if answer.guard is None else answer.guard.pieces(media_type)
     try:
         while batch is not None:
-            await reply.events(b"".join([event.payload for event in batch]))
-            batch = await answer.stream.read()
+            data = b"".join([event.payload for event in batch])
+            if pieces is not None:
+                data = await _guarded_piece(answer, pieces, data)
+            if data or pieces is None:
+                await reply.events(data)
+            batch = None if pieces is not None and pieces.blocked else await answer.stream.read()
             if batch is not None:
                 attempt.observe(batch)
-    except UpstreamError as error:
+        if pieces is not None and (data := await _guarded_piece(answer, pieces, None)):
+            await reply.events(data)
+    except (UpstreamError, GuardUnavailable) as error:
         if media_type.startswith(EVENTS_TYPE):
             await reply.end(context.wire.error_event(error_reply(error), attempt.routed.request_id))
         else:
@@ -458,6 +467,19 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
         raise
     await _book(answer)
     await reply.end()
+
+
+async def _guarded_piece(answer: RelayedAnswer, pieces: GuardedPieces, data: bytes | None) -> bytes:
+    """Return what may go out with the next bytes of an answer, None at its end. Raises GuardUnavailable and MalformedReply."""
+    try:
+        told = pieces.finish() if data is None else pieces.feed(data)
+    except EventTooLarge:
+        raise MalformedReply(
+            "The upstream sent an event that is too large.", deployment_id=answer.attempt.deployment.deployment_id
+        ) from None
+    if answer.held is None:
+        return told
+    return await answer.held.bytes_of(pieces, told, final=data is None or pieces.blocked)
 
 
 async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter, first: bytes) -> bytes:
