@@ -43,6 +43,13 @@ class AskedOfAnswers:
         self._facts = facts
         self._masks = masks
 
+    def check(self) -> None:
+        """Raise GuardUnavailable where the answer could not be judged now: it would be paid for, and not given."""
+        for rule in self._services:
+            again_s = 0.0 if self._moderation is None else self._moderation.again_s(self._caller, rule)
+            if again_s > 0.0 and rule.on_error == "closed":
+                raise GuardUnavailable.by(rule.name, answer=True, retry_after_s=max(1.0, again_s))
+
     async def judge(self, texts: Sequence[str]) -> AnswerVerdict:
         """Return what they say of the texts. Raises GuardUnavailable."""
         if not texts:

@@ -104,6 +104,8 @@ async def guarded(
     if rules.of_answers:
         facts = facts_of(asked.request_id, caller, parsed)
         asks = AskedOfAnswers(rules, asked.moderation, asked.plugins, caller, facts, masks)
+        if not sent and not verdict.blocked:
+            asks.check()
     return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks, asks=asks)
 
 

@@ -127,6 +127,10 @@ class Moderation:
         verdict = _with_findings(verdict, judged)
         return verdict if body is None else msgspec.structs.replace(verdict, body=body)
 
+    def again_s(self, caller: Caller, rule: GuardRule) -> float:
+        """Return the seconds for which a rule's service is left alone; 0 where it is asked."""
+        return self._breakers.again_s(_breaker_name(rule), caller.scope)
+
     async def judge_answer(
         self, caller: Caller, rules: Sequence[GuardRule], texts: Sequence[str], shown: Callable[[str], str]
     ) -> tuple[Finding, ...]:
@@ -169,8 +173,8 @@ class Moderation:
             why = "its service is not known" if isinstance(error, KeyError) else error
             answer = direction == "output"
             _log.info("guard: %s was not judged by rule %s: %s", "an answer" if answer else "a request", rule.name, why)
-            again_s = max(1.0, self._breakers.again_s(_breaker_name(rule), caller.scope))
-            raise GuardUnavailable.by(rule.name, answer=answer, retry_after_s=again_s) from None
+            again_s = self.again_s(caller, rule)
+            raise GuardUnavailable.by(rule.name, answer=answer, retry_after_s=max(1.0, again_s)) from None
 
     async def _said(self, caller: Caller, rule: GuardRule, asked: Sequence[str], direction: Direction) -> Said:
         permit = self._breakers.try_acquire(_breaker_name(rule), caller.scope)

@@ -16,10 +16,13 @@ import openai
 import pytest
 from aiohttp import web
 
+from proxy.batch.line_protocol import LineRequest
+from proxy.errors import GuardUnavailable
+from proxy.routes import WIRE_AT
 from tests.providers.wires import LITELLM_WARNINGS
 from tests.scenarios.test_guard import OTHERS, Provider, provider, running
 from tests.scenarios.test_guard_services import Service, service
-from tests.scenarios.test_guarded_answers import HER_MAIL, WEIGH, WIRES, Script, filtered, house
+from tests.scenarios.test_guarded_answers import CARD, HER_MAIL, WEIGH, WIRES, Script, filtered, house
 
 pytestmark = LITELLM_WARNINGS
 __all__ = ["provider"]
@@ -261,6 +264,73 @@ async def test_no_way_goes_round_it(tmp_path: Path, provider: Provider, way: str
                 told = "".join([(await ask.get(f"{url}/metrics")).text for url in (gateway.url,)])
         assert judge.asked
         assert 'action="block",kind="http",side="output"' in told
+
+
+async def test_no_model_is_paid_for_an_answer_that_cannot_be_judged(tmp_path: Path) -> None:
+    """Once the service is left alone: 503 before anything is sent. An open rule goes on."""
+
+    async def down(_body: Any) -> web.StreamResponse:
+        return web.Response(status=500)
+
+    async with service() as judge, house(tmp_path, [rule(judge)]) as here:
+        judge.answer = down
+        here.mouth.script = Script(text="Private words.")
+        for _ in range(7):
+            told = await reply(here, "chat", stream=True)
+            assert "guard_unavailable" in told.text
+            assert "Private" not in told.text
+        assert (told.status_code, len(here.mouth.sent)) == (503, 5)
+
+
+async def test_lines_of_a_providers_batch_are_judged_when_they_come(tmp_path: Path, provider: Provider) -> None:
+    """By rules of ours and by whoever is asked; without a verdict they stay where they are."""
+    from proxy.provider_batch_lines import PipelineOffers
+
+    rules = [{"name": "cards", "kind": "pii", "entities": ["card"], "output": "block"}]
+    async with service() as judge, running(tmp_path, provider, guard={"rules": [*rules, rule(judge)]}) as gateway:
+        keys = await gateway.accounts.list_keys()
+        caller = await gateway.accounts.caller_of(keys[0].key_id)
+        assert caller is not None
+        line = gateway.control.live.line
+        offers = PipelineOffers(line, lambda path: WIRE_AT[path], line._clock, lambda: 0)
+        body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+
+        async def answered(name: str, text: str) -> tuple[Any, Any]:
+            asked = LineRequest(
+                request_id=name,
+                caller=caller,
+                endpoint="/v1/chat/completions",
+                body=json.dumps(body).encode(),
+                priority=0,
+            )
+            made = await offers.offers(asked, flex=False)
+            assert made.handing is not None
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            usage = {"prompt_tokens": 1, "completion_tokens": 5, "total_tokens": 6}
+            told = {
+                "id": "c",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "m",
+                "choices": [choice],
+                "usage": usage,
+            }
+            return await offers.answered(asked, made.handing.reserve, json.dumps(told).encode())
+
+        for number, text in enumerate(("awful, and more", f"{CARD}, and more")):
+            reply, entry = await answered(f"req_{number}", text)
+            assert reply.status == 200
+            assert b"and more" not in reply.body
+            assert b"content_filter" in reply.body
+            assert entry.output_tokens == 5
+
+        async def down(_body: Any) -> web.StreamResponse:
+            return web.Response(status=500)
+
+        judge.answer = down
+        with pytest.raises(GuardUnavailable):
+            await answered("req_9", "nice")
 
 
 async def test_a_service_that_fails_is_left_alone(tmp_path: Path) -> None:
