@@ -30,6 +30,7 @@ _FIRST_ENCODED: Final = 24
 """By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable, all are of a shorter one, or
 which are UTF-8."""
 _LEAST_PRINTABLE: Final = 14
+_PRINTABLE: Final = bytes([*range(9, 14), *range(32, 127)])
 _MOST_UTF8: Final = 4
 _SET_BYTES: Final = 64 << 20
 """The most that the states of all patterns together may need. A few MB is what they do."""
@@ -118,6 +119,13 @@ class Scanner:
         for view in self._views(text, 0):
             spans += view.in_text(self._in_view(view, final=True)[0])
         return self._resolved(spans)
+
+    def sees_nothing(self, data: bytes) -> bool:
+        """Return True where nothing is found in the text of these bytes, nor in any part of it that ends at a quotation mark. False says
+        nothing.
+        """
+        hits = self._gate(data)
+        return not hits or (list(hits) == [len(self._rules) + 1] and not self._decoded(data, 0))
 
     def partial(self, text: str, begin: int, *, final: bool) -> tuple[tuple[Found, ...], int]:
         """Return what is found from `begin` on, and how far the text is settled, whatever may follow it.
@@ -327,7 +335,7 @@ def _is_text(run: bytes) -> bool:
     decoded = _decode(run[:_FIRST_ENCODED])
     if decoded is None:
         return False
-    printable = sum(32 <= byte < 127 or 9 <= byte <= 13 for byte in decoded)  # noqa: PLR2004
+    printable = len(decoded) - len(decoded.translate(None, _PRINTABLE))
     return printable >= min(_LEAST_PRINTABLE, len(decoded)) or _is_utf8(decoded)
 
 
