@@ -37,6 +37,9 @@ _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
 """What says an answer's tokens once more, each by itself, where no value is seen; so do words and tokens of transcripts."""
 
 
+_AGAIN: Final = re.compile(rb'logprobs"\s*:\s*[^n\s]|"words"|"tokens"')
+
+
 class Blocked(Exception):
     """The answer says what a rule lets no answer say. `args` is the kind's name, never the value."""
 
@@ -120,8 +123,16 @@ class Answer:
         self.changed += 1
         return self._new.mask(kind, value)
 
+    def passes(self, raw: bytes) -> bool:
+        """Return True for a whole answer that goes out as it is. False says nothing."""
+        is_plain = self._own is None and self.gathered is None
+        return is_plain and self._rules.passes(raw) and _AGAIN.search(raw) is None
+
     def whole(self, text: str, means: Means = "text") -> str:
         """Return a whole text as it may go out. Raises Blocked."""
+        is_plain = self.gathered is None and means != "arguments" and (self._own is None or means == "thought")
+        if is_plain and self._rules.passes_text(text):
+            return text
         voice = _Arguments(self) if means == "arguments" else _Text(self, unmasks=means == "text")
         return voice.feed(text) + voice.finish()
 

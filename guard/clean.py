@@ -21,6 +21,7 @@ _MANY: Final = 1e8
 """A larger number is looked at as a text."""
 _POWER: Final = re2.compile(rb"[0-9][eE]\+?[0-9]")
 """Such a number in a call's arguments is not read as it stands."""
+_ARGUMENTS: Final = b'"arguments"'
 _Small = Annotated[float, msgspec.Meta(gt=-_MANY, lt=_MANY)]
 _Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -118,9 +119,20 @@ class Looking(Protocol):
 def is_clean(wire: str, body: bytes, scanner: Looking) -> bool:
     """Return True for a body of a usual form in which nothing is found. False says nothing."""
     form = _FORMS.get(wire)
-    if form is None or len(body) > MOST_BYTES:
+    if form is None or not says_nothing(body, scanner):
         return False
-    text = body
+    try:
+        form.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def says_nothing(raw: bytes, scanner: Looking) -> bool:
+    """Return True where no text that stands in JSON says anything that is looked for. False says nothing."""
+    if len(raw) > MOST_BYTES:
+        return False
+    text = raw
     if _BACKSLASH in text:
         if text.count(b"\\") > _MOST_ESCAPES or b"\\\\" in text:
             return False
@@ -128,10 +140,4 @@ def is_clean(wire: str, body: bytes, scanner: Looking) -> bool:
             text = text.replace(escape, meant)
         if _BACKSLASH in text:
             return False
-    if not scanner.sees_nothing(text) or (b'"arguments"' in text and _POWER.search(text) is not None):
-        return False
-    try:
-        form.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    return scanner.sees_nothing(text) and not (_ARGUMENTS in text and _POWER.search(text) is not None)

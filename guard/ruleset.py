@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from guard.clean import Looking, is_clean
+from guard.clean import Looking, is_clean, says_nothing
 from guard.guard_config import ASKED, GuardRule, InputAction, OutputAction
 from guard.walker import Part, Role, Text, Walk
 
@@ -211,6 +211,15 @@ class Ruleset:
         if not known or not own:
             return tuple(known or own)
         return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
+
+    def passes(self, raw: bytes) -> bool:
+        """Return True for JSON of an answer in which nothing is that any rule looks for. False says nothing."""
+        return self._own is None and self._known is not None and says_nothing(raw, self._known)
+
+    def passes_text(self, text: str) -> bool:
+        """Return True for a text in which nothing is that any rule looks for. False says nothing."""
+        known = self._known
+        return self._own is None and known is not None and known.sees_nothing(text.encode(errors="surrogatepass"))
 
     def partial(self, text: str, begin: int, *, final: bool) -> tuple[list[Found], int]:
         """Return what is found in an answer's text from `begin` on, none over another, and how far it is settled."""

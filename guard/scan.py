@@ -25,6 +25,7 @@ _LINES: Final = r"(?:[A-Za-z0-9+/_-]{60,76}\r?\n)"
 _ENCODED_PATTERN: Final = r"(?:" + _LINES + r"+[A-Za-z0-9+/_-]*|[A-Za-z0-9+/_-]{16,})={0,2}"
 _ENCODED_TAIL: Final = _LINES + r"*(?:[A-Za-z0-9+/_-]{60,76}\r|[A-Za-z0-9+/_-]+={0,2}|)\z"
 _ENCODED_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-")
+_MAY_GO_ON: Final = frozenset(bytes([byte]) for byte in (*_ENCODED_CHARS, *b"=\r\n"))
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _FIRST_ENCODED: Final = 24
 """By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable, all are of a shorter one, or
@@ -223,7 +224,7 @@ class Scanner:
         place = self._open.search(data, start).start()
         if self._open_far:
             place = min(place, len(data) - _MOST_HELD_BYTES)
-        tail = self._tail.search(data)
+        tail = self._tail.search(data) if data[-1:] in _MAY_GO_ON else None
         if tail is not None and tail.start() >= start:
             run = data[tail.start() :]
             if len(run) < _FIRST_ENCODED or _is_text(run):

@@ -223,7 +223,10 @@ class GuardedAnswer:
 
     def whole(self, event: Event) -> Event:
         """Return a whole answer."""
-        said = msgspec.json.decode(event.native or event.payload)
+        raw = event.native or event.payload
+        if self._answer.passes(raw):
+            return event
+        said = msgspec.json.decode(raw)
         if not isinstance(said, dict):
             return event
         try:
