@@ -20,6 +20,10 @@ from guard.kinds import MOST_WITHIN_BYTES, Kind, Shape, compiled, entropy
 MASK_PATTERN: Final = r"\[[A-Z][A-Z0-9]{1,15}_[a-z2-7]{6,16}\]"
 """What is put in a value's place (guard/masks.py). Nothing is found in one."""
 _MAY_BE_ENCODED: Final = r"[A-Za-z0-9+/_-]{16}"
+_RUN_PATTERN: Final = r"[A-Za-z0-9+/_-]{16,}={0,2}"
+_LINE_ENDS: Final = frozenset({b"\r", b"\n"})
+_SHORT_LINE: Final = 60
+_LONG_LINE: Final = 76
 _LINES: Final = r"(?:[A-Za-z0-9+/_-]{60,76}\r?\n)"
 """Mail and PEM break base64 into lines of 76 and of 64 characters; a value may stand over two of them."""
 _ENCODED_PATTERN: Final = r"(?:" + _LINES + r"+[A-Za-z0-9+/_-]*|[A-Za-z0-9+/_-]{16,})={0,2}"
@@ -96,7 +100,7 @@ class _View(msgspec.Struct, frozen=True):
 class Scanner:
     """Finds what is of the given kinds. Building one takes tens of milliseconds: not on the event loop."""
 
-    __slots__ = ("_encoded", "_gate", "_gate_of_pieces", "_open", "_open_far", "_rules", "_tail", "labels")
+    __slots__ = ("_encoded", "_gate", "_gate_of_pieces", "_open", "_open_far", "_rules", "_run", "_tail", "labels")
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         """Compile the kinds' patterns. Raises BadPattern."""
@@ -104,6 +108,7 @@ class Scanner:
         self.labels = {kind.name: kind.label for kind in kinds}
         self._rules = [_rule(kind, shape) for kind in kinds for shape in kind.shapes]
         self._encoded = compiled(_ENCODED_PATTERN)
+        self._run = compiled(_RUN_PATTERN)
         self._tail = compiled(_ENCODED_TAIL)
         # A mask is a rule, too: it wins over what is found within it, and is then left out.
         self._rules.append(_rule(_MASK, _MASK.shapes[0]))
@@ -195,8 +200,10 @@ class Scanner:
 
     def _decoded(self, data: bytes, place: int) -> list[Span]:
         spans: list[Span] = []
-        while (match := self._encoded.search(data, place)) is not None:
+        while (match := self._run.search(data, place)) is not None:
             from_, place = match.span()
+            if data[place : place + 1] in _LINE_ENDS and _SHORT_LINE <= place - from_ <= _LONG_LINE:
+                place = self._encoded.search(data, from_).end()
             if (from_ and data[from_ - 1] in _ENCODED_CHARS) or not _is_text(data[from_:place]):
                 continue
             decoded = _decode(data[from_:place].rstrip(b"="))

@@ -34,6 +34,13 @@ _CALLED: Final[Sequence[tuple[str, str, Means]]] = (
     ("custom", "input", "text"),
 )
 """The forms of a call, with what comes in pieces of each."""
+_HOLDERS: Final[Mapping[str, tuple[str, Means]]] = {
+    "function_call": ("arguments", "arguments"),
+    "audio": ("transcript", "text"),
+}
+"""Objects of a delta with what comes in pieces of each."""
+_LISTED: Final = frozenset({"reasoning_details", "thinking_blocks"})
+_OF_ONE: Final = ("type", "index", "id", "format")
 _PIECE: Final = frozenset({"index", *(form for form, _, _ in _CALLED)})
 _BLOCK_FIELDS: Final[Mapping[str, Means]] = {"text": "text", "thinking": "thought", "partial_json": "arguments"}
 _ARGUMENTS: Final = ("function_call_arguments", "mcp_call_arguments")
@@ -106,8 +113,12 @@ class _Chunk(NamedTuple):
             choice = within = choice | within
         elif piece.holder is self.delta:
             choice["delta"] = within
-        elif piece.holder is self.delta.get("function_call"):
-            choice["delta"] = {"function_call": within}
+        elif piece.key[0] in _HOLDERS:
+            choice["delta"] = {piece.key[0]: within}
+        elif piece.key[0] in _LISTED:
+            kept = {name: piece.holder[name] for name in _OF_ONE if name in piece.holder}
+            within |= kept
+            choice["delta"] = {piece.key[0]: [within]}
         else:
             choice["delta"] = {"tool_calls": [{"index": piece.key[1], piece.key[2]: within}]}
         return {name: self.said[name] for name in _HEAD if name in self.said} | {"choices": [choice]}, within
@@ -291,10 +302,13 @@ class GuardedAnswer:
             elif name == "tool_calls" and isinstance(value, list):
                 for place, call in enumerate(value):
                     texts += self._of_call(call, place)
-            elif name == "function_call" and isinstance(value, dict):
+            elif name in _HOLDERS and isinstance(value, dict):
                 self._name(value)
-                if isinstance(value.get("arguments"), str):
-                    texts.append(_Piece(("function_call",), value, "arguments", "arguments"))
+                says, means = _HOLDERS[name]
+                if isinstance(value.get(says), str):
+                    texts.append(_Piece((name,), value, says, means))
+            elif name in _LISTED and isinstance(value, list):
+                texts += _of_list(name, value, signed=not self._answer.changed)
             elif value is not None:
                 delta[name] = self._answer.tree(value, name)
         return texts
@@ -462,6 +476,20 @@ class GuardedAnswer:
 
 
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
+
+
+def _of_list(name: str, values: list[Any], *, signed: bool) -> list[_Piece]:
+    """Return the texts of a list of thoughts, of which each goes on by its number. What is not `signed` any more loses its signature."""
+    for each in values:
+        if isinstance(each, dict) and each.get("signature") and not signed:
+            each["signature"] = ""
+    return [
+        _Piece((name, each.get("index", place), says), each, says, "thought")
+        for place, each in enumerate(values)
+        if isinstance(each, dict)
+        for says in ("text", "summary", "thinking")
+        if isinstance(each.get(says), str)
+    ]
 
 
 def _says_more(name: str, value: Any) -> bool:

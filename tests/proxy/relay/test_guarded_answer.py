@@ -253,3 +253,37 @@ def test_calls_of_ones_own_form_are_looked_at(rules: Ruleset) -> None:
     assert said.startswith("to [EMAIL_")
     assert said.endswith("] now")
     assert "jane" not in json.dumps(out)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["rest", "finish"])
+@pytest.mark.parametrize(
+    ("of", "piece", "said"),
+    [
+        ("audio", lambda text: {"id": "a", "transcript": text}, lambda value: value.get("transcript", "")),
+        (
+            "reasoning_details",
+            lambda text: [{"type": "reasoning.text", "index": 0, "text": text}],
+            lambda value: value[0]["text"],
+        ),
+        (
+            "thinking_blocks",
+            lambda text: [{"type": "thinking", "thinking": text}],
+            lambda value: value[0]["thinking"],
+        ),
+    ],
+)
+def test_what_else_a_delta_says_in_pieces_is_one_text(
+    rules: Ruleset, of: str, piece: Any, said: Any, *, stream: bool
+) -> None:
+    """A transcript of what is spoken, and thoughts in lists: a value goes over two pieces."""
+    found, _ = guarded(rules)
+    guard = answer(found)
+    deltas = [{of: piece(each)} for each in ("Write to jane.d", "oe@exam", "ple.com", " now, ", "or not.")]
+    out = said_by(guard.events([event("chat", {"choices": [{"index": 0, "delta": each}]}) for each in deltas]))
+    if stream:
+        out += said_by(guard.events([event("chat", {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})]))
+    out += said_by(guard.rest())
+    told = "".join(said(each["choices"][0]["delta"][of]) for each in out if each["choices"][0]["delta"])
+    assert told.startswith("Write to [EMAIL_")
+    assert told.endswith("] now, or not.")
+    assert "jane" not in json.dumps(out)
