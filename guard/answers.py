@@ -37,7 +37,8 @@ _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
 """What says an answer's tokens once more, each by itself, where no value is seen; so do words and tokens of transcripts."""
 
 
-_AGAIN: Final = re.compile(rb'logprobs"\s*:\s*[^n\s]|"words"|"tokens"')
+_AGAIN: Final = (b'logprobs"', b'"words"', b'"tokens"')
+_NOT_AGAIN: Final = b'logprobs":null'
 
 
 class Blocked(Exception):
@@ -125,8 +126,10 @@ class Answer:
 
     def passes(self, raw: bytes) -> bool:
         """Return True for a whole answer that goes out as it is. False says nothing."""
-        is_plain = self._own is None and self.gathered is None
-        return is_plain and self._rules.passes(raw) and _AGAIN.search(raw) is None
+        if self._own is not None or self.gathered is not None:
+            return False
+        said = raw.replace(_NOT_AGAIN, b"")
+        return not any(each in said for each in _AGAIN) and self._rules.passes(raw)
 
     def whole(self, text: str, means: Means = "text") -> str:
         """Return a whole text as it may go out. Raises Blocked."""

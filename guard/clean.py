@@ -21,6 +21,14 @@ _MANY: Final = 1e8
 """A larger number is looked at as a text."""
 _POWER: Final = re2.compile(rb"[0-9][eE]\+?[0-9]")
 """Such a number in a call's arguments is not read as it stands."""
+_LONG_NAMES: Final = tuple(
+    f'"{name}"'.encode()
+    for name in (
+        "completion_tokens", "completion_tokens_details", "prompt_tokens_details", "reasoning_tokens", "system_fingerprint",
+        "accepted_prediction_tokens", "rejected_prediction_tokens", "max_completion_tokens", "parallel_tool_calls",
+    )
+)  # fmt: skip
+"""Names that are as long as what may be encoded: no text is."""
 _ARGUMENTS: Final = b'"arguments"'
 _Small = Annotated[float, msgspec.Meta(gt=-_MANY, lt=_MANY)]
 _Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -140,4 +148,6 @@ def says_nothing(raw: bytes, scanner: Looking) -> bool:
             text = text.replace(escape, meant)
         if _BACKSLASH in text:
             return False
+    for name in _LONG_NAMES:
+        text = text.replace(name, b'""')
     return scanner.sees_nothing(text) and not (_ARGUMENTS in text and _POWER.search(text) is not None)
