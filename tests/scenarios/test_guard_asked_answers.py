@@ -6,6 +6,7 @@ a slow service that let pass (MitulShah1/openai-agents-go#103) or held up every 
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx
 import openai
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from proxy.batch.line_protocol import LineRequest
 from proxy.errors import GuardUnavailable
@@ -110,8 +112,7 @@ async def test_a_service_sees_masks_and_the_caller_its_own_values(tmp_path: Path
 @pytest.mark.parametrize("wire", ["chat", "responses", "messages", "messages as written"])
 @pytest.mark.parametrize("on_error", ["closed", "open"])
 async def test_an_answer_that_nobody_judged(tmp_path: Path, wire: str, on_error: str) -> None:
-    """Down, odd, slow or dripping: 503, or as a stream its error; or it passes, which is told. Its model is paid, and at no fault."""
-    never = asyncio.Event()
+    """Down, moved or odd: 503, or as a stream its error; or it passes, which is told. Its model is paid, and at no fault."""
 
     async def down(_body: Any) -> web.StreamResponse:
         return web.Response(status=500)
@@ -125,11 +126,7 @@ async def test_an_answer_that_nobody_judged(tmp_path: Path, wire: str, on_error:
     async def too_few(_body: Any) -> web.StreamResponse:
         return web.json_response({"results": []})
 
-    async def silent(_body: Any) -> web.StreamResponse:
-        await never.wait()
-        raise AssertionError
-
-    async with service() as judge, house(tmp_path, [rule(judge, on_error=on_error, timeout_ms=700)]) as here:
+    async with service() as judge, house(tmp_path, [rule(judge, on_error=on_error)]) as here:
         here.mouth.script = Script(text="Private words.")
         for answer in (down, moved, garbage, too_few):
             judge.answer = answer
@@ -143,11 +140,36 @@ async def test_an_answer_that_nobody_judged(tmp_path: Path, wire: str, on_error:
                     assert "guard_unavailable" in told.text or "house" in told.text
                     assert stream or (told.status_code == 503 and told.headers["retry-after"])
                 await soothe(judge, here)
-        judge.answer = silent
-        told = await reply(here, wire, stream=True)
-        assert ("Private" in told.text) == (on_error == "open")
         rows = [row for row in await here.gateway.rows() if row["entry"] == "settle"]
         assert all(row["output_tokens"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("on_error", ["closed", "open"])
+async def test_a_service_that_hangs_or_drips_keeps_its_deadline(tmp_path: Path, on_error: str) -> None:
+    """Whatever it sends meanwhile, whole and streamed."""
+    never = asyncio.Event()
+    service_of = Service()
+
+    async def drips(request: web.Request) -> web.StreamResponse:
+        told = web.StreamResponse(headers={"content-type": "application/json"})
+        await told.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while not never.is_set():
+                await told.write(b" ")
+                await asyncio.sleep(0.01)
+        return told
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", drips)
+    async with TestServer(app) as server:
+        service_of.url = str(server.make_url("/v1/judge"))
+        async with house(tmp_path, [rule(service_of, on_error=on_error, timeout_ms=150)]) as here:
+            here.mouth.script = Script(text="Private words.")
+            for stream in (False, True):
+                async with asyncio.timeout(30):
+                    told = await reply(here, "chat", stream=stream)
+                assert ("Private" in told.text) == (on_error == "open")
+        never.set()
 
 
 async def soothe(judge: Service, here: Any) -> None:
