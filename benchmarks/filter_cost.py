@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,18 +71,24 @@ def parts(rules: Ruleset, guard: Guard, *, rounds: int = 400) -> dict[str, float
 
     for name, text in texts().items():
         body = msgspec.json.encode({"model": "auto", "messages": [{"role": "user", "content": text}]})
-        found[f"{name}: JSON read"] = measured(lambda body=body: msgspec.json.decode(body))
-        found[f"{name}: patterns"] = measured(lambda text=text: rules.find(text))
-        found[f"{name}: a request"] = measured(lambda body=body: rules.judge("chat", body, lambda _: None, None))  # type: ignore[arg-type, return-value]  # Nothing is masked.
-        found[f"{name}: an answer"] = measured(lambda text=text: _answer(rules, guard).whole(text))
+        found[f"{name}: JSON read"] = measured(partial(msgspec.json.decode, body))
+        found[f"{name}: patterns"] = measured(partial(rules.find, text))
+        found[f"{name}: a request"] = measured(
+            partial(rules.judge, "chat", body, lambda used: guard.masks(used, "team"), None)
+        )
+        found[f"{name}: an answer"] = measured(partial(_whole, rules, guard, text))
         deltas = [text[at : at + _DELTA_CHARS] for at in range(0, len(text), _DELTA_CHARS)]
-        streamed = fastest_us(lambda deltas=deltas: _streamed(rules, guard, deltas), rounds=20, calls=1)
+        streamed = fastest_us(partial(_streamed, rules, guard, deltas), rounds=20, calls=1)
         found[f"{name}: a delta of a stream"] = round(streamed / len(deltas), 2)
     return found
 
 
 def _answer(rules: Ruleset, guard: Guard) -> Answer:
     return Answer(rules, None, guard.masks(rules, "team"))
+
+
+def _whole(rules: Ruleset, guard: Guard, text: str) -> str:
+    return _answer(rules, guard).whole(text)
 
 
 def _streamed(rules: Ruleset, guard: Guard, deltas: list[str]) -> None:
