@@ -16,6 +16,7 @@ from gateway.commands.config import config_app
 from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
+from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
 from gateway.commands.limits import limits_app
@@ -113,6 +114,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "backup": backup,
     "restore": restore,
     "audit": audit_app,
+    "import": import_app,
     "webhooks": webhooks_app,
     "focus": focus_app,
     "classifier": classifier_app,

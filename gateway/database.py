@@ -20,6 +20,7 @@ import accounts.people.tables
 import accounts.tables
 import api.ask.tables
 import api.incidents.tables
+import api.litellm.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -51,6 +52,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.tables,
     api.ask.tables,
     api.incidents.tables,
+    api.litellm.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,

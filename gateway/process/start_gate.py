@@ -61,7 +61,7 @@ class StartGate:
 
 def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes:
     """Return the routes of liveness, which checks nothing but that the process answers, and of readiness; each under
-    two names.
+    several names, LiteLLM's among them.
     """
 
     async def alive(exchange: Exchange) -> None:
@@ -74,8 +74,8 @@ def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes
     return {path: _reads(route) for route, paths in ((alive, _LIVE), (ready, _READY)) for path in paths}
 
 
-_LIVE: Final = ("/healthz", "/health")
-_READY: Final = ("/readyz", "/ready")
+_LIVE: Final = ("/healthz", "/health", "/health/liveliness", "/health/liveness")
+_READY: Final = ("/readyz", "/ready", "/health/readiness")
 
 
 def _reads(route: Route) -> dict[str, Route]:
