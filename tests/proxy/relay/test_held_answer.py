@@ -13,8 +13,8 @@ from guard.ruleset import Finding
 from proxy.admit.asked_answers import AnswerVerdict
 from proxy.relay.guarded_answer import GuardedAnswer
 from proxy.relay.held_answer import HeldAnswer
-from tests.proxy.relay.test_guarded_answer import DIALECTS, RULES, USED, event, guarded, said_by, texts
-from tests.scenarios.test_guarded_answers import Script
+from tests.proxy.relay.test_guarded_answer import DIALECTS, USED, event, guarded, said_by, texts
+from tests.scenarios.test_guarded_answers import RULES, Script
 
 
 class Asked:
