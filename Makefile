@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages test test-long test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend wheels image test-image sbom
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend wheels image test-image sbom
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,13 @@ test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready $(VENV)-schemathesis/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"
+
+site: $(VENV)/.dev $(VENV)-site/.ready  ## the documentation as a site in build/site/html: searchable, without a network
+	@PYTHONPATH=$(CURDIR) $(BIN)/python docs/make_site.py
+	@NO_COLOR=1 $(VENV)-site/bin/zensical build --clean --strict
+
+test-site: site build/browser/.ready  ## the site in a browser: search, links, widths, nothing from elsewhere
+	@WB_SITE=$(CURDIR)/build/site/html $(BIN)/python -m pytest tests/made_site
 
 packages:  # what pip cannot bring
 	@.ci/packages
@@ -200,7 +207,7 @@ lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-schemathesis $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider $(VENV)-release build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-site $(VENV)-schemathesis $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider $(VENV)-release build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -222,6 +229,12 @@ $(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml hatch
 	@touch $@
 
 # The public validator of FOCUS wants libraries of its own, and declares a newer Python than it needs.
+$(VENV)-site/.ready: requirements/site.txt
+	@echo "installing what makes the site in $(VENV)-site (20 MB)"
+	@$(PYTHON) -m venv $(VENV)-site
+	@$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/site.txt
+	@touch $@
+
 $(VENV)-focus/.ready: requirements/focus.txt requirements/focus-validator.txt
 	@echo "installing the FOCUS validator in $(VENV)-focus (half a minute, 630 MB)"
 	@$(PYTHON) -m venv $(VENV)-focus

@@ -111,6 +111,7 @@ PAGES: Final = (
     "/dashboard/teams/support/alerts",
     "/dashboard/teams/support/policy",
     "/dashboard/teams/support/guard",
+    "/dashboard/teams/support/caching",
     "/dashboard/teams/support/keys",
     "/dashboard/teams/support/keys/new",
     "/dashboard/teams/support/budgets",

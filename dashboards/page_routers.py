@@ -13,6 +13,7 @@ from dashboards.batch import page as batches
 from dashboards.budgets import calendar_page
 from dashboards.budgets import organisation_page as organisation_budgets
 from dashboards.budgets import page as budgets
+from dashboards.caching import page as caching
 from dashboards.end_users import page as end_users
 from dashboards.finance import exports_page as exports
 from dashboards.finance import month_page as month
@@ -61,6 +62,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     reconciliation.router,
     reports.router,
     showback.router,
+    caching.router,
     guard.router,
     home.router,
     models.router,

@@ -33,6 +33,7 @@ import proxy.responses.background.tables
 import proxy.responses.stored.tables
 import proxy.settle.findings.tables
 import proxy.settle.hurt.tables
+import proxy.settle.prompt_caches.tables
 import proxy.settle.refusals.tables
 import proxy.settle.traffic.tables
 import proxy.shared.redis.process_tables
@@ -63,6 +64,7 @@ MODULES_WITH_TABLES: Final = (
     proxy.responses.stored.tables,
     proxy.settle.findings.tables,
     proxy.settle.hurt.tables,
+    proxy.settle.prompt_caches.tables,
     proxy.settle.refusals.tables,
     proxy.settle.traffic.tables,
     proxy.shared.redis.process_tables,

@@ -36,6 +36,7 @@ from gateway.wiring.pipeline import (
     open_guard,
     open_moderation,
     open_prefix_tracker,
+    open_prompt_caches,
     open_tracing,
     open_upstreams,
     pipeline_config,
@@ -229,6 +230,7 @@ class ProcessPipeline:
             clock=time.monotonic,
             latency=gate.latency,
             habits=open_prefix_tracker(config, self._environment, sources.habits, metrics.prefixes, stack),
+            prompt_caches=open_prompt_caches(config, self._environment, sources.cache_losses, stack),
             # What the control plane asks for itself is answered at once.
             background=self.background if self._serves_callers else None,
             counter=upstreams,

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from providers.cache_marks import with_cache_marks
+from providers.call_arguments import mend_arguments
 from providers.errors import (
     AnswerLost,
     CannotCarry,
@@ -269,6 +270,8 @@ def _suit(arguments: dict[str, Any], call: UpstreamCall) -> None:
     if speaks_anthropic(call.deployment):
         _suit_anthropic(arguments, call)
         return
+    if isinstance(arguments.get("messages"), list):
+        mend_arguments(arguments["messages"], any_text=call.deployment.quirks.any_arguments)
     if call.request.thoughts and isinstance(arguments.get("messages"), list):
         with_thoughts(arguments["messages"], call.request.thoughts, call.deployment)
     effort, efforts = arguments.get(_EFFORT), call.deployment.quirks.efforts

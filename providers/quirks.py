@@ -70,8 +70,12 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     counts_tokens: bool = False
     fetches_links_in_text: bool = False
     takes_notes: bool = False
+    any_arguments: bool = False
     searches: str = ""
     tool_schemas: str = ""
+    cache_least_tokens: int | None = None
+    cache_kept_s: int | None = None
+    cache_marked: bool = False
 
     @property
     def changes_turns(self) -> bool:
@@ -120,8 +124,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     counts_tokens: bool | None = None
     fetches_links_in_text: bool | None = None
     takes_notes: bool | None = None
+    any_arguments: bool | None = None
     searches: str | None = None
     tool_schemas: str | None = None
+    cache_least_tokens: int | None = None
+    cache_kept_s: int | None = None
+    cache_marked: bool | None = None
 
     source: str
     as_of: Day

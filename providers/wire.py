@@ -15,6 +15,7 @@ import msgspec
 from classifier.known_models import EFFORTS
 from cost.prices import ServiceTier
 from cost.usage_names import BESIDE
+from providers.call_arguments import with_arguments
 from providers.errors import CannotCarry, MalformedReply, StreamCut
 from providers.finish_reasons import USUAL, meaning_of
 from providers.message_roles import suited
@@ -754,6 +755,9 @@ def _suit_model(fields: dict[str, Any], request: ChatRequest, deployment: Deploy
     quirks = deployment.quirks
     if quirks.changes_turns and (messages := suited(fields["messages"], request.messages, quirks)) is not None:
         fields["messages"] = messages
+    arguments = with_arguments(fields["messages"], request.messages, any_text=quirks.any_arguments)
+    if arguments is not None:
+        fields["messages"] = arguments
     if request.thoughts or (needs_thoughts(deployment) and _CALLS in bytes(fields["messages"])):
         _think_again(fields, request, deployment)
     if quirks.prefill == "continue" and _is_prefilled(request):

@@ -51,6 +51,7 @@ from proxy.relay.relay import relay_answer
 from proxy.responses.background.background_responses import BackgroundResponses
 from proxy.settle.observers.telemetry import Tracing
 from proxy.settle.outcome_reports import Reports
+from proxy.settle.prompt_caches.watch import PromptCacheWatch
 from proxy.settle.settlement import Settlement
 from proxy.shared.target_latency import LatencyTracker
 from selfhosted.prefixes.tracker import PrefixTracker
@@ -74,6 +75,7 @@ class RequestPipeline:
         tracing: Tracing | None = None,
         latency: LatencyTracker | None = None,
         habits: PrefixTracker | None = None,
+        prompt_caches: PromptCacheWatch | None = None,
         overruns: Overruns | None = None,
         background: BackgroundResponses | None = None,
         counter: TokenCounter | None = None,
@@ -103,7 +105,7 @@ class RequestPipeline:
         self._better_answers = BetterAnswers(dispatcher)
         self._two_answers = TwoAnswers(dispatcher, rates)
         self._under_way: set[RequestContext] = set()
-        self.reports = Reports(observers, reported_at_once, self._under_way)
+        self.reports = Reports(observers, reported_at_once, self._under_way, prompt_caches)
         self._settlement = Settlement(affinity, latency, self.reports, overruns)
         self._tracing = tracing
         self._clock = clock

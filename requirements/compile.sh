@@ -19,6 +19,8 @@ uv pip compile requirements/neighbours.in --no-deps --universal --python-version
 focus() { uv pip compile "requirements/$1.in" "${@:2}" --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
 focus focus --universal --python-version 3.11
 focus focus-validator --no-deps --python-version 3.12
+# The documentation's site.
+focus site --universal --python-version 3.11
 # The public router of benchmarks.routers, in its own environment, too.
 focus routers --universal --python-version 3.11
 # LiteLLM's own proxy, for benchmarks.peers.

@@ -43,6 +43,7 @@ from providers.target import Deployment, Target
 from proxy.admit.limits.book import LimitBook
 from proxy.batch.batch_parts import BatchTier
 from proxy.batch.line_protocol import Answering
+from proxy.cache.cache_config import CacheSection
 from proxy.errors import AdminOnly, NotAllowed, OperatorOnly, ReadsOnly, Refused, TeamNotFound
 from proxy.learning.learning_metrics import LearningMetrics
 from proxy.parse.headers import read_headers
@@ -63,11 +64,13 @@ READS_AT_ONCE: Final = 4
 """Concurrent reads of the books; fewer than the database's connections, so that finance cannot starve requests."""
 
 
-class MetricsAccess(Protocol):
-    """The access to metrics without a token."""
+class Telemetry(Protocol):
+    """The access to metrics without a token, and whether prompts are compared."""
 
     @property
     def metrics_local(self) -> bool: ...
+    @property
+    def prompt_caches(self) -> bool: ...
 
 
 class ServerAddress(Protocol):
@@ -101,7 +104,9 @@ class Settings(Protocol):
     @property
     def deadlines(self) -> DeadlinesSection: ...
     @property
-    def telemetry(self) -> MetricsAccess: ...
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def cache(self) -> CacheSection | None: ...
     @property
     def webhooks(self) -> WebhooksSection: ...
 

@@ -6,6 +6,9 @@ step; of each pair only the order counts (Mann and Whitney's statistic, summed u
 Whether it is: what followed is cut into days from there on, and each is compared with the same hours of the days before, as the
 logarithm of their sums. Hours of one day hang together and days hardly do, so days are what is counted: the step has to be several times
 as large as the days before differ among themselves (Student's statistic).
+
+At which hour: order alone takes two cents more at ten in the evening for as much as three times the spend from the next afternoon on. So
+from a day before that place on the hour is taken from which two means of the logarithms fit best (least squares).
 """
 
 from collections.abc import Hashable, Sequence
@@ -42,7 +45,9 @@ def find_step(values: Sequence[float], seasons: Sequence[Hashable], *, a_day: in
     for place in _places(values, seasons, a_day, sign):
         t = _beyond_noise(values, seasons, place, a_day) * sign
         if t >= LEAST_T:
-            return Step(place, t)
+            sharper = _sharpened(values, seasons, place, a_day, sign)
+            t_there = _beyond_noise(values, seasons, sharper, a_day) * sign
+            return Step(sharper, t_there) if t_there >= LEAST_T else Step(place, t)
     return None
 
 
@@ -65,6 +70,28 @@ def _places(values: Sequence[float], seasons: Sequence[Hashable], a_day: int, si
             day = (place + 1) // a_day
             found[day] = max(found.get(day, (0.0, 0)), (abs(statistic) / sqrt(spread), place + 1))
     return [place for _, place in sorted(found.values(), reverse=True)]
+
+
+def _sharpened(values: Sequence[float], seasons: Sequence[Hashable], place: int, a_day: int, sign: int) -> int:
+    """Return the place, no more than a day before this one, from which two levels fit best."""
+    first = max(1, place - a_day)
+    least = fmean(values) * _NOTHING
+    logs = [log(max(each, least)) for each in values]
+    usual: dict[Hashable, list[float]] = {}
+    for season, value in zip(seasons[:first], logs, strict=False):
+        usual.setdefault(season, []).append(value)
+    means = {season: fmean(found) for season, found in usual.items()}
+    # A season that was not there before has nothing usual, so its values say nothing of a step.
+    beside = [value - means.get(season, value) for season, value in zip(seasons, logs, strict=True)]
+    count, total, before = len(beside), sum(beside), sum(beside[:first])
+    best, found = 0.0, place
+    for at in range(first, count):
+        height = (total - before) / (count - at) - before / at
+        fit = height * height * at * (count - at) if height * sign > 0 else 0.0
+        if fit > best:
+            best, found = fit, at
+        before += beside[at]
+    return found
 
 
 def _spread(values: Sequence[float]) -> float:

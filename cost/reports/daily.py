@@ -212,6 +212,7 @@ def plain(report: DailyReport, parts: int = MAX_GROUPS_SHOWN) -> dict[str, Any]:
         "meters": {
             each.name: {"used": each.used, "cost_usd": exact_usd(each.cost_nanousd)} for each in meters_of(total)
         },
+        "given_again": {"requests": total.cache_hits, "saved_usd": exact_usd(total.cache_saved_nanousd)},
         "estimated_share": _text(share(total.estimated_attempts, total.attempts)),
         "baseline_coverage": _text(share(total.baseline_rows, total.served)),
         "change_to_day_before": _text(change(total.cost_nanousd, report.day_before.cost_nanousd)),

@@ -45,6 +45,12 @@ def _rows(report: DailyReport) -> Iterator[tuple[Cell, ...]]:
         cells: list[Cell] = [*_place(report), "meter", meter.name, *[None] * 12]
         cells[_COLUMNS.index("cost_usd")] = usd(meter.cost_nanousd)
         yield tuple(cells)
+    if report.total.cache_hits:
+        # What was given again is in no other sum.
+        cells = [*_place(report), "given again", "", *[None] * 12]
+        cells[_COLUMNS.index("requests")] = report.total.cache_hits
+        cells[_COLUMNS.index("saving_usd")] = usd(report.total.cache_saved_nanousd)
+        yield tuple(cells)
     for section in report.sections:
         for group in section.groups:
             yield row(section.dimension, group.name, group.sums)

@@ -201,6 +201,18 @@ def _tables(report: DailyReport) -> Iterable[Html]:
     ]
     if meters:
         yield _table("By meter", ["Meter", "Used", "Cost"], meters)
+    if report.total.cache_hits:
+        yield _table(
+            "Answers given again, in none of the other figures",
+            ["Answers", "Tokens not used", "Saved"],
+            [
+                [
+                    f"{report.total.cache_hits:,}",
+                    f"{report.total.replayed_input_tokens + report.total.replayed_output_tokens:,}",
+                    nano_money(report.total.cache_saved_nanousd),
+                ]
+            ],
+        )
     if report.standings:
         yield _table(
             "Budgets, as they stand now",

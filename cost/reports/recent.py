@@ -34,7 +34,7 @@ from cost.reports.usage import HAS_END_USER, check_values
 from cost.tables import LedgerEntry
 from cost.usage import CONTINUED
 
-Outcome = Literal["", "answered", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced"]
+Outcome = Literal["", "answered", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced", "given-again"]
 """Filter by the outcome of a request's attempts; one request may match several. Empty matches all."""
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 Place = tuple[int, str]
@@ -58,7 +58,9 @@ LEAST_STEP_US: Final = 1_000
 _FAILED_FROM: Final = 400
 _NOT_AFTER_FAILURE: Final = ("escalated", "hedge", "agreement")
 """Reasons of further attempts that were not made because one had failed."""
-_ENDS: Final = tuple(sorted(TERMINAL))
+_ENDS: Final = tuple(sorted({*TERMINAL, "cache"}))
+"""An answer that was given again is a request that ended, though nobody was asked."""
+_TRIED: Final = ("settle", "expire")
 _STATUS: Final = re.compile(r"([1-5])(xx|[0-9]{2})", re.ASCII)
 _CLASS: Final = 100
 
@@ -210,6 +212,11 @@ class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
     def at_us(self) -> int:
         """Moment at which its last attempt ended, in microseconds since 1970."""
         return max(each.at_us for each in self.attempts)
+
+    @property
+    def was_given_again(self) -> bool:
+        """True if its answer was one that was kept."""
+        return self.last.entry == "cache"
 
     @property
     def status(self) -> int:
@@ -542,7 +549,7 @@ def _ordered_search(query: RecentQuery, depth: int) -> Select[Any]:
 def _filters(columns: Any, query: RecentQuery) -> list[ColumnElement[bool]]:
     asked = {column: getattr(query, name) for name, column in REQUEST_FILTERS.items()}
     conditions: list[ColumnElement[bool]] = [columns[column] == value for column, value in asked.items() if value]
-    tried = columns.entry.in_(("settle", "expire"))
+    tried = columns.entry.in_(_TRIED)
     if query.statuses is not None:
         conditions.append(columns.status.between(*query.statuses))
     if query.slower_us is not None:
@@ -577,6 +584,8 @@ def _outcome_filters(columns: Any, outcome: Outcome, tried: ColumnElement[bool])
             found: list[ColumnElement[bool]] = []
         case "answered":
             found = [columns.served]
+        case "given-again":
+            found = [columns.entry == "cache"]
         case "failed":
             found = [or_(columns.status >= _FAILED_FROM, columns.status == 0)]
         case "retried":
@@ -626,12 +635,13 @@ def matches(entry: Entry, query: RecentQuery, attempts: Sequence[Entry] = ()) ->
     outcomes: dict[Outcome, bool] = {
         "": True,
         "answered": entry.served,
+        "given-again": entry.entry == "cache",
         "failed": entry.status >= _FAILED_FROM or entry.status == 0,
         "retried": way_of(entry, attempts) == "retry",
         "fell-back": way_of(entry, attempts) == "fallback",
         "escalated": entry.reason == "escalated",
         "estimated": entry.usage_source == "estimated",
-        "unpriced": entry.entry != "void" and entry.cost_nanousd is None,
+        "unpriced": entry.entry in _TRIED and entry.cost_nanousd is None,
     }
     return outcomes[query.outcome]
 

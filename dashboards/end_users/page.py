@@ -79,7 +79,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
         csv_href=_href({**kept, "after": view.query.get("after", ""), "format": "csv", "table": "end_users"}),
         empty="No end user is called so." if begins else "No request named an end user in this month.",
     )
-    return view.csv_asked(f"{team.team_id}-end-users-{month.text}", table) or view.page(
+    return view.csv_asked(f"{team.team_id}-end-users-{month.text}", table, problem=problem) or view.page(
         "end_users/end_users.html",
         title="End users",
         team=team,

@@ -110,7 +110,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
     if view.query.get("table") == _STATEMENT and view.query.get("format") == "csv":
         text = statement_csv(month, scope.organisation_id, found.lines, names, gateway_nanousd=found.gateway_nanousd)
         return view.csv(f"statement-{month.text}.csv", text)
-    return view.csv_asked(stem, parts, providers, late) or view.page(
+    return view.csv_asked(stem, parts, providers, late, problem=problem) or view.page(
         "finance/month.html",
         title="Month close",
         month=month,

@@ -232,7 +232,9 @@ async def _page(view: PageRequest) -> Response:
         caption="Providers",
         sort="-cost",
     )
-    return view.csv_asked(f"reconciliation-{period.first}-{period.last}", table, providers) or view.page(
+    return view.csv_asked(
+        f"reconciliation-{period.first}-{period.last}", table, providers, problem=period.problem
+    ) or view.page(
         "finance/reconciliation.html",
         title="Reconciliation",
         period=period,

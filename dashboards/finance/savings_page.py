@@ -96,7 +96,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         _FLEET, _fleet_rows(found.fleets, names), view.query, name="pools", caption="Our own GPUs", sort=""
     )
     stem = f"claim-{period.first}-{period.last}"
-    return view.csv_asked(stem, comparisons, fleet, days) or view.page(
+    return view.csv_asked(stem, comparisons, fleet, days, problem=period.problem) or view.page(
         "finance/savings.html",
         title="Savings",
         period=period,

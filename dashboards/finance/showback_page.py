@@ -57,7 +57,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("finance.read"))]) -
         search=("name", "id"),
         empty="Nothing was spent in this time.",
     )
-    return view.csv_asked(f"showback-{by}-{period.first}-{period.last}", table) or view.page(
+    return view.csv_asked(f"showback-{by}-{period.first}-{period.last}", table, problem=period.problem) or view.page(
         "finance/showback.html",
         title="Showback",
         period=period,

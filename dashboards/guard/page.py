@@ -274,7 +274,7 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
             newest = await store.newest(_organisation(view), team_id, _NEWEST)
     table = _found_table(found, names, view)
     rules = _rules_table(layers)
-    file = view.csv_asked(f"guard-{period.first}-{period.last}", table, rules)
+    file = view.csv_asked(f"guard-{period.first}-{period.last}", table, rules, problem=period.problem)
     if file is not None:
         return file
     done = {action: sum(each.findings for each in found if each.action == action) for action in DONE}

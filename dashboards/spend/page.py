@@ -45,6 +45,7 @@ _LEADS: Final[Mapping[str, str]] = {
     "hour": "A bar leads to its hour by minutes.",
     "minute": "A bar leads to its minute's requests.",
 }
+_TOO_MANY: Final = f"End users are divided within {END_USER_DAYS} day at most: ask for a day, or for one `end_user`."
 Bars = dict[str, dict[int, tuple[int, int]]]
 """Cost and requests by model and the start of a bar."""
 
@@ -94,7 +95,12 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
     # A time that is not over is compared to its last full hour or day, which rows stand for; bars go on to now.
     counted_us = window.end_us if window.end_us < min(asked.end_us, now_us) else None
     until = "" if counted_us is None else f"-until-{iso(counted_us)[:16].replace(':', '')}Z"
-    file = view.csv_asked(f"spend-by-{asked.by}-{asked.period.first}-{asked.period.last}{until}", table)
+    problem = asked.period.problem or found.problem
+    file = view.csv_asked(
+        f"spend-by-{asked.by}-{asked.period.first}-{asked.period.last}{until}",
+        table,
+        problem=problem or ("" if found.parts else _TOO_MANY),
+    )
     if file is not None:
         return file
     query = ComparedQuery(scope=scope, window=window, group_by=causes) if found.changes else None
@@ -103,7 +109,7 @@ async def _show(view: PageRequest, scope: ReadScope, team: TeamRecord | None, te
         title="Spend",
         team=team,
         teams=whose(teams) if teams else (),
-        period=msgspec.structs.replace(asked.period, problem=asked.period.problem or found.problem),
+        period=msgspec.structs.replace(asked.period, problem=problem),
         presets=_presets(view, asked),
         kept=[each for each in kept_fields(view.query) if each[0] not in {"last", "hour"}],
         chips=[(label_of(each), name(each, value), asked.href(**{each: ""})) for each, value in asked.values.items()],

@@ -129,7 +129,9 @@ async def overview(view: Annotated[PageRequest, Depends(allowed("team.read"))]) 
         recent = await RecentReader(gateway.database).page(RecentQuery(scope=scope, rows=_RECENT))
     models = models_table(usage, view.query, links)
     refused = refusals_table(map(refusal_as_json, refusals), view.query, names=names, within_team=True)
-    file = view.csv_asked(f"{team.team_id}-{period.first}-{period.last}", models, *sources, refused)
+    file = view.csv_asked(
+        f"{team.team_id}-{period.first}-{period.last}", models, *sources, refused, problem=period.problem
+    )
     if file is not None:
         return file
     if not (recent.requests or refusals or usage.month.requests or usage.period.requests):

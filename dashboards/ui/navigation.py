@@ -35,6 +35,7 @@ _TEAM: Final = (
     ("Playground", "/playground"),
     ("Policy", "/policy"),
     ("Guard", "/guard"),
+    ("Caching", "/caching"),
     ("Keys", "/keys"),
     ("Budgets and limits", "/budgets"),
     ("Incidents", "/incidents"),

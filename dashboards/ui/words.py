@@ -153,7 +153,11 @@ NOT_GIVEN: Final = frozenset({("escalated",), ("discarded",), ("confirmed",), ("
 """Flags of whole answers that were not given."""
 
 
-_LABELLED: Final[Mapping[str, str]] = {"escalated": "Escalated", "agreement": "Two agreed"}
+_LABELLED: Final[Mapping[str, str]] = {
+    "escalated": "Escalated",
+    "agreement": "Two agreed",
+    "cache": "Given again",
+}
 """Answers that are told by the reason of their target."""
 
 
@@ -202,7 +206,7 @@ def cause_words(cause: str) -> str:
 def outcome(request: RecentRequest) -> tuple[str, str]:
     """Return the request's outcome for its caller: a few words and a tone."""
     told = request.told
-    if told.served:
+    if told.served or (request.was_given_again and told.status == _OK):
         if told.reason in _LABELLED:
             return _LABELLED[told.reason], "info"
         if len(request.attempts) == 1:
@@ -252,8 +256,9 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
     """Return one sentence on the end of an attempt. `goes_on`: another one went on with its answer."""
     lasted = None if entry.duration_us is None else seconds(entry.duration_us / _US)
     after = f" after {lasted}" if lasted else ""
-    if entry.entry == "void":
-        return f"It was given up{_cause_clause(entry, after)}; nothing can have been charged."
+    if entry.entry in {"cache", "void"}:
+        given_up = f"It was given up{_cause_clause(entry, after)}; nothing can have been charged."
+        return f"It was given again{after}, and nobody was asked." if entry.entry == "cache" else given_up
     if entry.served:
         first = (
             f", its own first token after {seconds(entry.ttft_us / _US)}"
@@ -273,6 +278,9 @@ def ended(entry: Entry, *, goes_on: bool = False) -> str:
 def money_words(request: RecentRequest) -> str:
     """Return the request's cost, and the baseline's."""
     cost, baseline, told = request.cost_nanousd, request.baseline_nanousd, request.told
+    if request.was_given_again:
+        saved = told.cache_saved_nanousd
+        return f"It cost nothing{f': {nano_money(saved)} was saved, what the answer had cost' if saved else ''}."
     if cost is None:
         return "Its cost and savings are unknown, because a model without a price was asked."
     spent = f"It cost {nano_money(cost)}{', based on estimated tokens' if request.estimated else ''}."

@@ -29,6 +29,7 @@ from dashboards.ui.rendering import render
 from dashboards.ui.tables import Table, table_asked
 from dashboards.web.forms import Form, read_form
 from dashboards.web.headers import new_nonce, page_headers
+from proxy.errors import BadRequest
 
 TOLD_COOKIE: Final = "__Host-weighbridge-told"
 _TOLD_S: Final = 60
@@ -168,9 +169,14 @@ class PageRequest(NamedTuple):
         """Return a CSV download."""
         return Response(text, media_type=_CSV, headers=_file_headers(filename))
 
-    def csv_asked(self, filename: str, *tables: Table) -> Response | None:
-        """Return the CSV of one of these tables when the address asks for it, otherwise None."""
+    def csv_asked(self, filename: str, *tables: Table, problem: str = "") -> Response | None:
+        """Return the CSV of one of these tables when the address asks for it, otherwise None. Raises BadRequest with what the page
+        says of a time that it cannot show: a file has no place for it, and would pass for another time, or for nothing.
+        """
         found = table_asked(self.query, {table.name: table for table in tables})
+        if found is not None and problem:
+            # What the page shows instead is not what a program asked for.
+            raise BadRequest(f"{problem.partition('. ')[0].removesuffix('.')}.", param="from")
         return None if found is None else TableFile(found, _file_headers(f"{filename}.csv"), self.currency)
 
 

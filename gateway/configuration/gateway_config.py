@@ -117,6 +117,11 @@ class TelemetryConfig(Section):
         description="Opens /metrics without `metrics_token` to this machine's processes, also to a local proxy "
         "that adds no forwarding header.",
     )
+    prompt_caches: bool = Field(
+        default=True,
+        description="Compares prompts of each key, as hashes and after their answers, and says on the team's page why providers' caches "
+        "had less of them than they could.",
+    )
     metrics_listen: str | None = Field(
         default=None,
         pattern=r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}$",

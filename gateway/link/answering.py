@@ -9,6 +9,7 @@ from cost.budgets.grants import GrantStore
 from cost.price_book.store import PriceStore
 from gateway.link.connection import Handlers
 from gateway.link.questions import (
+    KeepCacheLosses,
     KeepHabits,
     KeepToLearnFrom,
     ReadKeys,
@@ -26,6 +27,7 @@ from gateway.link.questions import (
 )
 from gateway.low_priority_thread import LowPriorityThread
 from proxy.admit.limits.store import LimitStore
+from proxy.settle.prompt_caches.store import CacheLossStore
 from selfhosted.prefixes.store import PrefixStore
 
 
@@ -33,6 +35,7 @@ def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPrio
     """Answer every question of `gateway.link.questions` from this database."""
     prices, limits, learning = PriceStore(engine), LimitStore(engine), LearningStore(engine)
     accounts, grants, habits = AccountStore(engine), GrantStore(engine), PrefixStore(engine)
+    losses = CacheLossStore(engine)
     spared = None if spare is None else LearningStore(spare.engine)
 
     async def keep_to_learn(_from: object, asked: KeepToLearnFrom) -> None:
@@ -57,3 +60,4 @@ def answer_from_database(handlers: Handlers, engine: AsyncEngine, spare: LowPrio
     answer(ReadStandingsOfEach, lambda _from, asked: grants.standings_of_each(asked.ids, asked.at_us))
     answer(ReturnGrants, lambda _from, asked: grants.renew_grants(asked.boot_id, asked.needs, (), asked.at_us))
     answer(KeepHabits, lambda _from, asked: habits.add(asked.deltas))
+    answer(KeepCacheLosses, lambda _from, asked: losses.add(asked.deltas))

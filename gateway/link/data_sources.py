@@ -14,6 +14,7 @@ from cost.price_book.price_updates import PriceSource
 from cost.price_book.store import PriceStore
 from gateway.link.link import Link
 from gateway.link.remote import (
+    RemoteCacheLosses,
     RemoteGrants,
     RemoteHabits,
     RemoteKeys,
@@ -26,8 +27,10 @@ from proxy.admit.limits.book import LimitSource
 from proxy.admit.limits.store import LimitStore
 from proxy.learning.tunings import TuningSource
 from proxy.settle.observers.learning import LearningRows
+from proxy.settle.prompt_caches.store import CacheLossStore
+from proxy.settle.prompt_caches.watch import CacheDelta
 from proxy.shared.redis.live_processes import CountedProcesses
-from selfhosted.prefixes.store import HabitSink, PrefixStore
+from selfhosted.prefixes.store import HabitSink, PrefixStore, Sink
 
 
 class DataSources(NamedTuple):
@@ -46,6 +49,7 @@ class DataSources(NamedTuple):
     find_keys: FindKeys
     grants: Grants
     habits: HabitSink
+    cache_losses: Sink[CacheDelta]
     processes: CountedProcesses
     """The number of serving processes of all hosts."""
 
@@ -68,6 +72,7 @@ def from_database(engine: AsyncEngine, processes: CountedProcesses) -> DataSourc
         find_keys=accounts.find_keys,
         grants=GrantStore(engine),
         habits=PrefixStore(engine),
+        cache_losses=CacheLossStore(engine),
         processes=processes,
     )
 
@@ -86,5 +91,6 @@ def from_control_plane(link: Link, engine: AsyncEngine, processes: CountedProces
         find_keys=RemoteKeys(link, AccountStore(engine).find_keys).find_keys,
         grants=RemoteGrants(link, GrantStore(engine)),
         habits=RemoteHabits(link),
+        cache_losses=RemoteCacheLosses(link),
         processes=processes,
     )

@@ -10,6 +10,7 @@ from cost.price_book.book import DatedPrice
 from gateway.link.codec import Question
 from proxy.admit.limits.rules import Rule
 from proxy.admit.limits.store import TableVersion
+from proxy.settle.prompt_caches.watch import CacheDelta
 from selfhosted.prefixes.tracker import HabitDelta
 
 
@@ -93,6 +94,12 @@ class KeepHabits(Question[None], frozen=True):
     deltas: list[HabitDelta]
 
 
+class KeepCacheLosses(Question[None], frozen=True):
+    """An order to add up what was lost of prompt caches."""
+
+    deltas: list[CacheDelta]
+
+
 QUESTIONS = (
     ReadOverrides,
     RememberPrices,
@@ -108,4 +115,5 @@ QUESTIONS = (
     ReadLearningSettings,
     ReadOwnRequests,
     KeepHabits,
+    KeepCacheLosses,
 )

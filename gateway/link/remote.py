@@ -18,6 +18,7 @@ from cost.price_book.book import DatedPrice
 from gateway.link.connection import LinkDown
 from gateway.link.link import Link
 from gateway.link.questions import (
+    KeepCacheLosses,
     KeepHabits,
     KeepToLearnFrom,
     ReadKeys,
@@ -35,6 +36,7 @@ from gateway.link.questions import (
 )
 from proxy.admit.limits.rules import Rule
 from proxy.admit.limits.store import TableVersion
+from proxy.settle.prompt_caches.watch import CacheDelta
 from selfhosted.prefixes.tracker import HabitDelta
 
 _LONG_S: Final = 30.0
@@ -158,3 +160,16 @@ class RemoteHabits:
             raise LinkDown("the control plane is not there")
         committing()
         await self._link.ask(KeepHabits(list(deltas)), _LONG_S)
+
+
+class RemoteCacheLosses:
+    """The counts of what was lost of prompt caches."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def add(self, deltas: Sequence[CacheDelta], committing: Callable[[], None] = lambda: None) -> None:
+        if not self._link.is_up:
+            raise LinkDown("the control plane is not there")
+        committing()
+        await self._link.ask(KeepCacheLosses(list(deltas)), _LONG_S)

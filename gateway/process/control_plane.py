@@ -59,6 +59,7 @@ from proxy.batch.idle_capacity import IdleCapacity
 from proxy.learning.retention import forget_what_may_not_stay
 from proxy.settle.findings.store import FindingStore
 from proxy.settle.observers.logs import configure_logging
+from proxy.settle.prompt_caches.store import CacheLossStore
 from proxy.settle.refusals.store import RefusalStore
 from proxy.settle.traffic.store import TrafficStore
 from proxy.shared.background_tasks import background, every
@@ -316,6 +317,7 @@ class ControlPlane:
         background(stack, every(_RETENTION_S, incidents.forget))
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))
+        background(stack, keep_pruned(CacheLossStore(engine)))
         background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:

@@ -35,10 +35,11 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.quality_tolerance import Tolerances
 from proxy.plan.route_plan import Policy, evidence_for_auto
 from proxy.settle.observers.telemetry import Tracing, build_tracing
+from proxy.settle.prompt_caches.watch import CacheDelta, PromptCacheWatch
 from proxy.shared.background_tasks import background
 from proxy.shared.moderation_client import ModerationClient
 from selfhosted.prefixes.prefix_metrics import PrefixMetrics
-from selfhosted.prefixes.store import HabitSink, PrefixWriter
+from selfhosted.prefixes.store import HabitSink, PrefixWriter, Sink
 from selfhosted.prefixes.tracker import PrefixTracker
 from testing.scripted.upstream import ScriptedUpstream
 
@@ -61,6 +62,20 @@ def open_prefix_tracker(
     stack.push_async_callback(keeping.aclose)
     background(stack, keeping.run())
     return habits
+
+
+def open_prompt_caches(
+    config: GatewayConfig, environment: Environment, sink: Sink[CacheDelta], stack: contextlib.AsyncExitStack
+) -> PromptCacheWatch | None:
+    """Watch what prompts have from providers' caches, in one process; None where that is turned off."""
+    if not config.telemetry.prompt_caches:
+        return None
+    key = blake2b(b"prompt caches", key=peppers(config, environment)[0].secret[:64]).digest()
+    watch = PromptCacheWatch(key=key)
+    keeping = PrefixWriter(watch, sink, what="what prompt caches gave")
+    stack.push_async_callback(keeping.aclose)
+    background(stack, keeping.run())
+    return watch
 
 
 def open_guard(config: GatewayConfig, environment: Environment) -> Guard:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from providers.call_arguments import as_object
 from providers.errors import CannotCarry
 from providers.quirks import media_type
 from providers.target import Deployment
@@ -30,7 +31,6 @@ _BARE_PDF: Final = "JVBERi0"
 _MOST_ID_CHARS: Final = 128
 _MOST_NAME_CHARS: Final = 128
 _SYSTEM: Final = ("system", "developer")
-_UNPARSED: Final = "unparsed_arguments"
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -310,16 +310,5 @@ def _use(function: Mapping[str, Any], use_id: str) -> Block:
         "type": "tool_use",
         "id": use_id,
         "name": tool_name(function.get("name")),
-        "input": _input(function.get("arguments")),
+        "input": as_object(function.get("arguments")),
     }
-
-
-def _input(arguments: Any) -> dict[str, Any]:
-    """Return the arguments as an object; those of a model that wrote something else, as a text in one."""
-    if not isinstance(arguments, str) or not arguments.strip():
-        return {}
-    try:
-        found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {_UNPARSED: arguments}

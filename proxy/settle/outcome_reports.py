@@ -21,6 +21,7 @@ from proxy.judge.weak_answer import judge
 from proxy.parse.chat_request import messages_digest
 from proxy.plan.escalation_rules import KEPT_BYTES
 from proxy.plan.routed_request import RoutedRequest
+from proxy.settle.prompt_caches.watch import PromptCacheWatch
 from proxy.shared.target_latency import LatencyTracker
 
 _LATE_SCHEMA_STEPS: Final = 500
@@ -232,7 +233,11 @@ class Reports:
     """The queue of finished requests before the observers, in order."""
 
     def __init__(
-        self, observers: tuple[Observer, ...], at_once: tuple[int, int] = (1, 1), under_way: Sized = ()
+        self,
+        observers: tuple[Observer, ...],
+        at_once: tuple[int, int] = (1, 1),
+        under_way: Sized = (),
+        prompt_caches: PromptCacheWatch | None = None,
     ) -> None:
         """Bound the number of requests that are reported together: as many as are `under_way`, within `at_once`. A
         caller that asks again at once waits for them, which is nothing to one of many. By default each is reported
@@ -241,6 +246,7 @@ class Reports:
         self._observers = observers
         self._at_least, self._at_most = at_once
         self._under_way = under_way
+        self._prompt_caches = prompt_caches
         self._waiting: deque[tuple[RequestContext, float, ShadowSampler | None]] = deque()
         self._is_timed = False
 
@@ -274,6 +280,11 @@ class Reports:
                 observer.finished(outcome)
         for context, outcome, shadow in told:
             _hand_on(context, outcome, shadow)
+        if self._prompt_caches is not None:
+            for context, _, _ in told:
+                # What was given again from the answer cache was no attempt.
+                if context.answering is not None and context.attempts:
+                    self._prompt_caches.note(context.answering)
         if self._waiting and not self._is_timed:
             self._report_later(_WAIT_S)
 

@@ -45,8 +45,10 @@ _DATES: Final = (
     rf"{_MONTH} \d{{4}}\b",
     _WEEKDAY,
 )
+# As Claude Code tells its version and each request's checksum: `cc_version=2.1.177.01c; cch=36ee5;`.
+_VALUE: Final = r"(?<==)(?:(?=[0-9.]{1,24}[A-Za-z])\d[0-9A-Za-z.]{4,40}|(?=\d{0,4}[a-f])[0-9a-f]{5})(?![0-9A-Za-z])"
 _WORDS: Final = {
-    "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z])",
+    "uuid": rf"[0-9a-fA-F]{{8}}-(?:[0-9a-fA-F]{{4}}-){{3}}[0-9a-fA-F]{{12}}(?![0-9A-Za-z])|{_VALUE}",
     "time": rf"\d{{4}}-\d\d-\d\d[Tt ]{_CLOCK}{_ZONE}",
     "date": "|".join(_DATES),
     "clock": rf"{_CLOCK}{_HALF}{_ZONE}",
@@ -120,6 +122,18 @@ def shape_of(text: bytes, key: bytes) -> PrefixShape:
         chunks=chunks,
         chunk_lengths=chunk_lengths,
     )
+
+
+def masked(text: bytes) -> tuple[bytes, int]:
+    """Return the text without what usually varies, and the kinds of that: bit n for `KINDS[n]`."""
+    kinds = 0
+
+    def blank(found: re.Match[bytes]) -> bytes:
+        nonlocal kinds
+        kinds |= 1 << KINDS.index(found.lastgroup or "number")
+        return _BLANK
+
+    return _VARYING.sub(blank, text), kinds
 
 
 def masked_break(before: PrefixShape, now: PrefixShape) -> Break | None:

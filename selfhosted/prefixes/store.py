@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Table, case, delete, select, tuple_
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, wall_us
-from selfhosted.prefixes.tracker import HabitDelta, PrefixTracker
+from selfhosted.prefixes.tracker import HabitDelta
 from selfhosted.tables import PromptHabit
 
 _log: Final = logging.getLogger("weighbridge.prefixes")
@@ -123,21 +123,55 @@ class HabitSink(Protocol):
         ...
 
 
-class PrefixWriter:
-    """A process's background loop: analyses new prefixes a few times a second, and hands the counts over every
+class Counted(Protocol):
+    """What is added to a row."""
+
+    @property
+    def requests(self) -> int: ...
+
+
+_D = TypeVar("_D", bound=Counted)
+_D_contra = TypeVar("_D_contra", bound=Counted, contravariant=True)
+
+
+class Counts(Protocol[_D]):
+    """Counts of one process, of what is analysed later."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    def digest(self, most: int = 16) -> int:
+        """Analyse at most so many that wait, up to a millisecond or two each, and return their number."""
+        ...
+
+    def take(self, *, everything: bool = False) -> tuple[_D, ...]: ...
+
+    def put_back(self, deltas: Iterable[_D]) -> None: ...
+
+
+class Sink(Protocol[_D_contra]):
+    """As `HabitSink`, of any counts."""
+
+    async def add(self, deltas: Sequence[_D_contra], committing: Callable[[], None] = ...) -> None: ...
+
+
+class PrefixWriter(Generic[_D]):
+    """A process's background loop: analyses what is new a few times a second, and hands the counts over every
     `every_s` seconds.
     """
 
     def __init__(
         self,
-        habits: PrefixTracker,
-        sink: HabitSink,
+        habits: Counts[_D],
+        sink: Sink[_D],
         *,
         every_s: float = 10.0,
         look_s: float = _LOOK_S,
         lost: Callable[[int], None] = lambda _requests: None,
+        what: str = "how prompts begin",
     ) -> None:
         """`lost` is called with the number of requests whose counts may not have been written."""
+        self._what = what
         self._habits = habits
         self._sink = sink
         self._every_s = every_s
@@ -183,7 +217,7 @@ class PrefixWriter:
         if deltas:
             self._logged_failure = None
 
-    async def _hand_over(self, deltas: Sequence[HabitDelta]) -> None:
+    async def _hand_over(self, deltas: Sequence[_D]) -> None:
         sure = True
 
         def committing() -> None:
@@ -213,10 +247,16 @@ class PrefixWriter:
         """Log each kind of failure once, until a write succeeds."""
         if failure != self._logged_failure:
             self._logged_failure = failure
-            _log.warning("how prompts begin is not written to the database for now (%s)", failure)
+            _log.warning("%s is not written to the database for now (%s)", self._what, failure)
 
 
-async def keep_pruned(store: PrefixStore, *, every_s: float = _PRUNE_S, now_us: Callable[[], int] = wall_us) -> None:
+class Prunable(Protocol):
+    """A table by day."""
+
+    async def prune(self, before_us: int) -> None: ...
+
+
+async def keep_pruned(store: Prunable, *, every_s: float = _PRUNE_S, now_us: Callable[[], int] = wall_us) -> None:
     """Delete rows that are older than `KEPT_DAYS`, now and then until it is cancelled."""
     while True:
         today_us = now_us() // DAY_US * DAY_US
@@ -224,7 +264,7 @@ async def keep_pruned(store: PrefixStore, *, every_s: float = _PRUNE_S, now_us: 
             async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await store.prune(today_us - KEPT_DAYS * DAY_US)
         except _FAILS as failure:
-            _log.warning("old rows on how prompts begin stay for now (%s)", type(failure).__name__)
+            _log.warning("old rows on prompts stay for now (%s)", type(failure).__name__)
         await asyncio.sleep(every_s)
 
 

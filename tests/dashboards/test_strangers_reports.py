@@ -175,3 +175,54 @@ async def test_a_usual_time_and_the_same_days_chosen_count_alike(running: Runnin
     assert told[0] == told[1]
     assert "$6.00" in told[0]
     assert all("no-store" in page.headers["cache-control"] for page in pages)
+
+
+async def test_each_way_to_divide_adds_up_to_the_same(running: Running, finance: Browser) -> None:
+    """By model, key, tag, user, day and tier: what is exported is as much money and as many requests, with rows of no price and of dead keys."""
+    pepper = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
+    keys = [await running.accounts.create_key("team_a", f"k{number}", pepper) for number in range(3)]
+    await running.accounts.revoke_key(keys[2].key_id)
+    entries = [
+        asked(
+            f"r{number}",
+            at_us=TODAY - (number + 1) * HOUR_US,
+            key_id=keys[number % 3].key_id,
+            target_id=("gpt-4o", "llama-3-70b")[number % 2],
+            tag="" if number % 3 else "nightly",
+            end_user="" if number % 4 else '=HYPERLINK("http://x")',
+            cost_nanousd=None if number % 10 == 9 else DOLLAR,
+            cached_input_tokens=7,
+        )
+        for number in range(40)
+    ]
+    await keep(running, entries)
+    first, last = day_of(TODAY - 2 * DAY_US).isoformat(), day_of(NOW_US).isoformat()
+    told = {}
+    for by in ("model", "key", "tag", "tier", "provider"):
+        rows = await rows_of(finance, f"{TEAM}/spend?from={first}&to={last}&by={by}&format=csv&table=parts")
+        told[by] = (sum(Decimal(row["cost_usd"] or 0) for row in rows), sum(int(row["requests"]) for row in rows))
+        assert not any(value.startswith("=") for row in rows for value in row.values())
+    assert set(told.values()) == {(Decimal(36), 40)}
+    users = f"{TEAM}/spend?from={first}&to={first}&by=end_user&format=csv&table=parts"
+    rows = await rows_of(finance, users)
+    assert sum(int(row["requests"]) for row in rows) == 16
+    assert {row["name"] for row in rows} == {"No end user", '\'=HYPERLINK("http://x")'}
+
+
+@pytest.mark.parametrize(
+    "asked_for",
+    [
+        "spend?from=2026-11-01&to=2026-11-20&by=end_user&table=parts",
+        "spend?from=yesterday&table=parts",
+        "?from=x&table=models",
+        "end-users?month=2026-13&table=end_users",
+    ],
+)
+async def test_a_file_is_no_answer_to_another_question(running: Running, finance: Browser, asked_for: str) -> None:
+    """What a page cannot show of a time it says beside what it shows instead; a file would pass for another time, or for no spend."""
+    await keep(running, [asked("one", at_us=NOW_US - 10**6, cost_nanousd=DOLLAR)])
+    path = f"{TEAM}{'' if asked_for.startswith('?') else '/'}{asked_for}&format=csv"
+    answer = await finance.get(path)
+    assert answer.status == 400
+    assert "is shown" not in answer.text
+    assert (await finance.get(path.removesuffix("&format=csv"))).status == 200

@@ -247,3 +247,30 @@ def test_the_longest_answer_of_a_model_that_no_table_has_is_its_familys() -> Non
     assert most_output_tokens([claude]) == most_output_tokens([claude, gpt]) == 128_000
     assert most_output_tokens([claude, one("openai", "gpt-9", "https://elsewhere.example/v1")]) is None
     assert most_output_tokens([]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "name", "least", "kept_s", "marked"),
+    [
+        ("openai", OPENAI, "gpt-5-mini", 1_024, 600, False),
+        ("openai", OPENAI, "gpt-5.5", 1_024, 86_400, False),
+        ("azure", "https://x.openai.azure.com/openai/v1", "gpt-4o", 1_024, 600, False),
+        ("litellm", "", "anthropic/claude-sonnet-4-5", 1_024, 300, True),
+        ("litellm", "", "anthropic/claude-3-5-haiku-20241022", 2_048, 300, True),
+        ("litellm", "", "bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0", 4_096, 300, True),
+        ("litellm", "", "anthropic/claude-opus-4-1-20250805", 1_024, 300, True),
+        ("litellm", "", "anthropic/claude-opus-4-5-20251101", 4_096, 300, True),
+        ("litellm", "", "anthropic/claude-opus-5-5", 512, 300, True),
+        ("openai", "https://openrouter.ai/api/v1", "anthropic/claude-sonnet-4.5", 1_024, 300, True),
+        ("openai", "https://generativelanguage.googleapis.com/v1beta/openai", "gemini-2.5-flash", 2_048, None, False),
+        ("openai", "https://generativelanguage.googleapis.com/v1beta/openai", "gemini-3.8-flash", 4_096, None, False),
+        ("openai", "https://api.groq.com/openai/v1", "gpt-oss-120b", None, 7_200, False),
+        ("openai", "https://elsewhere.example/v1", "gpt-5-mini", None, None, False),
+    ],
+)
+def test_prompt_caches_have_their_providers_bounds(
+    kind: str, address: str, name: str, least: int | None, kept_s: int | None, *, marked: bool
+) -> None:
+    """What nobody says is not known."""
+    found = quirks_of(kind, address, name)
+    assert (found.cache_least_tokens, found.cache_kept_s, found.cache_marked) == (least, kept_s, marked)

@@ -140,20 +140,21 @@ async def test_a_prompt_goes_to_the_rank_that_has_it(tmp_path: Path) -> None:
         assert home is not None
         assert asked.replica == f"a-dp{home}"
 
-        async def mapped() -> bool:
-            return bool((await _events(fleet, home))["blocks"] > 100)
+        async def told(rank: int, least: int) -> None:
+            async def known() -> bool:
+                return bool((await _events(fleet, rank))["blocks"] >= least)
 
-        await until(mapped)
+            await until(known)
+
+        await told(home, 100)
         await until(engine.was_tokenized)
         assert (await fleet.ask(_talk(1))).replica == f"a-dp{home}"
         other = 1 - home
         await engine.flood(home)
         await engine.serve(other, _talk(1))
-
-        async def moved() -> bool:
-            return (await fleet.ask(_talk(1))).replica == f"a-dp{other}"
-
-        await until(moved)
+        # Whoever asks before both are told puts the prompt back where it was.
+        await told(home, _BLOCKS)
+        await told(other, 100)
         assert [(await fleet.ask(_talk(1))).replica for _ in range(4)] == [f"a-dp{other}"] * 4
         assert engine.ranks[-4:] == [other] * 4
         # Other prompts know both ranks, and none is left to the engine to place.

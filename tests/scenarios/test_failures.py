@@ -13,7 +13,12 @@ from tests.running_gateway import Running, model, running_gateway
 from tests.scenarios.conftest import Upstream
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
-QUICK = {"providers": {"timeouts": {"first_token_interactive_s": 0.3, "idle_s": 0.3, "total_s": 1.0}}}
+SILENT = ("hang", "slow")
+"""What a time limit ends; of the others none may, however slow the machine is."""
+
+
+def limits(broken: str, **timeouts: float) -> dict[str, Any]:
+    return {"providers": {"timeouts": timeouts}} if broken.startswith(SILENT) else {}
 
 
 def client(gateway: Running, **options: Any) -> openai.AsyncOpenAI:
@@ -67,7 +72,9 @@ async def test_a_failure_before_the_first_token_is_hidden(
     tmp_path: Path, upstream: Upstream, broken: str, entry: str, flags: str
 ) -> None:
     """The caller gets the next candidate's answer, and each attempt is booked by what it may have cost."""
-    async with running_gateway(tmp_path, both(upstream, broken), **QUICK) as gateway:
+    async with running_gateway(
+        tmp_path, both(upstream, broken), **limits(broken, first_token_interactive_s=0.3)
+    ) as gateway:
         text, used = await read(gateway, "auto")
         assert text == " w0 w1 w2"
         assert set(used) == {"dear"}
@@ -90,7 +97,7 @@ async def test_a_failure_after_the_first_token_is_told_and_booked(
     tmp_path: Path, upstream: Upstream, broken: str, code: str | None, flags: str
 ) -> None:
     """The stream ends in an error event and without [DONE]; what flowed is booked as an estimate and flagged."""
-    async with running_gateway(tmp_path, both(upstream, broken), **QUICK) as gateway:
+    async with running_gateway(tmp_path, both(upstream, broken), **limits(broken, idle_s=0.3)) as gateway:
         with pytest.raises(openai.APIError) as told:
             await read(gateway, "auto")
         assert isinstance(told.value.body, dict)

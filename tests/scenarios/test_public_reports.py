@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -575,6 +576,21 @@ TOLD_BY_CLAUDE: Final = (
         30,
     ),
     ToldByClaude(
+        "maximhq/bifrost/pull/5355",
+        {"input_tokens": 8834, "output_tokens": 0},
+        {
+            "input_tokens": 18,
+            "output_tokens": 426,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 8831,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0},
+        },
+        8849,
+        8831,
+        0,
+        426,
+    ),
+    ToldByClaude(
         "mnfst/llm-gateway/pull/2057",
         {"input_tokens": 10, "output_tokens": 1},
         {"input_tokens": 12, "cache_read_input_tokens": 3, "cache_creation_input_tokens": None, "output_tokens": 5},
@@ -634,6 +650,37 @@ async def test_a_recording_is_billed_by_what_its_provider_tells(tmp_path: Path) 
     assert b'filename="note.oga"' in sent[0]
     assert b"audio/ogg" in sent[0]
     assert b'.m4a"' in sent[1]
+
+
+@pytest.mark.parametrize("made", [partial(bare, "some-model"), claude], ids=["chat", "messages"])
+async def test_one_bad_call_does_not_end_a_conversation(tmp_path: Path, made: Callable[..., dict[str, Any]]) -> None:
+    """https://github.com/aws-samples/bedrock-access-gateway/pull/258: a client replays the call without arguments that it was given,
+    and each turn from then on fails. https://github.com/aaif-goose/goose/pull/8121: null; others replay an object.
+    """
+    seen: list[dict[str, Any]] = []
+
+    async def take(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        seen.append(body)
+        return await whole(request, body)
+
+    wrong = ("", None, "null", {"kg": 7})
+    async with provider(take) as served:
+        entry = made(served, prices=CLAUDE_PRICES, provider="elsewhere")
+        async with running_gateway(tmp_path, [entry]) as gateway:
+            for arguments in wrong:
+                call = {"id": "c1", "type": "function", "function": {"name": "weigh", "arguments": arguments}}
+                turns = [
+                    {"role": "user", "content": "How heavy?"},
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "c1", "content": "heavy"},
+                ]
+                await post(gateway, "/v1/chat/completions", {"model": entry["model_id"], "messages": turns})
+    asked = [each["messages"][1] for each in seen]
+    sent = [
+        each["content"][0]["input"] if each["content"] else json.loads(each["tool_calls"][0]["function"]["arguments"])
+        for each in asked
+    ]
+    assert sent == [{}, {}, {}, {"kg": 7}]
 
 
 EMPTY: Final = "The input file has no requests in it."

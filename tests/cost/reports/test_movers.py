@@ -345,6 +345,19 @@ def test_a_step_at_a_weekend_is_seen_beside_all_days_and_a_weekend_is_no_step() 
     assert find_step([1 - each for each in quiet], SEASONS, a_day=24, rises=True) is None
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_few_cents_move_no_step(seed: int) -> None:
+    """A steady job trebles on a Saturday at 14:00; a handful of stray calls in the days before say nothing of when."""
+    chance, jump = random.Random(seed), 13 * 24 + 14
+    seasons = [(hour % 24, (hour // 24) % 7 in {0, 6}) for hour in range(14 * 24)]
+    values = [2.0 if hour < jump else 6.0 for hour in range(14 * 24)]
+    for _ in range(6):
+        values[chance.randrange(13 * 24)] += chance.choice([0.02, 0.05, 0.12])
+    found = find_step(values, seasons, a_day=24, rises=True)
+    assert found is not None
+    assert found.place == jump
+
+
 def test_factors_read_as_people_say_them() -> None:
     """Large ones without decimals, small ones with two digits."""
     assert [times(Fraction(value)) for value in ("3.14", "1.07", "0.62", "0.031", "41.4", "1234")] == [

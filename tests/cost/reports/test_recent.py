@@ -49,7 +49,7 @@ def traffic(count: int, seed: int = 3) -> list[Entry]:
                 booked(
                     f"req_{number:04}",
                     attempt=attempt,
-                    entry=draw.choice(("settle", "settle", "void", "expire")),
+                    entry=draw.choice(("settle", "settle", "void", "expire", "cache")),
                     at_us=at_us,
                     status=draw.choice((200, 200, 200, 502, 499, 0)),
                     served=draw.random() < 0.6,
@@ -140,6 +140,18 @@ async def test_a_retry_at_the_same_model_is_no_fallback(engine: AsyncEngine) -> 
         (found,) = (await RecentReader(engine).page(asked(outcome=outcome))).requests
         assert found.request_id == wanted
         assert (found.was_retried, found.fell_back) == (wanted == "again", wanted == "other")
+
+
+async def test_what_was_given_again_is_a_request_by_itself(engine: AsyncEngine) -> None:
+    """It cost nothing, and what it saved is in no comparison with a baseline."""
+    again: dict[str, Any] = {"entry": "cache", "served": False, "reason": "cache", "baseline_nanousd": None}
+    await keep(
+        engine, [booked("r", at_us=DAY), booked("again", at_us=DAY + 1, cost_nanousd=0, cache_saved_nanousd=7, **again)]
+    )
+    both = (await RecentReader(engine).page(asked())).requests
+    assert [(each.request_id, each.was_given_again) for each in both] == [("again", True), ("r", False)]
+    (found,) = (await RecentReader(engine).page(asked(outcome="given-again"))).requests
+    assert (found.request_id, found.cost_nanousd, found.saving_nanousd) == ("again", 0, None)
 
 
 async def test_what_has_no_price_has_no_cost_and_no_saving(engine: AsyncEngine) -> None:

@@ -108,6 +108,8 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/guard/rules": "organisation.change",
     "POST /dashboard/guard/rules/remove": "organisation.change",
     "POST /dashboard/guard/try": "organisation.read",
+    "GET /dashboard/teams/{team_id}/caching": "team.read",
+    "POST /dashboard/teams/{team_id}/caching/flush": "team.change",
     "GET /dashboard/teams/{team_id}/guard": "team.read",
     "POST /dashboard/teams/{team_id}/guard/prompts": "team.read",
     "POST /dashboard/teams/{team_id}/guard/rules": "team.change",

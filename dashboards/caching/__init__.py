@@ -1,0 +1,1 @@
+"""What caches gave a team, what was lost of them, and why."""
