@@ -72,9 +72,10 @@ def test_a_restart_keeps_keys_and_books(config: Path) -> None:
             assert second.python(_ASK, key).split() == ["200", "cheap"]
             second.run("weighbridge", "ledger", "verify")
             today = second.run("date", "+%F").strip()
-            told = json.loads(second.run("weighbridge", "report", "daily", "--date", today, "--team", "team_a", "--json"))
+            told = json.loads(
+                second.run("weighbridge", "report", "daily", "--date", today, "--team", "team_a", "--json")
+            )
             assert '"requests":2' in json.dumps(told, separators=(",", ":"))
-
 
 
 def test_who_it_is(serving: Container) -> None:
