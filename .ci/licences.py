@@ -17,8 +17,8 @@ def _licence(package: importlib.metadata.Distribution) -> str:
         each.rpartition(" :: ")[2] for each in stated.get_all("Classifier") or () if each.startswith(_CLASSIFIER)
     ]
     # Some have the whole text here, of which the first line is the name.
-    text = (stated["License"] or "").strip().partition("\n")[0]
-    return stated["License-Expression"] or ", ".join(each for each in classified if each != "OSI Approved") or text
+    text = (stated.get("License") or "").strip().partition("\n")[0]
+    return stated.get("License-Expression") or ", ".join(each for each in classified if each != "OSI Approved") or text
 
 
 def main() -> int:
