@@ -16,6 +16,7 @@ from gateway.commands.config import config_app
 from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
+from gateway.commands.health import health
 from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -90,6 +91,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "demo": demo,
     "route": route,
     "version": version,
+    "health": health,
     "keys": keys_app,
     "organisations": organisations_app,
     "teams": teams_app,
