@@ -392,4 +392,6 @@
   };
   start(document);
   restoreTyped();
+  // A long menu begins where the page is in it.
+  document.querySelector(".side a[aria-current]")?.scrollIntoView({ block: "nearest" });
 })();
