@@ -372,7 +372,7 @@
     if (!said) {
       said = document.createElement("p");
       said.id = "said";
-      said.className = "notice " + tone;
+      said.className = "notice told " + tone;
       said.setAttribute("role", tone === "bad" ? "alert" : "status");
       document.getElementById("content").prepend(said);
     }
