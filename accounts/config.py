@@ -55,3 +55,11 @@ class AccountsSection(Section):
         description="A database slower than this counts as down; an unknown key waits five times as long.",
     )
     max_entries: int = Field(default=10_000, ge=1, le=1_000_000, description="Keys remembered in a process.")
+    imported_keys: bool = Field(
+        default=False,
+        description="Takes keys of other gateways (`sk-…`) that `weighbridge import` and `weighbridge keys import` brought.",
+    )
+    litellm_routes: bool = Field(
+        default=False,
+        description="Serves LiteLLM's admin routes (`/key/generate`, `/team/new` …), see docs/litellm.md.",
+    )

@@ -18,7 +18,15 @@ import msgspec
 from accounts.caller import Caller
 from accounts.errors import DirectoryUnavailable, KeyBlocked, UnknownKey
 from accounts.key_lookups import KEYS_OF_A_QUERY, FoundKey, KeyLookups, KeySource
-from accounts.keys import KEY_CHARS, Pepper, digest_key, parse_key, usable_peppers
+from accounts.keys import (
+    KEY_CHARS,
+    MOST_IMPORTED_CHARS,
+    Pepper,
+    digest_presented,
+    may_be_imported,
+    parse_key,
+    usable_peppers,
+)
 from accounts.store import StoredKey
 
 _log: Final = logging.getLogger(__name__)
@@ -70,7 +78,9 @@ class Directory:
         recheck_s: float = 1.0,
         max_entries: int = 10_000,
         max_waiting: int = 10_000,
+        imported_keys: bool = False,
     ) -> None:
+        """With `imported_keys`, keys of other gateways are looked up, too; else what has not our form asks nobody."""
         self._peppers = usable_peppers(tuple(peppers))
         # The memory's own key, so that what it holds is of no use elsewhere. Its digests are full-length and
         # cover the whole key; BLAKE2's keyed mode is a MAC by itself and costs a tenth of an HMAC here. A key is short, and
@@ -85,6 +95,8 @@ class Directory:
         self._recheck_s = recheck_s
         self._max_entries = max_entries
         self._max_waiting = max_waiting
+        self._imported_keys = imported_keys
+        self._lengths = range(MOST_IMPORTED_CHARS + 1) if imported_keys else range(KEY_CHARS, KEY_CHARS + 1)
         # Anybody can send keys that nobody knows; however many come, a known key is read anew beside them.
         self._known_keys = KeyLookups(store, clock, patience_s=lookup_timeout_s)
         self._new_keys = KeyLookups(store, clock, patience_s=lookup_timeout_s * _STRANGERS_PATIENCE)
@@ -99,7 +111,7 @@ class Directory:
 
     def lookup_fresh(self, presented: str) -> Caller | None:
         """Return the caller from the cache, without waiting; None when `authenticate` has to be asked."""
-        if len(presented) != KEY_CHARS or not presented.isascii():
+        if len(presented) not in self._lengths or not presented.isascii():
             return None
         known = self._known.get(self._cache_key(presented))
         if known is None:
@@ -146,7 +158,8 @@ class Directory:
         caller = self.lookup_fresh(presented)
         if caller is not None:
             return caller
-        parse_key(presented)
+        if not (self._imported_keys and may_be_imported(presented)):
+            parse_key(presented)
         digest = self._cache_key(presented)
         until, why = self._unknown_until.get(digest, (0.0, None))
         if why is not None and self._clock() < until:
@@ -192,7 +205,7 @@ class Directory:
 
     async def _ask_store(self, presented: str, *, again: bool) -> FoundKey:
         """Return the store's answer on a key. With `again`, as for a new key, a store that fails is asked until it answers."""
-        digests = [digest_key(presented, pepper).hex() for pepper in self._peppers]
+        digests = [digest_presented(presented, pepper).hex() for pepper in self._peppers]
         if not again:
             return await self._known_keys.find(digests)
         while True:

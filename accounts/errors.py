@@ -53,5 +53,9 @@ class UnknownKeyId(AccountsError):
     """No key has this public id."""
 
 
+class KeyExists(AccountsError):
+    """A key that is to be imported is known here already."""
+
+
 class UnusablePepper(AccountsError):
     """A pepper is too short, or two peppers carry the same id, or there is none."""

@@ -3,8 +3,13 @@
 A key reads `wb-<public id>-<secret><checksum>`. The checksum lets a mistyped or cut-off key be refused without a
 lookup; it is no secret. What is stored is the HMAC-SHA256 of the whole key under a pepper that lives outside the
 database, so a stolen database opens nothing.
+
+A key of another gateway that was imported keeps its form, `sk-…` or what somebody chose. Of it that gateway knew the SHA-256 alone, so
+the HMAC of that is stored. No text has both digests: what is digested here is either a key of ours, which has dashes, or 64
+hexadecimal digits; and whoever presents such digits has them digested first, so they open nothing.
 """
 
+import hashlib
 import hmac
 import re
 import secrets
@@ -24,7 +29,10 @@ SECRET_CHARS: Final = 43
 CHECKSUM_CHARS: Final = 6
 KEY_CHARS: Final = len(PREFIX) + PUBLIC_ID_CHARS + 1 + SECRET_CHARS + CHECKSUM_CHARS
 MIN_PEPPER_BYTES: Final = 32
+LEAST_IMPORTED_CHARS: Final = 8
+MOST_IMPORTED_CHARS: Final = 256
 
+_TOKEN: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SHAPE: Final = re.compile(
@@ -96,6 +104,51 @@ def parse_key(presented: str) -> ParsedKey:
 def digest_key(plaintext: str, pepper: Pepper) -> bytes:
     """Return the HMAC-SHA256 of the whole key, never of a part of it (CVE-2026-35030)."""
     return hmac.digest(pepper.secret, plaintext.encode(), "sha256")
+
+
+def may_be_imported(presented: str) -> bool:
+    """Return True for text that may be a key of another gateway: printable ASCII of a key's length, and not of our form."""
+    return (
+        LEAST_IMPORTED_CHARS <= len(presented) <= MOST_IMPORTED_CHARS
+        and not presented.startswith(PREFIX)
+        and presented.isascii()
+        and presented.isprintable()
+    )
+
+
+def token_of(plaintext: str) -> str:
+    """Return what another gateway stores of its key: the SHA-256 of the whole, hexadecimal."""
+    return hashlib.sha256(plaintext.encode()).hexdigest()
+
+
+def is_token(text: str) -> bool:
+    """Return True for text of the form that `token_of` gives."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def digest_token(token: str, pepper: Pepper) -> bytes:
+    """Return the digest of another gateway's key by what it stores of it. Raises MalformedKey for what is no such digest."""
+    if not is_token(token):
+        raise MalformedKey("another gateway's key is known by the 64 hexadecimal digits of its SHA-256")
+    return hmac.digest(pepper.secret, token.encode(), "sha256")
+
+
+def digest_presented(presented: str, pepper: Pepper) -> bytes:
+    """Return the digest of a key of either kind, as it is stored."""
+    if presented.startswith(PREFIX):
+        return digest_key(presented, pepper)
+    return digest_token(token_of(presented), pepper)
+
+
+def imported_key(token: str, last4: str, pepper: Pepper, random_bytes: Callable[[int], bytes]) -> MintedKey:
+    """Return another gateway's key as a row of ours. It has no plaintext: nobody here knows it."""
+    return MintedKey(
+        plaintext="",
+        key_id=_key_id(_public_id(random_bytes)),
+        digest=digest_token(token, pepper).hex(),
+        last4=last4[-4:],
+        pepper_id=pepper.id,
+    )
 
 
 def usable_peppers(peppers: tuple[Pepper, ...]) -> tuple[Pepper, ...]:

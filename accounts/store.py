@@ -19,13 +19,14 @@ from accounts.errors import (
     BadId,
     BadName,
     BadSetting,
+    KeyExists,
     OrganisationExists,
     TeamExists,
     UnknownKeyId,
     UnknownOrganisation,
     UnknownTeam,
 )
-from accounts.keys import MintedKey, Pepper, mint_key
+from accounts.keys import MintedKey, Pepper, imported_key, mint_key
 from accounts.secret_shapes import mask_text
 from accounts.tables import ID_CHARS, NAME_CHARS, WHOLE_ORGANISATION, ApiKey, GuardRules, Organisation, Team
 from settings.key_ids import SEPARATOR, first_id
@@ -152,8 +153,8 @@ class AccountStore:
         Raises OrganisationExists, BadId or BadName.
         """
         values = {
-            "organisation_id": _checked_id(organisation_id),
-            "name": _checked_name(name or organisation_id),
+            "organisation_id": checked_id(organisation_id),
+            "name": checked_name(name or organisation_id),
             "created_at": self._clock(),
         }
         try:
@@ -187,9 +188,9 @@ class AccountStore:
         Raises TeamExists, UnknownOrganisation, BadId or BadName.
         """
         team = TeamRecord(
-            team_id=_checked_id(team_id),
-            organisation_id=_checked_id(organisation_id),
-            name=_checked_name(name or team_id),
+            team_id=checked_id(team_id),
+            organisation_id=checked_id(organisation_id),
+            name=checked_name(name or team_id),
             allowed_models=None if allowed_models is None else frozenset(allowed_models),
             created_at=self._clock(),
         )
@@ -297,7 +298,7 @@ class AccountStore:
             settings = checked_settings(msgspec.structs.replace(team.settings, **changes))
             # Name and allowed models are columns of the team that TeamSettings does not have.
             if not isinstance(name, UnsetType):
-                changes["name"] = _checked_name(name)
+                changes["name"] = checked_name(name)
             if not isinstance(allowed_models, UnsetType):
                 changes["allowed_models"] = None if allowed_models is None else sorted(set(allowed_models))
             if changes:
@@ -350,10 +351,46 @@ class AccountStore:
         Raises UnknownTeam, BadName or BadSetting.
         """
         minted = mint_key(pepper, replaces=replaces, random_bytes=self._random_bytes)
+        await self._add_key(team_id, name, minted, expires_at=expires_at, role=role, models=models)
+        return minted
+
+    async def import_key(
+        self,
+        team_id: str,
+        name: str,
+        pepper: Pepper,
+        token: str,
+        *,
+        last4: str,
+        expires_at: datetime | None = None,
+        role: Role = "member",
+        models: Iterable[str] | None = None,
+        blocked: bool = False,
+    ) -> str:
+        """Store another gateway's key by the SHA-256 of it, and return its id here.
+
+        Raises UnknownTeam, BadName, BadSetting, KeyExists, or MalformedKey where `token` is no SHA-256.
+        """
+        made = imported_key(token, last4, pepper, self._random_bytes)
+        blocked_at = self._clock() if blocked else None
+        await self._add_key(team_id, name, made, expires_at=expires_at, role=role, models=models, blocked_at=blocked_at)
+        return made.key_id
+
+    async def _add_key(
+        self,
+        team_id: str,
+        name: str,
+        minted: MintedKey,
+        *,
+        expires_at: datetime | None,
+        role: Role,
+        models: Iterable[str] | None,
+        blocked_at: datetime | None = None,
+    ) -> None:
         values = {
             "key_id": minted.key_id,
             "team_id": team_id,
-            "name": _checked_name(name),
+            "name": checked_name(name),
             "digest": minted.digest,
             "pepper_id": minted.pepper_id,
             "last4": minted.last4,
@@ -361,6 +398,7 @@ class AccountStore:
             "created_at": self._clock(),
             "expires_at": expires_at,
             "models": None if models is None else sorted(set(models)),
+            "blocked_at": blocked_at,
         }
         try:
             async with self._engine.begin() as connection:
@@ -368,8 +406,9 @@ class AccountStore:
         except IntegrityError as failure:
             if not await self._exists(Team, col(Team.team_id) == team_id):
                 raise await self._no_team(team_id) from failure
+            if await self._exists(ApiKey, col(ApiKey.digest) == minted.digest):
+                raise KeyExists("this key is known already") from failure
             raise
-        return minted
 
     async def list_keys(self, team_id: str | None = None) -> list[KeyRecord]:
         """Return the keys of one team, or of all teams, oldest first."""
@@ -748,13 +787,15 @@ def _checked_role(value: Role) -> Role:
     return value
 
 
-def _checked_id(value: str) -> str:
+def checked_id(value: str) -> str:
+    """Return an id unchanged. Raises BadId."""
     if _ID.fullmatch(value) is None:
         raise BadId(f"{value[:80]!r} is no id: use 1 to {ID_CHARS} of a-z, 0-9, _ and -")
     return value
 
 
-def _checked_name(value: str) -> str:
+def checked_name(value: str) -> str:
+    """Return a name unchanged. Raises BadName."""
     if not value.strip() or len(value) > NAME_CHARS or not value.isprintable():
         raise BadName(f"a name has 1 to {NAME_CHARS} printable characters")
     if mask_text(value) != value:

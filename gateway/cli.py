@@ -16,9 +16,11 @@ from gateway.commands.config import config_app
 from gateway.commands.database import database_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
+from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
 from gateway.commands.limits import limits_app
+from gateway.commands.migrate import migrate
 from gateway.commands.models import models_app
 from gateway.commands.organisations import organisations_app
 from gateway.commands.people import people_app
@@ -40,7 +42,7 @@ from gateway.expected_errors import expected
 
 _INTERRUPTED = 130
 # What these find has the status 1; that they could not look has another.
-_FINDERS = frozenset({"audit", "ledger", "reconcile", "savings"})
+_FINDERS = frozenset({"audit", "ledger", "migrate", "reconcile", "savings"})
 
 
 class _Weighbridge(TyperGroup):
@@ -109,10 +111,12 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "guard": guard_app,
     "prices": prices_app,
     "ledger": ledger_app,
+    "migrate": migrate,
     "database": database_app,
     "backup": backup,
     "restore": restore,
     "audit": audit_app,
+    "import": import_app,
     "webhooks": webhooks_app,
     "focus": focus_app,
     "classifier": classifier_app,

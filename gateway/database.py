@@ -5,11 +5,11 @@ import contextlib
 import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy import Connection, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -20,6 +20,7 @@ import accounts.people.tables
 import accounts.tables
 import api.ask.tables
 import api.incidents.tables
+import api.litellm.tables
 import api.webhooks.tables
 import classifier.learning.tables
 import classifier.measuring.tables
@@ -43,6 +44,12 @@ from gateway.postgres import make_postgres_engine
 from gateway.sqlite_driver import SqliteDriver
 from settings.private import private_file, private_folder
 
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
+
+VERSION_TABLE: Final = "alembic_version"
+SERVES_FROM: Final = "serves_from"
+"""The version table's column of ours: the earliest schema whose version works with this one, too."""
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 metadata: Final = SQLModel.metadata
 MODULES_WITH_TABLES: Final = (
@@ -51,6 +58,7 @@ MODULES_WITH_TABLES: Final = (
     accounts.tables,
     api.ask.tables,
     api.incidents.tables,
+    api.litellm.tables,
     api.webhooks.tables,
     classifier.learning.tables,
     classifier.measuring.tables,
@@ -78,6 +86,8 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _WAL_TRIES: Final = 50
 _WAL_PAUSE_S: Final = 0.01
 _MIGRATION_TIMEOUT_S: Final = 60
+_TABLE_PATIENCE: Final = "10s"
+"""How long a migration waits for a table that a long statement uses, unless the address has a `lock_timeout`."""
 # Any number will do, as long as every version of this program uses the same one.
 _MIGRATION_LOCK: Final = 7_236_451_920
 LOCK_SCHEMA: Final = (text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
@@ -105,8 +115,13 @@ async def migrate_with(engine: AsyncEngine, change: Callable[[Connection], None]
     if engine.dialect.name == "sqlite":
         await _migrate_sqlite(engine, change)
     else:
-        async with engine.begin() as connection:
+        async with engine.begin() as connection, _without_time_limit(connection):
+            patience = (await connection.execute(text("SELECT current_setting('lock_timeout')"))).scalar_one()
+            await connection.execute(text("SET LOCAL lock_timeout = 0"))
             await connection.execute(*LOCK_SCHEMA)
+            # While it waits for a table, everybody who comes after it waits, too.
+            longest = _TABLE_PATIENCE if patience == "0" else patience
+            await connection.execute(text("SELECT set_config('lock_timeout', :longest, true)"), {"longest": longest})
             await connection.run_sync(change)
 
 
@@ -115,12 +130,42 @@ def upgrade(connection: Connection, revision: str = "head", *, down: bool = Fals
     # Workers find the schema in place, so they need not load it.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
 
     config = Config()
     # Alembic reads a % as the beginning of a reference.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     (command.downgrade if down else command.upgrade)(config, revision)
+    _note_who_may_serve(connection, ScriptDirectory.from_config(config))
+
+
+@contextlib.asynccontextmanager
+async def _without_time_limit(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Let the connection's statements take as long as they need: a large ledger's, and those that wait for another's migration."""
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    limited = driver._config  # noqa: SLF001 - asyncpg has no other way to change it
+    driver._config = limited._replace(command_timeout=None)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        driver._config = limited  # noqa: SLF001
+
+
+def _note_who_may_serve(connection: Connection, scripts: "ScriptDirectory") -> None:
+    """Write beside the schema's revision from which on versions work with it, for those that do not know it yet.
+
+    A migration with `OLDER_CODE_SERVES` leaves everything in place for the version before it.
+    """
+    revision = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608 - ours
+    if revision is None:
+        return
+    oldest = scripts.get_revision(revision)
+    while getattr(oldest.module, "OLDER_CODE_SERVES", False):
+        oldest = scripts.get_revision(str(oldest.down_revision))
+    if SERVES_FROM not in {each["name"] for each in inspect(connection).get_columns(VERSION_TABLE)}:
+        connection.execute(text(f"ALTER TABLE {VERSION_TABLE} ADD COLUMN {SERVES_FROM} VARCHAR(32)"))
+    connection.execute(text(f"UPDATE {VERSION_TABLE} SET {SERVES_FROM} = :oldest"), {"oldest": oldest.revision})  # noqa: S608
 
 
 def _sqlite_engine(address: URL, *, power_safe: bool) -> AsyncEngine:

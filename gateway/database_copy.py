@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.backup import check_nobody_serves, is_empty
 from gateway.database import metadata
-from gateway.schema import read_state, refusal, require_newest
+from gateway.schema import read_state, refusal, require_schema
 
 _BATCH: Final = 1_000
 
@@ -34,7 +34,7 @@ async def copy_database(
     await check_nobody_serves(source, state, journal_dir)
     if not await is_empty(target, await read_state(target)):
         raise CopyRefused("the database to copy to is not empty, so nothing was copied")
-    await require_newest(target)
+    await require_schema(target)
     total = 0
     async with source.connect() as reading, target.begin() as writing:
         if source.dialect.name == "sqlite":

@@ -80,6 +80,10 @@ _LASTING_IN_POSTGRES: Final = {
     "42501": "the database's user may not do this: it needs the right to create tables in its schema",
 }
 """SQLSTATEs that last until somebody changes something, and what to tell."""
+_PASSING_IN_POSTGRES: Final = {
+    "55P03": "a table of the database is in use by a long statement (`lock_timeout`): try again when that is done",
+}
+"""What passes by itself, and what to tell."""
 _LASTING_IN_SQLITE: Final = {
     sqlite3.SQLITE_CANTOPEN: "the database's file cannot be opened or made: is its folder there, and may this user write it?",
     sqlite3.SQLITE_READONLY: "the database's file cannot be written: is it, or its folder, read-only for this user?",
@@ -147,6 +151,9 @@ def _is_disconnect(error: Exception) -> bool:
 
 def _of_the_database(error: Exception) -> str | None:
     told = (_LASTING_IN_SQLITE | _PASSING_IN_SQLITE).get(_sqlite_code(error) or 0)
+    if told is not None:
+        return told
+    told = _PASSING_IN_POSTGRES.get(_sqlstate(error) or "")
     if told is not None:
         return told
     told = _LASTING_IN_POSTGRES.get(_sqlstate(error) or "")

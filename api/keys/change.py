@@ -95,18 +95,55 @@ async def create_key(
     owner = team.organisation_id
     async with changing(log, actor, "key.created", owner, team_id=team.team_id) as change:
         store = AccountStore(change.within, clock=clock)
-        await store.team_of(owner, team.team_id)
-        working = [key for key in await store.keys_of(owner, team.team_id) if key.works_at(clock())]
-        if any(key.name == name for key in working):
-            raise NameTaken(
-                f"The team has a key named {name[:80]!r} already; use another name, or rotate that key.", param="name"
-            )
-        if len(working) >= MAX_LIVE_KEYS:
-            raise BadRequest(f"The team has {MAX_LIVE_KEYS} keys that work; revoke some first.")
+        await _check_room(store, team, name, clock())
         minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role, models=models)
         made = await store.key_of(owner, team.team_id, minted.key_id)
         change.tell("key", made.key_id, None, audit_record(made))
     return made, minted
+
+
+async def import_key(
+    log: AuditLog,
+    actor: Actor,
+    team: TeamRecord,
+    name: str,
+    pepper: Pepper,
+    token: str,
+    *,
+    last4: str,
+    may_all: bool,
+    role: Role = "member",
+    expires_at: datetime | None = None,
+    models: Sequence[str] | None = None,
+    known: Container[str] | None = None,
+    clock: Callable[[], datetime] = utc_now,
+) -> KeyRecord:
+    """Let a key that somebody chose work here, by the SHA-256 of it. Raises NameTaken, as `create_key` does and for a key that is known."""
+    _check_role(role, may_all=may_all)
+    _check_expiry(expires_at, clock())
+    check_models(models, known)
+    owner = team.organisation_id
+    async with changing(log, actor, "key.imported", owner, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        await _check_room(store, team, name, clock())
+        key_id = await store.import_key(
+            team.team_id, name, pepper, token, last4=last4, expires_at=expires_at, role=role, models=models
+        )
+        made = await store.key_of(owner, team.team_id, key_id)
+        change.tell("key", key_id, None, audit_record(made))
+    return made
+
+
+async def _check_room(store: AccountStore, team: TeamRecord, name: str, now: datetime) -> None:
+    """Raise NameTaken while a key of this name works, and BadRequest where a team has its most keys."""
+    await store.team_of(team.organisation_id, team.team_id)
+    working = [key for key in await store.keys_of(team.organisation_id, team.team_id) if key.works_at(now)]
+    if any(key.name == name for key in working):
+        raise NameTaken(
+            f"The team has a key named {name[:80]!r} already; use another name, or rotate that key.", param="name"
+        )
+    if len(working) >= MAX_LIVE_KEYS:
+        raise BadRequest(f"The team has {MAX_LIVE_KEYS} keys that work; revoke some first.")
 
 
 async def rotate_key(

@@ -35,7 +35,7 @@ _TAGS: Final = {
     "usage": "What was used and what it cost.",
     "savings": "What was saved, against whom.",
     "organization": "Usage and costs in the shapes of OpenAI's organization API. A project is a team.",
-    "litellm": "Spend in two of LiteLLM's shapes, read-only.",
+    "litellm": "LiteLLM's shapes: spend, and where they are switched on its admin routes.",
     "policy": "What a minimum quality would save.",
     "prices": "What models cost, now and next.",
     "budgets": "What may be spent, and how much of it is.",

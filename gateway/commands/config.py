@@ -124,7 +124,7 @@ async def _idle_bounds(settings: "GatewayConfig", environment: "Environment") ->
     from gateway.wiring.policy import names_of
     from proxy.admit.limits.store import LimitStore
 
-    url = _database_at_hand(environment)
+    url = database_at_hand(environment)
     if url is None:
         return []
     engine = make_engine(url)
@@ -144,7 +144,7 @@ async def _idle_bounds(settings: "GatewayConfig", environment: "Environment") ->
     return [f"{what} bounds nobody: {problem}" for what, problem in found if problem]
 
 
-def _database_at_hand(environment: "Environment") -> str | None:
+def database_at_hand(environment: "Environment") -> str | None:
     """Return the database's address; None for a file that is not there, which opening would make."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError

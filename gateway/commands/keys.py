@@ -33,6 +33,8 @@ ExpiresInOption = Annotated[
 ReasonOption = Annotated[str, typer.Option(help="Why, for the audit log.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="Such as key_1a2b…, from `keys list`.")]
 _UNITS_S: Final = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_LEAST_SECRET: Final = 16
+_LEAST_LETTERS: Final = 6
 keys_app = typer.Typer(help="API keys of teams.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -86,6 +88,66 @@ async def create_key(
         # The key alone on standard output, so that a script can take it.
         typer.echo(made["key"])
         typer.echo(f"{made['key_id']} for {team_id}. This is the only time the key is shown.", err=True)
+
+
+@keys_app.command("import")
+async def import_key(
+    team_id: Annotated[str, typer.Argument(metavar="TEAM_ID", help="The team that the key is for.")],
+    name: Annotated[str, typer.Option(help="What the key is used for.")] = "imported",
+    from_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that holds the key, such as LITELLM_MASTER_KEY.")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Its SHA-256 instead, as LiteLLM's database has it (`token`).")
+    ] = None,
+    expires_in: ExpiresInOption = None,
+    role: Annotated[Role, typer.Option(help="As of `keys create`.")] = "member",
+    models: Annotated[str | None, typer.Option(help="As of `keys create`.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Let another gateway's key, or one of your own choice, work here (`accounts.imported_keys`). The key itself is not stored."""
+    import os
+
+    from accounts.keys import token_of
+    from accounts.store import AccountStore
+    from api.keys.change import audit_record
+    from gateway.commands.audit import audited
+
+    if (from_env is None) == (sha256 is None):
+        fail("say where the key is: --from-env NAME, or --sha256 HEX", 2)
+    plaintext = "" if from_env is None else os.environ.get(from_env, "").strip()
+    if from_env is not None:
+        _check_importable(plaintext, from_env)
+    token = sha256.strip().lower() if sha256 is not None else token_of(plaintext)
+    read = configured(config)
+    only, expiry = _models(models, read), _expiry(None, expires_in)
+    async with open_engine() as engine, audited(engine, "key.imported", team_id=team_id) as change:
+        store = AccountStore(change.within)
+        pepper = pepper_for_a_key(read, await store.keys_by_pepper())
+        key_id = await store.import_key(
+            team_id, name, pepper, token, last4=plaintext[-4:], expires_at=expiry, role=role, models=only
+        )
+        owner = (await store.get_team(team_id)).organisation_id
+        made = await store.key_of(owner, team_id, key_id)
+        change.tell("key", key_id, None, audit_record(made), organisation_id=owner)
+    typer.echo(key_id)
+    if read is None or not read.accounts.imported_keys:
+        typer.echo("note: such keys work where the configuration has `accounts: {imported_keys: true}`", err=True)
+
+
+def _check_importable(plaintext: str, variable: str) -> None:
+    """End the command at a key that nobody could present, or that anybody could guess."""
+    from accounts.keys import may_be_imported
+
+    if not plaintext:
+        fail(f"{variable} is not set", 2)
+    if not may_be_imported(plaintext):
+        fail(f"{variable} holds no key: 8 to 256 printable ASCII characters, not beginning with `wb-`", 2)
+    if len(plaintext) < _LEAST_SECRET or len(set(plaintext)) < _LEAST_LETTERS:
+        fail(
+            f"{variable} holds a key that can be guessed: it has fewer than {_LEAST_SECRET} characters, or few different ones",
+            2,
+        )
 
 
 @keys_app.command("list")

@@ -16,8 +16,11 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Instead of server.port.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=128, help="Processes that serve.")] = None,
     migrate: Annotated[
-        bool, typer.Option("--migrate", help="Upgrade the schema of a PostgreSQL database, if need be.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--migrate/--no-migrate", help="Upgrade the schema of a PostgreSQL database, if need be; or change none."
+        ),
+    ] = None,
     logs: Annotated[
         Literal["json", "text"] | None,
         typer.Option(help="The form of log lines; otherwise text on a terminal and JSON everywhere else."),
@@ -46,7 +49,7 @@ def serve(
     from gateway.process.serve import serve as run
 
     environment, settings, path = load_config(
-        config, {"host": host, "port": port, "workers": workers, "migrate": migrate or None, "logs": logs}
+        config, {"host": host, "port": port, "workers": workers, "migrate": migrate, "logs": logs}
     )
     raise typer.Exit(run(settings, environment, path, option=config))
 

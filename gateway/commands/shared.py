@@ -116,10 +116,10 @@ async def open_accounts() -> "AsyncIterator[AccountStore]":
 @asynccontextmanager
 async def open_engine() -> "AsyncIterator[AsyncEngine]":
     """Open the database, which has this version's schema: an empty one gets it. Raises SchemaRefused for any other."""
-    from gateway.schema import require_newest
+    from gateway.schema import require_schema
 
     async with open_database() as engine:
-        await require_newest(engine)
+        await require_schema(engine)
         yield engine
 
 

@@ -48,9 +48,10 @@ class Environment(BaseSettings):
     host: str | None = Field(default=None, description="Instead of `server.host`.")
     port: int | None = Field(default=None, ge=0, le=65_535, description="Instead of `server.port`.")
     workers: int | None = Field(default=None, ge=1, le=128, description="Instead of `server.workers`.")
-    migrate: bool = Field(
-        default=False,
-        description="Whether `serve` may upgrade the schema of a PostgreSQL database; SQLite's it upgrades after a backup.",
+    migrate: bool | None = Field(
+        default=None,
+        description="Whether `serve` may change the schema. By default it creates an empty database's and upgrades SQLite's, after a "
+        "backup; `true`: PostgreSQL's, too; `false`: none.",
     )
     logs: LogForm | None = Field(
         default=None, description="The form of log lines, `json` or `text`; text on a terminal, else JSON."

@@ -3,6 +3,9 @@
 Only the part of YAML that a configuration needs is understood: mappings, lists and scalars, with a
 bounded number of anchors. Tags, merge keys, duplicate keys and further documents are refused, each
 with its line. Numbers with a point become Decimal, so that a price is exactly what was written.
+
+A file of another program is read `foreign`: merge keys are filled in, and of a key that stands there twice the last counts,
+as other readers have it.
 """
 
 import re
@@ -15,6 +18,7 @@ import yaml
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 24
 MAX_ALIASES = 64
+_MAX_FOREIGN_ALIASES = 2_000
 MAX_VALUES = 20_000
 
 Value = str | int | bool | Decimal | list["Value"] | dict[str, "Value"] | None
@@ -74,7 +78,7 @@ def spell(path: KeyPath) -> str:
     return text
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, *, foreign: bool = False) -> Document:
     """Read and parse a file. Raises ConfigError when it is unreadable or not valid YAML at all."""
     file = str(path)
     try:
@@ -91,13 +95,13 @@ def read_document(path: Path) -> Document:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(file, line, "", "is not UTF-8 text")]) from error
-    return parse_document(text, file)
+    return parse_document(text, file, foreign=foreign)
 
 
-def parse_document(text: str, file: str) -> Document:
+def parse_document(text: str, file: str, *, foreign: bool = False) -> Document:
     """Parse the text of `file`. Raises ConfigError when it is not valid YAML at all."""
     try:
-        _check_form(text, file)
+        _check_form(text, file, _MAX_FOREIGN_ALIASES if foreign else MAX_ALIASES)
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -111,12 +115,12 @@ def parse_document(text: str, file: str) -> Document:
         return Document(file, {}, {})
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError([Problem(file, root.start_mark.line + 1, "", "must be a mapping of sections (`key: value`)")])
-    walk = _Walk(file)
+    walk = _Walk(file, foreign=foreign)
     values = walk.mapping(root, ())
     return Document(file, values, walk.lines, tuple(walk.problems))
 
 
-def _check_form(text: str, file: str) -> None:
+def _check_form(text: str, file: str, most_aliases: int) -> None:
     """Scan the flat event stream first, so that nothing deep, endless or tagged is ever built. Raises ConfigError."""
     depth = documents = aliases = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
@@ -134,8 +138,8 @@ def _check_form(text: str, file: str) -> None:
             refusal = "a configuration is one YAML document; remove the second `---`"
         elif depth > MAX_DEPTH:
             refusal = f"is nested deeper than {MAX_DEPTH} levels"
-        elif aliases > MAX_ALIASES:
-            refusal = f"uses more than {MAX_ALIASES} YAML aliases (`*name`)"
+        elif aliases > most_aliases:
+            refusal = f"uses more than {most_aliases} YAML aliases (`*name`)"
         elif count > 3 * MAX_VALUES:
             refusal = f"holds more than {MAX_VALUES} values"
         if refusal is not None:
@@ -146,14 +150,16 @@ def _check_form(text: str, file: str) -> None:
 class _Walk:
     """The conversion of a node graph to values. Aliased nodes are converted, and counted, at each use."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, foreign: bool) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
         self._file = file
+        self._foreign = foreign
         self._left = MAX_VALUES
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Value]:
-        values: dict[str, Value] = {}
+        values = self._merged(node, path) if self._foreign else {}
+        own: set[str] = set()
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -162,12 +168,31 @@ class _Walk:
             key = str(key_node.value)
             here = (*path, key)
             if key_node.tag.endswith(":merge"):
-                self._refuse(line, path, "merge keys (`<<`) are not understood; write the keys out")
-            elif key in values:
+                if not self._foreign:
+                    self._refuse(line, path, "merge keys (`<<`) are not understood; write the keys out")
+                continue
+            if key in own:
                 self._refuse(line, here, f"stands here twice; the first is on line {self.lines[here]}")
-            else:
-                self.lines[here] = line
-                values[key] = self._value(value_node, here)
+                if not self._foreign:
+                    continue
+            own.add(key)
+            self.lines[here] = line
+            values[key] = self._value(value_node, here)
+        return values
+
+    def _merged(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Value]:
+        """Return what a mapping's merge keys bring, the first of several mappings last, as that counts."""
+        values: dict[str, Value] = {}
+        for key_node, value_node in node.value:
+            if not key_node.tag.endswith(":merge"):
+                continue
+            parts = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            for part in reversed(parts):
+                found = self._value(part, path)
+                if isinstance(found, dict):
+                    values |= found
+                else:
+                    self._refuse(key_node.start_mark.line + 1, path, "a merge key (`<<`) takes a mapping")
         return values
 
     def _value(self, node: yaml.Node, path: KeyPath) -> Value:

@@ -20,6 +20,7 @@ from gateway.configuration.cross_checks import (
 from gateway.configuration.environment import Environment
 from gateway.configuration.extras import extra_problems
 from gateway.configuration.file import ConfigError, Document, Problem, read_document
+from gateway.configuration.foreign import foreign_problem
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.places import moved, placed
 from gateway.configuration.problems import check
@@ -55,8 +56,8 @@ def load(
     if chosen is None:
         raise ConfigError([Problem("", 0, "", _NO_CONFIG)])
     document = _effective(read_document(chosen))
-    if "model_list" in document.values:
-        raise ConfigError([document.problem(("model_list",), _OF_LITELLM)])
+    if (foreign := foreign_problem(document)) is not None:
+        raise ConfigError([foreign])
     # A section whose lines are all commented out is the same as one that is not there.
     document = msgspec.structs.replace(
         document, values={key: value for key, value in document.values.items() if value is not None}
@@ -150,10 +151,5 @@ def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_A
     return current.model_copy(update=adopted), differ
 
 
-_OF_LITELLM = (
-    "this is a configuration of LiteLLM's proxy. Here each entry of `model_list` is one of `providers.models`: `model_name` is "
-    "`model_id`; `model`, `api_key: os.environ/NAME`, `timeout` (`timeouts`), `rpm` and `tpm` (`requests_per_minute`, "
-    "`tokens_per_minute`) of `litellm_params` stand beside it, with `base_url` for `api_base`"
-)
 _WITHOUT_EFFECT = {"classifier": {"second_weigher": "there is no second weigher"}}
 """Keys by section that files may still have, and why they have no effect."""

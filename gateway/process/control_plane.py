@@ -260,7 +260,11 @@ class ControlPlane:
             )
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
-            await stack.enter_async_context(serving_web(ControlApp(web_app(), {"gateway": gateway}), self._folder.web))
+            await stack.enter_async_context(
+                serving_web(
+                    ControlApp(web_app(litellm=config.accounts.litellm_routes), {"gateway": gateway}), self._folder.web
+                )
+            )
             if config.telemetry.metrics_listen is not None:
                 scraped = ControlApp(metrics_app(), {"gateway": gateway, METRICS_LISTENER: True})
                 await stack.enter_async_context(serving_metrics(scraped, config.telemetry.metrics_listen))

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import math
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -34,14 +36,17 @@ async def prepare_database(listener: socket.socket, server: ServerConfig, work: 
         await once_it_is_there(work)
 
 
-async def once_it_is_there(work: Work, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Do the work, again and again while the database is away, and say so now and then."""
+async def once_it_is_there(
+    work: Work, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, *, within_s: float = math.inf
+) -> None:
+    """Do the work, again and again while the database is away, and say so now and then. After `within_s` raises what it met."""
     tries = 0
+    begun = time.monotonic()
     while True:
         try:
             await work()
         except Exception as error:
-            if not mends_itself(error):
+            if not mends_itself(error) or time.monotonic() - begun >= within_s:
                 raise
             if tries % _SAY_EVERY == 0:
                 _log.warning("%s; trying again until it is there", expected(error))

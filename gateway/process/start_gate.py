@@ -61,7 +61,7 @@ class StartGate:
 
 def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes:
     """Return the routes of liveness, which checks nothing but that the process answers, and of readiness; each under
-    two names.
+    several names, LiteLLM's among them. Readiness for pages and changes, which need more, has a route of its own.
     """
 
     async def alive(exchange: Exchange) -> None:
@@ -71,11 +71,17 @@ def health_routes(look: Callable[[], Awaitable[Readiness | Starting]]) -> Routes
         found = await look()
         _answer(exchange, found.http_status, msgspec.json.encode(found))
 
-    return {path: _reads(route) for route, paths in ((alive, _LIVE), (ready, _READY)) for path in paths}
+    async def ready_for_pages(exchange: Exchange) -> None:
+        found = await look()
+        _answer(exchange, found.control_plane_status, msgspec.json.encode(found))
+
+    routes = ((alive, _LIVE), (ready, _READY), (ready_for_pages, _READY_FOR_PAGES))
+    return {path: _reads(route) for route, paths in routes for path in paths}
 
 
-_LIVE: Final = ("/healthz", "/health")
-_READY: Final = ("/readyz", "/ready")
+_LIVE: Final = ("/healthz", "/health", "/health/liveliness", "/health/liveness")
+_READY: Final = ("/readyz", "/ready", "/health/readiness")
+_READY_FOR_PAGES: Final = ("/readyz/control-plane",)
 
 
 def _reads(route: Route) -> dict[str, Route]:

@@ -97,8 +97,10 @@ def keep_batches_going(
     stack: contextlib.AsyncExitStack,
 ) -> None:
     """Start this process's runner; when the stack closes, its lines are given back. Where it is allowed, lines are handed over to
-    providers' batch APIs, too.
+    providers' batch APIs, too. Where other hosts answer lines there is none.
     """
+    if not tier.section.answers:
+        return
     holder = f"{boot_id[:48]}-{secrets.token_hex(4)}"
     handover: ProviderBatchRunner | None = None
     handed = ProviderBatchStore(tier.batches, tier.time)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.admin_routers import ROUTERS as ADMIN
+from api.litellm.routes import router as LITELLM  # noqa: N812 - routers are constants here
 from api.metrics.routes import router as METRICS  # noqa: N812 - routers are constants here
 from api.openapi.document import Described, api_routes
 from api.routers import ROUTERS as API
@@ -33,8 +34,8 @@ _SCRAPES_AT_ONCE: Final = 64
 _log = logging.getLogger("weighbridge.web")
 
 
-def web_app() -> Described:
-    """Return every page and every route of the admin, finance and usage APIs."""
+def web_app(*, litellm: bool = False) -> Described:
+    """Return every page and every route of the admin, finance and usage APIs; `litellm`: LiteLLM's admin routes, too."""
     app = Described(
         title="Weighbridge",
         docs_url=None,
@@ -43,7 +44,7 @@ def web_app() -> Described:
         # It would send people to whatever host they say that this is.
         redirect_slashes=False,
     )
-    for router in (*API, *ADMIN, *PAGES):
+    for router in (*API, *ADMIN, *((LITELLM,) if litellm else ()), *PAGES):
         app.include_router(router)
     add_error_replies(app)
     return app

@@ -38,6 +38,11 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True):
         """503, as there should be no traffic."""
         return HTTP_UNAVAILABLE
 
+    @property
+    def control_plane_status(self) -> int:
+        """503, likewise."""
+        return HTTP_UNAVAILABLE
+
     @classmethod
     def of(cls, *, database: bool, control_plane: bool) -> Self:
         """Return what is missing."""
@@ -77,6 +82,12 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     def http_status(self) -> int:
         """503 while the worker should get no traffic."""
         return HTTP_OK if self.status == "ready" else HTTP_UNAVAILABLE
+
+    @property
+    def control_plane_status(self) -> int:
+        """503 while it should get no pages and changes either: they need the control plane, and a database that takes writes."""
+        needs = self.checks["database"] and self.checks["control_plane"]
+        return self.http_status if needs else HTTP_UNAVAILABLE
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

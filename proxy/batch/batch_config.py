@@ -50,6 +50,11 @@ class BatchSection(Section):
     enabled: bool = Field(
         default=True, description="Whether files and batches are accepted, and lines of batches answered."
     )
+    answers: bool = Field(
+        default=True,
+        description="Whether this gateway answers lines. `false` where other hosts of its database do: it takes batches in, and gives "
+        "results out.",
+    )
     folder: Kept[Path | None] = Field(
         default=None,
         description="Where files are kept, by default `files` in the data folder. Shared by all hosts of a database.",

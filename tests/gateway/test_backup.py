@@ -31,7 +31,7 @@ from gateway.backup import Restored, RestoreRefused, back_up, restore
 from gateway.cli import app
 from gateway.database import make_engine, metadata, migrate_with, upgrade
 from gateway.database_copy import CopyRefused, copy_database
-from gateway.schema import SchemaRefused, read_state, require_newest, upgrade_with_backup
+from gateway.schema import SchemaRefused, read_state, require_schema, upgrade_with_backup
 from tests.cost.entries import reserve, settle
 from tests.postgres import Backend, Postgres
 from tests.sqlite import newest_sqlite
@@ -421,14 +421,14 @@ async def test_nothing_is_restored_over_what_is_not_ours(
 ) -> None:
     """Another program's database, and a newer version's, stay as they are, whatever is asked."""
     engine = make_engine(empty_database_url)
-    await require_newest(engine)
+    await require_schema(engine)
     await back_up(engine, None, tmp_path / "b.tar.gz")
     async with engine.begin() as connection:
         await connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))  # noqa: S608 - ours
     with pytest.raises(SchemaRefused, match=said):
         await restore(engine, None, tmp_path / "b.tar.gz", replace=True, say=_nothing)
     with pytest.raises(SchemaRefused, match=said):
-        await require_newest(engine)
+        await require_schema(engine)
     async with engine.connect() as connection:
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
     await engine.dispose()

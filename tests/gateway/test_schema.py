@@ -2,17 +2,20 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, TextClause, inspect, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.database import MIGRATIONS, make_engine, migrate_with, upgrade
+from gateway.database import LOCK_SCHEMA, MIGRATIONS, make_engine, migrate_with, upgrade
+from gateway.expected_errors import expected, mends_itself
 from gateway.schema import (
     SchemaRefused,
     downgrade_with_backup,
@@ -20,7 +23,7 @@ from gateway.schema import (
     newest,
     prepare_for_serving,
     read_state,
-    require_newest,
+    require_schema,
     revisions,
     upgrade_with_backup,
 )
@@ -58,7 +61,7 @@ def test_the_files_are_the_migrations() -> None:
 async def test_an_empty_database_is_created_by_whoever_comes(empty: AsyncEngine) -> None:
     """Without asking and without a copy; of several that come at once each finds it."""
     assert (await read_state(empty)).fit == "empty"
-    await asyncio.gather(*(require_newest(empty) for _ in range(3)))
+    await asyncio.gather(*(require_schema(empty) for _ in range(3)))
     assert (await read_state(empty)).fit == "newest"
 
 
@@ -68,18 +71,17 @@ async def test_no_command_changes_an_older_schema(empty: AsyncEngine) -> None:
     with pytest.raises(
         SchemaRefused, match=r"has the schema 0025, and .* needs .*: run `weighbridge database upgrade`"
     ):
-        await require_newest(empty)
+        await require_schema(empty)
     assert (await read_state(empty)).revision == "0025"
 
 
 async def test_a_newer_schema_is_refused_by_all(empty: AsyncEngine) -> None:
     """By commands, by `serve`, and by an upgrade, which has nothing for it."""
-    await require_newest(empty)
-    async with empty.begin() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await require_schema(empty)
+    await _newer(empty, "9999")
     said: list[str] = []
     for refused in (
-        require_newest(empty),
+        require_schema(empty),
         prepare_for_serving(empty, may_migrate=True, say=said.append),
         upgrade_with_backup(empty, said.append),
     ):
@@ -88,20 +90,156 @@ async def test_a_newer_schema_is_refused_by_all(empty: AsyncEngine) -> None:
     assert said == []
 
 
+async def _newer(engine: AsyncEngine, serves_from: str) -> None:
+    """The schema of a version to come, which says who may serve with it."""
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("UPDATE alembic_version SET version_num = '9999', serves_from = :oldest"), {"oldest": serves_from}
+        )
+
+
+async def test_a_newer_schema_that_took_nothing_away_is_worked_with(empty: AsyncEngine) -> None:
+    """By commands and by `serve`, which says so; an upgrade, as of a rollback's job, finds nothing to do."""
+    await require_schema(empty)
+    await _newer(empty, newest())
+    said: list[str] = []
+    await require_schema(empty)
+    for may_migrate in (None, False, True):
+        await prepare_for_serving(empty, may_migrate=may_migrate, say=said.append)
+    assert [each.startswith("the database has the schema 9999, of a newer version; this one") for each in said] == [
+        True
+    ] * 3
+    assert (await upgrade_with_backup(empty, said.append)).serves
+    assert (await read_state(empty)).revision == "9999"
+    await _newer(empty, "9998")
+    with pytest.raises(SchemaRefused, match="of a newer version; this one knows no later one"):
+        await require_schema(empty)
+
+
+async def test_a_process_that_may_not_migrate_changes_nothing(empty: AsyncEngine) -> None:
+    """Neither an empty database nor SQLite's file, which it would upgrade otherwise; the sentence names who does."""
+    for revision, said in ((None, "the database is empty"), ("0025", "the database has the schema 0025")):
+        if revision is not None:
+            await _at(empty, revision)
+        with pytest.raises(SchemaRefused, match=rf"{said}.*WEIGHBRIDGE_MIGRATE=false.*`weighbridge migrate` does"):
+            await prepare_for_serving(empty, may_migrate=False, say=lambda _: None)
+        assert (await read_state(empty)).revision == revision
+    await upgrade_with_backup(empty, lambda _: None)
+    await prepare_for_serving(empty, may_migrate=False, say=lambda _: None)
+
+
+async def test_the_schema_says_from_which_version_on_it_is_served(empty: AsyncEngine) -> None:
+    """By what the migrations say, which is true of their tables: all that was there is there, and nothing has to be given that the
+    version before does not know.
+    """
+    names = {each.revision: each for each in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+    tolerant = {revision for revision, each in names.items() if getattr(each.module, "OLDER_CODE_SERVES", False)}
+    assert tolerant
+    expected = newest()
+    while expected in tolerant:
+        expected = str(names[expected].down_revision)
+    await require_schema(empty)
+    assert (await read_state(empty)).serves_from == expected
+    for revision in sorted(tolerant):
+        await downgrade_or_stay(empty, str(names[revision].down_revision))
+        before = await _tables(empty)
+        assert (await read_state(empty)).revision == names[revision].down_revision
+        await _at(empty, revision)
+        after = await _tables(empty)
+        for table, columns in before.items():
+            added = after[table].keys() - columns.keys()
+            assert {name: after[table][name] for name in columns} == columns, (revision, table)
+            assert all(after[table][name].optional for name in added), (revision, table, added)
+        await upgrade_with_backup(empty, lambda _: None)
+
+
+async def downgrade_or_stay(engine: AsyncEngine, revision: str) -> None:
+    if revision != newest():
+        await downgrade_with_backup(engine, revision, lambda _: None)
+
+
+class _Column(NamedTuple):
+    kind: str
+    optional: bool
+
+
+async def _tables(engine: AsyncEngine) -> dict[str, dict[str, _Column]]:
+    """The columns of all tables of ours."""
+
+    def look(connection: Connection) -> dict[str, dict[str, _Column]]:
+        found = inspect(connection)
+        return {
+            table: {
+                each["name"]: _Column(str(each["type"]), each["nullable"] or each["default"] is not None)
+                for each in found.get_columns(table)
+            }
+            for table in found.get_table_names()
+            if table != "alembic_version"
+        }
+
+    async with engine.connect() as connection:
+        return await connection.run_sync(look)
+
+
+def _statement(statement: TextClause) -> Callable[[Connection], None]:
+    """A migration of one statement."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(statement)
+
+    return run
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+async def test_a_migration_has_as_long_as_it_needs(empty_database_url: str) -> None:
+    """A statement of it, and the wait for another's, are not cut off where other statements are."""
+    engine = make_engine(f"{empty_database_url}{'&' if '?' in empty_database_url else '?'}command_timeout=1")
+    slow = text("SELECT pg_sleep(1.2)")
+    await migrate_with(engine, _statement(slow))
+    with pytest.raises(TimeoutError):
+        async with engine.connect() as connection:
+            await connection.execute(slow)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+async def test_a_migration_does_not_queue_before_everybody(empty_database_url: str) -> None:
+    """For a table that a long statement uses it waits a while, changes nothing, and may be tried again; for another's migration it waits
+    as long as that takes.
+    """
+    engine = make_engine(f"{empty_database_url}{'&' if '?' in empty_database_url else '?'}lock_timeout=50")
+    await require_schema(engine)
+    change = text("ALTER TABLE organisation ADD COLUMN later text")
+    async with engine.begin() as reader:
+        await reader.execute(text("SELECT count(*) FROM organisation"))
+        with pytest.raises(DBAPIError) as refused:
+            await migrate_with(engine, _statement(change))
+        assert mends_itself(refused.value)
+        assert "a table of the database is in use by a long statement" in str(expected(refused.value))
+    async with engine.begin() as other:
+        await other.execute(*LOCK_SCHEMA)
+        waiting = asyncio.create_task(migrate_with(engine, _statement(change)))
+        # Longer than the limit.
+        await other.execute(text("SELECT pg_sleep(0.2)"))
+        assert not waiting.done()
+    await waiting
+    await engine.dispose()
+
+
 async def test_tables_without_a_version_are_let_be(empty: AsyncEngine) -> None:
     """Nobody knows what they are."""
-    await require_newest(empty)
+    await require_schema(empty)
     async with empty.begin() as connection:
         await connection.execute(text("DROP TABLE alembic_version"))
     with pytest.raises(SchemaRefused, match="its schema is not known"):
-        await require_newest(empty)
+        await require_schema(empty)
 
 
 async def test_others_tables_are_no_schema_of_ours(empty: AsyncEngine) -> None:
     """A database that a colleague uses for something else, too, is empty to us."""
     async with empty.begin() as connection:
         await connection.execute(text("CREATE TABLE theirs (n int)"))
-    await require_newest(empty)
+    await require_schema(empty)
     assert (await read_state(empty)).fit == "newest"
 
 
@@ -111,7 +249,7 @@ async def test_serving_upgrades_sqlite_after_a_copy(tmp_path: Path) -> None:
     await _at(engine, "0006")
     await _insert_organisation(engine)
     said: list[str] = []
-    await asyncio.gather(*(prepare_for_serving(engine, may_migrate=False, say=said.append) for _ in range(3)))
+    await asyncio.gather(*(prepare_for_serving(engine, may_migrate=None, say=said.append) for _ in range(3)))
     assert (await read_state(engine)).fit == "newest"
     await engine.dispose()
     (kept,) = _kept(tmp_path)
@@ -134,7 +272,7 @@ async def test_no_copy_no_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("gateway.schema._flush", full)
     with pytest.raises(SchemaRefused, match=r"cannot be copied .* so nothing was changed: make room there"):
-        await prepare_for_serving(engine, may_migrate=False, say=lambda _: None)
+        await prepare_for_serving(engine, may_migrate=None, say=lambda _: None)
     assert (await read_state(engine)).revision == "0006"
     await engine.dispose()
     assert _kept(tmp_path) == []
@@ -145,7 +283,7 @@ async def test_serving_upgrades_postgresql_where_it_is_told_to(empty: AsyncEngin
     """By default it refuses, and says how."""
     await _at(empty, "0025")
     with pytest.raises(SchemaRefused, match=r"run `weighbridge database upgrade`.*--migrate"):
-        await prepare_for_serving(empty, may_migrate=False, say=lambda _: None)
+        await prepare_for_serving(empty, may_migrate=None, say=lambda _: None)
     assert (await read_state(empty)).revision == "0025"
     await prepare_for_serving(empty, may_migrate=True, say=lambda _: None)
     assert (await read_state(empty)).fit == "newest"
@@ -153,7 +291,7 @@ async def test_serving_upgrades_postgresql_where_it_is_told_to(empty: AsyncEngin
 
 async def test_every_schema_can_be_left_backwards(empty: AsyncEngine) -> None:
     """One after the other as far as there is a way, and up again to the same."""
-    await require_newest(empty)
+    await require_schema(empty)
     for revision in reversed(revisions()[:-1]):
         if revision < "0006":
             with pytest.raises(SchemaRefused, match="cannot go back further than to 0006"):
@@ -167,7 +305,7 @@ async def test_every_schema_can_be_left_backwards(empty: AsyncEngine) -> None:
 
 async def test_what_a_downgrade_loses_is_told_before(empty: AsyncEngine) -> None:
     """Tables and columns that have rows; what is empty is no loss."""
-    await require_newest(empty)
+    await require_schema(empty)
     await _insert_organisation(empty)
     async with empty.begin() as connection:
         await connection.execute(

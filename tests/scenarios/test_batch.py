@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+import yaml
 from openai.types import Batch
+from pydantic import SecretStr
 
+from gateway.configuration.environment import Environment
 from tests.processes import until
-from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
+from tests.running_gateway import CHEAP_PRICES, PEPPER, Running, gateway_at, model, running_gateway
 from tests.scenarios.conftest import Upstream
 from tests.scenarios.test_embeddings import embedding_house
 
@@ -219,3 +222,23 @@ async def test_what_was_not_begun_when_a_batch_is_cancelled_costs_nothing(tmp_pa
         assert len(await gateway.rows("entry = 'settle'")) == len(answers)
         with pytest.raises(openai.NotFoundError):
             await caller.batches.cancel("batch_of_nobody")
+
+
+async def test_a_host_leaves_lines_to_another(tmp_path: Path, upstream: Upstream) -> None:
+    """It takes the batch in and gives the results out; every line is booked in the other's journal."""
+    section = {**FAST, "folder": str(tmp_path / "files")}
+    taking = running_gateway(tmp_path, house(upstream), batch={**section, "answers": False})
+    async with taking as gateway, client(gateway) as caller:
+        made = await submit(caller, [line("a"), line("b")])
+        config = yaml.safe_load(gateway.config_path.read_text())
+        config["batch"], config["cost"]["journal_dir"] = section, str(tmp_path / "other")
+        path = tmp_path / "other.yaml"
+        path.write_text(yaml.safe_dump(config))
+        environment = Environment(data_dir=tmp_path, pepper=SecretStr(PEPPER))
+        async with gateway_at(path, environment, gateway.engine, gateway.key) as answering:
+            batch = await ended(caller, made)
+            assert batch.status == "completed"
+            assert len(await results(caller, batch.output_file_id)) == 2
+            rows = await answering.rows("entry = 'settle'")
+            here = " ".join(each.name for each in (tmp_path / "other").iterdir())
+            assert [row["boot_id"] in here for row in rows] == [True, True]

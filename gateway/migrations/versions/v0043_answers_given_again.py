@@ -9,6 +9,7 @@ revision = "0043"
 down_revision = "0042"
 branch_labels = None
 depends_on = None
+OLDER_CODE_SERVES = True
 
 _OF_ENTRY: Final = ("replayed_input_tokens", "replayed_output_tokens", "cache_saved_nanousd")
 _ROLLUPS: Final = ("rollup_hour", "rollup_day", "rollup_team_model_day", "rollup_team_day", "rollup_model_day")

@@ -7,6 +7,7 @@ revision = "0047"
 down_revision = "0044"
 branch_labels = None
 depends_on = None
+OLDER_CODE_SERVES = True
 
 
 def upgrade() -> None:

@@ -25,7 +25,7 @@ async def get(gateway: Running, path: str, **headers: str) -> tuple[int, str]:
 async def test_liveness_and_readiness_answer_without_a_key(tmp_path: Path) -> None:
     """Under both spellings."""
     async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
-        for path in ("/healthz", "/health", "/readyz", "/ready"):
+        for path in ("/healthz", "/health", "/readyz", "/ready", "/readyz/control-plane"):
             assert (await get(gateway, path))[0] == 200
 
 

@@ -214,7 +214,10 @@ BAD = [
         "14: classifier.shadow.judge_target: there is no model `gpt-4`; did you mean `gpt-4o`? Models here: ",
     ),
     (GOOD + "policy: {aliases: {gpt-4o: llama-3-70b}}\n", "14: policy.aliases.gpt-4o: `gpt-4o` is a model's own name"),
-    ("model_list:\n  - model_name: gpt-4o\n", "1: model_list: this is a configuration of LiteLLM's proxy"),
+    (
+        "model_list:\n  - model_name: gpt-4o\n",
+        "1: model_list: this is a configuration of LiteLLM's proxy: `weighbridge import litellm ",
+    ),
     (
         GOOD.replace("https://host/v1", "https://host/v1/chat/completions"),
         "8: providers.models[0].deployments[0]: base_url is what /chat/completions is added to: write https://host/v1",

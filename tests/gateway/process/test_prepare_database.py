@@ -35,3 +35,20 @@ async def test_what_does_not_mend_itself_ends_the_wait() -> None:
 
         with pytest.raises(type(error)):
             await once_it_is_there(work)
+
+
+async def test_who_waits_with_a_bound_is_told_at_its_end() -> None:
+    """What it met last is raised as it is, after as many tries as the bound has room for."""
+    tries = 0
+
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+    async def sleep(_: float) -> None:
+        raise AssertionError
+
+    with pytest.raises(ConnectionRefusedError):
+        await once_it_is_there(work, sleep, within_s=0.0)
+    assert tries == 1

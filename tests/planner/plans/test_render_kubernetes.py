@@ -1,9 +1,5 @@
 """Manifests, by what they mean."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -28,6 +24,7 @@ from planner.plans.serving import (
 )
 from planner.plans.sizing import Targets
 from planner.plans.split import split_of
+from tests.kinds.published import needs_kinds, refused_by_published_schemas
 from tests.planner.plans.questions import question
 from tests.planner.plans.test_serving import planned
 
@@ -39,13 +36,15 @@ def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
     return {each["kind"]: each for each in yaml.safe_load_all(text)}
 
 
+def _custom(**changes: Any) -> list[dict[str, Any]]:
+    return [each for each in manifests(planned(**changes)) if each["kind"] in PUBLISHED]
+
+
 def pod(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = rendered(**changes)["Deployment"]["spec"]["template"]["spec"]
     return found
 
 
-BUILT = Path("build/kinds")
-KINDS = Path("tests/kinds")
 VERSIONS = ("1.30", "1.34", "1.37")
 CUSTOM = {"ScaledObject", "ServiceMonitor", "LeaderWorkerSet", "CiliumNetworkPolicy", "InferencePool", "HTTPRoute"}
 PUBLISHED = {"ScaledObject", "ServiceMonitor"}
@@ -94,41 +93,20 @@ def test_kubernetes_own_schemas_take_every_manifest(version: str, changes: dict[
             kubernetes_validate.validate(each, version, strict=True)
 
 
-def custom_refused(documents: list[dict[str, Any]]) -> str | None:
-    """What KEDA's and the Prometheus operator's published schemas have against these; None when nothing."""
-    found = [each for each in documents if each["kind"] in PUBLISHED]
-    assert found
-    # Modules are looked up from where the script stands.
-    script = shutil.copy(KINDS / "validate.mjs", BUILT / "validate.mjs")
-    done = subprocess.run(
-        ["node", script], input=json.dumps(found), capture_output=True, text=True, check=False, timeout=60
-    )
-    return None if done.returncode == 0 else done.stderr
-
-
-needs_kinds = pytest.mark.skipif(
-    shutil.which("node") is None or not (BUILT / ".ready").exists(), reason="needs node and `make build/kinds/.ready`"
-)
-
-
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (BUILT / "node_modules/@kubernetes-models/gateway-api").exists(),
-    reason="needs node and `make build/kinds/.ready`",
-)
-def test_the_gateway_apis_schema_takes_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_kinds
+def test_the_gateway_apis_schema_takes_a_route() -> None:
     """And refuses a match by a word that it does not know."""
-    monkeypatch.setattr("tests.planner.plans.test_render_kubernetes.PUBLISHED", {"HTTPRoute"})
     found = rendered(inference=ROUTED)["HTTPRoute"]
-    assert custom_refused([found]) is None
+    assert refused_by_published_schemas([found]) is None
     found["spec"]["rules"][0]["matches"][0]["path"]["type"] = "Somehow"
-    assert "ValidationError" in (custom_refused([found]) or "")
+    assert "ValidationError" in (refused_by_published_schemas([found]) or "")
 
 
 @needs_kinds
 def test_kedas_and_the_operators_schemas_take_their_own() -> None:
     """As their custom resource definitions publish them."""
     for changes in SAFE.values():
-        assert custom_refused(manifests(planned(**changes))) is None
+        assert refused_by_published_schemas(_custom(**changes)) is None
 
 
 @needs_kinds
@@ -144,7 +122,7 @@ def test_those_schemas_refuse_too(kind: str, change: dict[str, Any]) -> None:
     """Another type, a word that is not known."""
     found = rendered()[kind]
     found["spec"] |= change
-    assert "ValidationError" in (custom_refused([found]) or "")
+    assert "ValidationError" in (refused_by_published_schemas([found]) or "")
 
 
 def test_the_schemas_do_refuse() -> None:

@@ -1,0 +1,390 @@
+"""Thirty configurations of LiteLLM, each with what people have in theirs: imported, loaded, and every line of it told."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from gateway.configuration.environment import Environment
+from gateway.configuration.file import Value
+from gateway.configuration.settings import load
+from gateway.from_litellm.checked import sound
+from gateway.from_litellm.configuration import as_yaml, translate
+from gateway.from_litellm.secrets import Secrets
+from gateway.from_litellm.source import Source, Variables, read_source
+from gateway.from_litellm.told import Account, Told
+
+FOLDER: Final = Path(__file__).parent / "configs"
+FILES: Final = sorted(FOLDER.glob("*.yaml"))
+_LITERALS: Final = re.compile(
+    r"sk-[A-Za-z0-9-]{16,}|gsk_[A-Za-z0-9]{16,}|hunter2hunter2|r3dis-s3cret-passw0rd|s3cret-s3cret|abcdefgh12345678|X{16}"
+)
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What came of a file."""
+
+    written: dict[str, Any]
+    told: list[Told]
+    secrets: Secrets
+    source: Source
+
+    def model(self, model_id: str) -> dict[str, Any]:
+        """A model by its name."""
+        found: list[dict[str, Any]] = [
+            each for each in self.written["providers"]["models"] if each["model_id"] == model_id
+        ]
+        assert len(found) == 1, [each["model_id"] for each in self.written["providers"]["models"]]
+        return found[0]
+
+    def became(self, place: str) -> list[str]:
+        """What became of a place, as `outcome: words`."""
+        return [f"{each.outcome}: {each.words}" for each in self.told if each.place == place]
+
+
+def imported(path: Path, environment: dict[str, str] | None = None) -> Imported:
+    """Import one file; its configuration is one that loads."""
+    account, variables = Account(), Variables(environment or {})
+    source = read_source(path, account, variables)
+    secrets = Secrets(account, variables)
+    translated = translate(source, account, secrets, variables)
+    written = sound(translated.written, Environment(), account)
+    return Imported(written, account.in_order(), secrets, source)
+
+
+def of(number: int, environment: dict[str, str] | None = None) -> Imported:
+    """Import the file of a number."""
+    return imported(next(each for each in FILES if each.name.startswith(f"{number:02}_")), environment)
+
+
+def _leaves(value: Value, place: str = "") -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{place}[{index}]")
+    else:
+        yield place
+
+
+def _covers(told: str, leaf: str) -> bool:
+    return told == leaf or leaf.startswith((f"{told}.", f"{told}[")) or told.startswith((f"{leaf}.", f"{leaf}["))
+
+
+def test_there_are_thirty() -> None:
+    """As many as the shapes that were looked at, and two."""
+    assert len(FILES) == 30
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_loads_and_each_line_is_told(path: Path, tmp_path: Path) -> None:
+    """What is written loads as it is, every value of LiteLLM's was told, and nothing had to be taken out again."""
+    found = imported(path)
+    file = tmp_path / "weighbridge.yaml"
+    file.write_text(as_yaml(found.written))
+    load(file, Environment(), secrets_from=None)
+    places = [each.place for each in found.told]
+    left_out = {
+        place.partition("]")[0] for place in places if any("left out" in words for words in found.became(place))
+    }
+    for document in found.source.documents:
+        for leaf in _leaves(document.values):
+            is_told = any(_covers(place, leaf) for place in places) or leaf.partition("]")[0] in left_out
+            assert is_told, leaf
+    assert [each for each in found.told if not each.file] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_secret_is_written_or_told(path: Path) -> None:
+    """A literal secret of the file is neither in what is written nor in what is told; it waits under the variable's name."""
+    found = imported(path)
+    literals = set(_LITERALS.findall(path.read_text()))
+    said = as_yaml(found.written) + "\n".join(f"{each.place} {each.words}" for each in found.told)
+    assert [literal for literal in literals if literal in said] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_twice_is_the_same(path: Path) -> None:
+    """The same file gives the same configuration and the same words."""
+    assert as_yaml(imported(path).written) == as_yaml(imported(path).written)
+
+
+def test_addresses_of_desktop_engines_get_their_path() -> None:
+    """LiteLLM's address of an Ollama has no path, ours has; what stands for a key there is none."""
+    found = of(2)
+    assert found.model("qwen-coder")["base_url"] == "http://host.docker.internal:11434/v1"
+    assert "api_key" not in found.model("studio")
+    assert found.became("model_list[2].litellm_params.api_key") == [
+        "not needed: no key: what stands there is a placeholder"
+    ]
+
+
+def test_regions_of_azure_are_deployments_by_weight() -> None:
+    """Entries of one name are one model; LiteLLM's shuffle by rpm is a weight, and the limits of each stay."""
+    found = of(3)
+    model = found.model("gpt-4o")
+    assert [each["upstream_model"] for each in model["deployments"]] == ["gpt-4o-sweden", "gpt-4o-france"]
+    assert [each["requests_per_minute"] for each in model["deployments"]] == [600, 300]
+    assert [float(each["weight"]) for each in model["deployments"]] == [600, 300]
+    assert model["known_as"] == "azure/gpt-4o"
+    # A whole request's address is cut to the resource.
+    assert found.model("embeddings")["base_url"] == "https://contoso.openai.azure.com"
+    assert found.model("embeddings")["capabilities"] == ["embeddings"]
+    assert found.written["providers"]["retry"] == {"attempts": 3}
+
+
+def test_rpm_is_no_weight_for_another_strategy() -> None:
+    """Where LiteLLM did not shuffle by rpm, its entries share alike."""
+    path = FOLDER / "03_azure_several_regions.yaml"
+    text = path.read_text().replace("simple-shuffle", "latency-based-routing")
+    other = path.with_name("not-kept.yaml")
+    other.write_text(text)
+    try:
+        assert all("weight" not in each for each in imported(other).model("gpt-4o")["deployments"])
+    finally:
+        other.unlink()
+
+
+def test_literal_secrets_move_each_to_a_name_of_its_own() -> None:
+    """The same secret has one name, another one another; none is lost."""
+    found = of(4)
+    assert [found.model(name)["api_key"] for name in ("gpt-4o-mini", "gpt-4o", "gpt-4.1")] == [
+        "env:OPENAI_API_KEY",
+        "env:OPENAI_API_KEY_2",
+        "env:OPENAI_API_KEY",
+    ]
+    assert found.secrets.moved["OPENAI_API_KEY_2"].endswith("33334444")
+    assert found.secrets.moved["GROQ_API_KEY"].startswith("gsk_")
+
+
+def test_a_literal_takes_no_variable_that_something_refers_to(tmp_path: Path) -> None:
+    """Also where the reference comes later: what the variable holds already is another key."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "model_list:\n"
+        "- {model_name: a, litellm_params: {model: openai/gpt-4o, api_key: sk-proj-aaaaBBBBccccDDDD}}\n"
+        "- {model_name: b, litellm_params: {model: openai/gpt-4.1, api_key: os.environ/OPENAI_API_KEY}}\n"
+    )
+    found = imported(file)
+    assert (found.model("a")["api_key"], found.model("b")["api_key"]) == ("env:OPENAI_API_KEY_2", "env:OPENAI_API_KEY")
+
+
+def test_wildcards_stay() -> None:
+    """A provider's wildcard is ours; one for every provider is told to be less."""
+    found = of(5)
+    assert found.model("groq-*")["deployments"][0]["upstream_model"] == "*"
+    assert any("one provider" in words for words in found.became("model_list[4].litellm_params.model"))
+    assert "policy" not in found.written
+    assert found.became("litellm_settings.fallbacks[0].openai/*")[0].startswith("not possible")
+
+
+def test_merge_keys_are_filled_in() -> None:
+    """What an anchor brings counts unless the entry says otherwise."""
+    found = of(6)
+    assert found.model("sonnet")["timeouts"] == {"total_s": 120}
+    assert found.model("kimi")["timeouts"] == {"total_s": 60}
+    assert found.model("kimi")["headers"]["X-Title"] == "Example"
+    assert found.model("deepseek")["api_key"] == "env:DEEPSEEK_API_KEY"
+
+
+def test_included_files_are_read_once() -> None:
+    """A file that is included brings its models, one that is not there is told, and a circle ends."""
+    found = of(7)
+    assert found.model("included")["model"] == "gpt-4o-mini"
+    assert any("cannot be read" in words for words in found.became("include[1]"))
+    assert found.written["providers"]["retry"] == {"attempts": 4}
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_without_a_model_there_is_one_to_begin_with(number: int) -> None:
+    """A file whose models are in a database gives one that loads, and says where to read them."""
+    found = of(number)
+    assert [each["model_id"] for each in found.written["providers"]["models"]] == ["openai/*"]
+    if number == 9:
+        assert any("--database" in words for words in found.became("general_settings.store_model_in_db"))
+
+
+def test_bedrock_and_vertex_keep_their_arguments() -> None:
+    """Region, project and role go to litellm; secrets are references, a file of credentials is read from its place."""
+    found = of(10)
+    options = found.model("claude-bedrock")["options"]
+    assert options["aws_secret_access_key"] == "env:AWS_SECRET_ACCESS_KEY"
+    assert found.model("nova")["options"]["aws_region_name"] == "env:AWS_REGION"
+    assert found.model("gemini-vertex")["options"]["vertex_credentials"] == "file:/secrets/vertex.json"
+    assert found.model("cohere-rerank")["prices"]["units"] == {"search": Decimal("0.002")}
+
+
+def test_prices_are_exact_for_a_million_tokens() -> None:
+    """Figures for a token, also as text with an exponent, are figures for a million to the last digit; free is free."""
+    found = of(11)
+    model = found.model("llama-70b")
+    assert {name: str(each.normalize()) for name, each in model["prices"].items()} == {"input": "0.6", "output": "0.8"}
+    assert model["max_context_tokens"] == 131072
+    assert model["capabilities"] == ["json", "tools"]
+    assert [each.get("kind", each.get("provider")) for each in model["deployments"]] == ["vllm", "openai"]
+    assert model["deployments"][1]["base_url"] == "http://gpu-2:8000/v1"
+    assert found.model("bge-m3")["prices"] == {"input": 0, "output": 0}
+
+
+def test_other_models_behind_one_name_are_tried_in_order() -> None:
+    """Entries that are other models or cost otherwise stay apart, so that each request is booked at its own price."""
+    found = of(12)
+    aliases = found.written["policy"]["aliases"]
+    assert aliases["smart"] == ["smart--1", "smart--2", "cheap--1", "cheap--2"]
+    assert aliases["gpt-4"] == ["smart--1", "smart--2"]
+    assert found.model("cheap--2")["prices"]["input"] == Decimal("0.02")
+    assert found.became("router_settings.model_group_alias.lost") == ["not possible: there is no model nowhere"]
+
+
+def test_fallbacks_of_every_kind() -> None:
+    """Fallbacks, those for long prompts and those for all become one list a model, without what is not there."""
+    found = of(13)
+    assert found.written["policy"]["fallbacks"] == {"a": ["b", "c"], "b": ["a", "c"]}
+    assert any("nowhere" in words for words in found.became("litellm_settings.fallbacks[1].nowhere"))
+    assert found.written["providers"]["breaker"]["consecutive_failures"] == 4
+    assert float(found.written["providers"]["breaker"]["base_ejection_s"]) == 30
+
+
+def test_redis_is_a_variable() -> None:
+    """Host, port and password are parts of one address, which stands in no file."""
+    found = of(14)
+    assert found.written["redis"] == {"url": "env:REDIS_URL"}
+    assert found.written["cache"] == {"default": True, "ttl_s": 3600}
+    assert float(found.written["providers"]["breaker"]["base_ejection_s"]) == 3600
+    known = of(14, {"REDIS_HOST": "cache", "REDIS_PORT": "6380", "REDIS_PASSWORD": "p"})
+    assert known.secrets.moved["REDIS_URL"] == "redis://:p@cache:6380/0"
+
+
+def test_what_has_no_equal_is_told() -> None:
+    """Unknown keys, servers, guardrails and semantic caches are told one by one, with what to do instead."""
+    assert of(16).became("general_settings.a_key_from_the_future")[0].startswith("not possible: no key of LiteLLM's")
+    assert of(16).written["limits"] == {"team": {"tokens_per_minute": 20000, "requests_per_minute": 100}}
+    assert any("guard" in words for words in of(17).became("guardrails"))
+    assert any("similar" in words for words in of(15).became("litellm_settings.cache_params.type"))
+
+
+def test_entries_that_say_too_little() -> None:
+    """An entry without a provider or a model is left out and told; a hub's name at an address is a model there."""
+    found = of(18)
+    assert [each["model_id"] for each in found.written["providers"]["models"]] == [
+        "hub",
+        "mistral/mistral-small-latest",
+        "custom",
+    ]
+    assert found.model("hub")["model"] == "acme/own-model"
+    assert found.model("hub")["kind"] == "openai"
+    assert any("whose model" in words for words in found.became("model_list[0].litellm_params.model"))
+
+
+def test_defaults_of_requests_are_told() -> None:
+    """What an entry sets in each request has no place here, and says so; limits of time have."""
+    found = of(19)
+    assert found.model("thinker")["timeouts"] == {"first_token_s": 20, "total_s": 90}
+    assert found.became("model_list[0].litellm_params.temperature") == [
+        "not possible: no defaults of requests: callers send it"
+    ]
+    assert found.model("o3")["headers"] == {"OpenAI-Organization": "env:OPENAI_ORG"}
+
+
+def test_addresses_of_the_environment_are_written_out() -> None:
+    """An address whose variable is set, here or in the file or by a default, is written; another leads nowhere, and says so."""
+    found = of(
+        20,
+        {
+            "AZURE_BASE": "https://contoso.openai.azure.com/",
+            "AZURE_VERSION": "2025-01-01",
+            "SOME_MODEL": "openai/gpt-5",
+        },
+    )
+    assert found.model("azure")["base_url"] == "https://contoso.openai.azure.com"
+    assert found.model("azure")["api_version"] == "2025-01-01"
+    assert found.model("named")["model"] == "gpt-5"
+    assert found.model("compose")["base_url"] == "http://compose:9000/v1"
+    assert found.model("set")["base_url"] == "http://set-in-the-file:8000/v1"
+    assert found.model("inner")["base_url"] == "http://inner-base.invalid/v1"
+
+
+def test_odd_names_stay_what_callers_send() -> None:
+    """A name that no model of ours can have is an alias, so that old clients go on."""
+    found = of(21)
+    aliases = found.written["policy"]["aliases"]
+    assert aliases["GPT 4o (EU)"] == "GPT-4o-EU"
+    assert aliases["модель"] == "model"
+    assert "auto" not in aliases
+    assert found.model("auto-of-litellm")["model"] == "gpt-4o-mini"
+    assert found.model("4")["model"] == "gpt-4"
+
+
+def test_modes_are_capabilities() -> None:
+    """Models that do not chat say so, with prices of their units."""
+    found = of(22)
+    assert found.model("whisper")["capabilities"] == ["transcription"]
+    assert found.model("dalle")["prices"]["units"] == {"image": Decimal("0.04")}
+    assert any("realtime" in words for words in found.became("model_list[3].model_info.mode"))
+
+
+def test_a_router_by_complexity_is_an_alias_that_chooses() -> None:
+    """LiteLLM's router chooses among the same models here; one without models of the file is told."""
+    found = of(23)
+    assert found.written["policy"]["aliases"] == {"smart": {"auto": ["small", "large"]}}
+    assert found.became("model_list[3]")[0].startswith("not possible")
+
+
+def test_credentials_stand_with_their_entries() -> None:
+    """A named credential gives its entry key, address and version."""
+    found = of(24)
+    model = found.model("gpt-4o")
+    assert (model["api_key"], model["base_url"]) == ("env:AZURE_KEY", "https://main.openai.azure.com")
+    assert any("nobody" in words for words in found.became("model_list[1].litellm_params.litellm_credential_name"))
+
+
+def test_the_last_of_two_counts() -> None:
+    """A key that stands twice has its last value, as LiteLLM's reader has it, and both are told."""
+    found = of(25)
+    assert found.model("gpt-4o-2")["api_key"] == "env:SECOND_KEY"
+    assert found.written["providers"]["retry"] == {"attempts": 6}
+    assert any("stands here twice" in each.words for each in found.told)
+
+
+def test_prices_of_long_prompts_and_batches() -> None:
+    """Tiers of length and of batches come along, with every figure that stands beside them."""
+    found = of(26)
+    long_prompt = found.model("gemini-pro")["prices"]["long_prompts"][0]
+    assert (long_prompt["above_tokens"], float(long_prompt["input"])) == (200_000, 2.5)
+    assert float(found.model("claude")["prices"]["batch"]["output"]) == 7.5
+    assert {name: float(each) for name, each in found.model("flat")["prices"].items()} == {"input": 1.0, "output": 0.0}
+    assert "prices" not in found.model("senseless")
+
+
+def test_a_litellm_behind_is_an_address() -> None:
+    """Another LiteLLM is called as any host that speaks OpenAI's API."""
+    found = of(28)
+    assert found.model("upstream") == {
+        "model_id": "upstream",
+        "provider": "litellm",
+        "model": "gpt-4o",
+        "kind": "openai",
+        "base_url": "http://litellm:4000",
+        "api_key": "env:LITELLM_KEY",
+    }
+
+
+def test_numbers_that_mean_nothing_are_told() -> None:
+    """A rate of 0, words for a number and a time below 0 are not written."""
+    found = of(29)
+    assert found.model("gpt-4o-mini").keys() == {"model_id", "provider", "model", "api_key"}
+    assert found.became("model_list[1].litellm_params.tpm")[0].startswith("not possible")
+
+
+def test_the_text_reads_as_it_was_written() -> None:
+    """Prices are plain numbers in the file, no fractions of a binary float and no text."""
+    text = as_yaml(of(26).written)
+    assert "input: 1.25\n" in text
+    assert re.search(r"[0-9]e-[0-9]", text) is None
+    assert yaml.safe_load(text)["providers"]["models"][0]["prices"]["input"] == 1.25
