@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench: $(VENV)/.dev  ## throughput and added latency beside a bare relay
 bench-guard: $(VENV)/.dev  ## processor time a request beside a bare relay's, against what was recorded (40 s)
 	@$(BIN)/python -m benchmarks.guard
 
+bench-filter: $(VENV)/.dev  ## what the guard costs a request: its parts, and a gateway with personal data and secrets masked beside one without
+	@$(BIN)/python -m benchmarks.filter_cost
+
 bench-books: $(VENV)/.dev  ## a month's report from roll-ups beside a scan of ten million ledger rows
 	@$(BIN)/python -m benchmarks.month_report
 
@@ -191,11 +194,30 @@ train: $(VENV)/.dev  ## train the shipped classifier anew (DATA=folder with prom
 screens: $(VENV)/.dev packages  ## take the pictures in docs/screens anew (the list is in benchmarks/screens.py)
 	@$(BIN)/python -m benchmarks.screens
 
+wheels: $(VENV)-release/.ready  ## the source distribution and wheels for x86-64 and aarch64 in dist/, as the registry takes them (half a minute)
+	@.ci/wheels $(VENV)-release/bin/python
+
+IMAGE  ?= localhost/weighbridge:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+EXTRAS ?=
+# Needs root or a user's namespaces, and Debian's buildah, mmdebstrap, podman, runc and skopeo.
+image: build/image/build-base.tar  ## build the container image on a base made of Debian's packages (IMAGE=name, EXTRAS="sso otel"; four minutes)
+	@.ci/image $(IMAGE) $(EXTRAS)
+
+build/image/build-base.tar: .ci/image-base
+	@echo "making the image's bases of Debian's packages in $(@D) (two minutes)"
+	@.ci/image-base $(@D)
+
+test-image: $(VENV)/.dev image  ## the image run without a network, on a root that is read, stopped, started again, and built again (ten minutes)
+	@WB_IMAGE=$(IMAGE) $(BIN)/python -m pytest tests/image
+
+sbom: $(VENV)-release/.ready image  ## what the image is made of (SPDX and CycloneDX) and under which licences, in dist/
+	@.ci/sbom $(IMAGE) $(VENV)-release/bin/python
+
 lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VENV)-focus $(VENV)-site $(VENV)-schemathesis $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-focus $(VENV)-site $(VENV)-schemathesis $(VENV)-vllm $(VENV)-vllm-more $(VENV)-routers $(VENV)-peers $(VENV)-clients $(VENV)-clients-older $(VENV)-guidellm $(VENV)-aider $(VENV)-release build dist var .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One environment: the demo's packages first, development adds to them.
 $(VENV)/.python:
@@ -281,6 +303,12 @@ $(patsubst %,$(VENV)-%/.ready,clients clients-older guidellm aider schemathesis)
 	@echo "installing what others publish in $(@D)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+$(VENV)-release/.ready: requirements/release.txt
+	@echo "installing what makes a release in $(VENV)-release"
+	@$(PYTHON) -m venv $(VENV)-release
+	@$(VENV)-release/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/release.txt
 	@touch $@
 
 $(VENV)-routers/.ready: requirements/routers.txt

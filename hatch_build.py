@@ -16,7 +16,8 @@ CHECKSUM: Final = LIBRARY.with_suffix(".sha256")
 """Of the library as it was compiled: one that is not whole ends the process that calls it."""
 # No fused multiplication: the numbers have to be those of numpy.
 _FLAGS: Final = ("-O2", "-fPIC", "-shared", "-ffp-contract=off")
-_LONGEST_S: Final = 60
+_LONGEST_S: Final = 600
+"""Zig makes parts of its own library first, which takes a minute where others compile, too."""
 
 
 def compile_library(root: Path) -> str | None:

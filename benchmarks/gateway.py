@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,16 +58,25 @@ class StartedGateway(msgspec.Struct, frozen=True):
     key: str
 
 
-def start_gateway(children: Children, upstream: str, folder: Path, *, port: int, core: int | None) -> StartedGateway:
-    """Write a configuration, make a team and a key, and start one worker. Raises RuntimeError."""
+def start_gateway(
+    children: Children,
+    upstream: str,
+    folder: Path,
+    *,
+    port: int,
+    core: int | None,
+    name: str = "gateway",
+    more: Mapping[str, object] | None = None,
+) -> StartedGateway:
+    """Write a configuration, with `more` sections, make a team and a key, and start one worker. Raises RuntimeError."""
     config = folder / "gateway.yaml"
-    config.write_text(yaml.safe_dump(gateway_config(upstream, folder, port), sort_keys=False))
+    config.write_text(yaml.safe_dump(gateway_config(upstream, folder, port) | dict(more or {}), sort_keys=False))
     environ = gateway_environ(folder)
     _cli(environ, "teams", "create", TEAM, "--json")
     made = _cli(environ, "keys", "create", TEAM, "--config", str(config), "--json")
     key: str = msgspec.json.decode(made)["key"]
     command = [*_COMMAND, "serve", "--config", str(config)]
-    child = children.start("gateway", command, core=core, environ=environ)
+    child = children.start(name, command, core=core, environ=environ)
     url = f"http://127.0.0.1:{port}"
     child.wait_ready(f"{url}/readyz")
     return StartedGateway(child, url, key)

@@ -13,8 +13,8 @@ misses everything may be best, which is told beside it. Beside the cold start st
 ordered at once.
 
 FOLDER has azure_code.csv and mooncake_conversation.jsonl, on which the scaler's constants were chosen, beside a made-up rise and
-fall. azure_conv.csv and the first made-up chats showed faults and were looked at again; mooncake_synthetic.jsonl, other chats and single
-questions were kept apart. Cases whose file is not there are told and left out; without a folder the made-up ones are run. Writes
+fall. azure_conv.csv and the first four made-up chats showed faults and were looked at again; mooncake_synthetic.jsonl, the fifth chats and
+single questions were kept apart. Cases whose file is not there are told and left out; without a folder the made-up ones are run. Writes
 scaling.json, to which further runs add their cases, and scaling.png. The same figures on any machine.
 """
 
@@ -94,7 +94,10 @@ def _from_file(name: str, aims: Aims = Aims(), *, kept_apart: bool = False) -> S
 SOURCES: Final[dict[str, Source]] = {
     "rise": Source(lambda _: rise_and_fall()),
     "chats": Source(lambda _: made_up("chats", 3, 9_000)),
-    "others": Source(lambda _: made_up("chats", 11, 9_000), kept_apart=True),
+    "others": Source(lambda _: made_up("chats", 11, 9_000)),
+    "third": Source(lambda _: made_up("chats", 21, 9_000)),
+    "fourth": Source(lambda _: made_up("chats", 22, 9_000)),
+    "apart": Source(lambda _: made_up("chats", 41, 9_000), kept_apart=True),
     "single": Source(lambda _: made_up("single", 7, 9_000), kept_apart=True),
     "code": _from_file("azure_code.csv"),
     "talk": _from_file("mooncake_conversation.jsonl", LONG),

@@ -17,6 +17,7 @@ from gateway.commands.database import database_app
 from gateway.commands.events import events_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
+from gateway.commands.health import health
 from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -91,6 +92,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "demo": demo,
     "route": route,
     "version": version,
+    "health": health,
     "keys": keys_app,
     "organisations": organisations_app,
     "teams": teams_app,

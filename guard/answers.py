@@ -4,11 +4,12 @@ of the request become the caller's own values again. Pure.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from guard.gathered import Gathered, Heard
 from guard.lane import Lane
 from guard.masks import Unmasking
 from guard.ruleset import Action, Finding, Masking, Ruleset
@@ -23,7 +24,7 @@ _BEGUN_ESCAPE: Final = re.compile(
 )
 _PLAIN: Final = re.compile(r'[^"\\]+')
 _FIXED: Final = frozenset({
-    "id", "type", "role", "object", "model", "status", "finish_reason", "stop_reason", "stop_sequence", "name", "call_id",
+    "id", "type", "role", "object", "model", "status", "finish_reason", "stop_reason", "stop_sequence", "call_id",
     "tool_call_id", "tool_use_id", "item_id", "index", "signature", "thought_signature", "encrypted_content",
     "system_fingerprint", "service_tier", "media_type", "file_id", "encrypted_index", "phase",
 })  # fmt: skip
@@ -31,8 +32,13 @@ _FIXED: Final = frozenset({
 _BLOBS: Final = frozenset({"data", "b64_json", "result"})
 _ARGUMENTS: Final = frozenset({"arguments", "partial_json"})
 _THOUGHTS: Final = frozenset({"thinking"})
+_NAME: Final = "name"
 _PROBABILITIES: Final = frozenset({"logprobs", "top_logprobs"})
-"""What says an answer's tokens once more, each by itself, where no value is seen."""
+"""What says an answer's tokens once more, each by itself, where no value is seen; so do words and tokens of transcripts."""
+
+
+_AGAIN: Final = (b'logprobs"', b'"words"', b'"tokens"')
+_NOT_AGAIN: Final = b'logprobs":null'
 
 
 class Blocked(Exception):
@@ -57,9 +63,21 @@ class Voice(Protocol):
 class Answer:
     """The texts of one request's answer."""
 
-    def __init__(self, rules: Ruleset, own: Masking | None, new: Masking) -> None:
-        """`own` are the masks of the request; `new` those of what the model says by itself."""
+    def __init__(
+        self,
+        rules: Ruleset,
+        own: Masking | None,
+        new: Masking,
+        *,
+        is_callers: Callable[[str], bool] = lambda _name: False,
+        gathered: Gathered | None = None,
+    ) -> None:
+        """`own` are the masks of the request; `new` those of what the model says by itself. `is_callers` tells of a tool's name whether it is
+        one of the request's. `gathered` takes what is said, where somebody is asked about it before it goes out.
+        """
         self._rules = rules
+        self._is_callers = is_callers
+        self.gathered = gathered
         self._own = own
         self._new = new
         self._counts: dict[tuple[str, str, Action], int] = {}
@@ -74,11 +92,16 @@ class Answer:
     @property
     def looks(self) -> bool:
         """True where a rule looks at answers."""
-        return bool(self._rules.output)
+        return bool(self._rules.output or self._rules.of_answers)
 
     def voice(self, means: Means) -> Voice:
         """Return a new text."""
-        return _Arguments(self) if means == "arguments" else _Text(self, unmasks=means == "text")
+        voice = _Arguments(self) if means == "arguments" else _Text(self, unmasks=means == "text")
+        return voice if self.gathered is None else _Held(voice, self.gathered)
+
+    def heard(self) -> Heard | None:
+        """Return what takes what one text says; None where nobody is asked."""
+        return None if self.gathered is None else self.gathered.heard()
 
     def lane(self) -> Lane | None:
         """Return what finds values in one text; None where no rule looks for any."""
@@ -101,17 +124,31 @@ class Answer:
         self.changed += 1
         return self._new.mask(kind, value)
 
+    def passes(self, raw: bytes) -> bool:
+        """Return True for a whole answer that goes out as it is. False says nothing."""
+        if self._own is not None or self.gathered is not None:
+            return False
+        said = raw.replace(_NOT_AGAIN, b"")
+        return not any(each in said for each in _AGAIN) and self._rules.passes(raw)
+
     def whole(self, text: str, means: Means = "text") -> str:
         """Return a whole text as it may go out. Raises Blocked."""
-        voice = self.voice(means)
+        is_plain = self.gathered is None and means != "arguments" and (self._own is None or means == "thought")
+        if is_plain and self._rules.passes_text(text):
+            return text
+        voice = _Arguments(self) if means == "arguments" else _Text(self, unmasks=means == "text")
         return voice.feed(text) + voice.finish()
+
+    def name(self, text: str) -> str:
+        """Return the name of a tool as it may go out: one that the request has is its caller's own word. Raises Blocked."""
+        return text if self._is_callers(text) else self.whole(text, "thought")
 
     def tree(self, value: Any, name: str = "") -> Any:
         """Return an answer's JSON with all its texts as they may go out. What has no known name is a text. Raises Blocked."""
         if isinstance(value, str):
-            return (
-                value if name in _FIXED or (name in _BLOBS and len(value) > _LONG_CHARS) else self._named(value, name)
-            )
+            if name in _FIXED or (name in _BLOBS and len(value) > _LONG_CHARS):
+                return value
+            return self.name(value) if name == _NAME else self._named(value, name)
         if isinstance(value, list):
             return [self.tree(each, name) for each in value]
         return self._object(value) if isinstance(value, dict) else value
@@ -121,10 +158,22 @@ class Answer:
         return self.whole(text, means)
 
     def _object(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        if value.get("object") == "response" and self.gathered is not None:
+            return self._response(value, self.gathered)
+        return self._fields(value.items())
+
+    def _response(self, value: Mapping[str, Any], gathered: Gathered) -> dict[str, Any]:
+        """Change a response, of which most repeats what its caller sent: about that nobody is asked."""
+        with gathered.paused():
+            rest = self._fields(((name, each) for name, each in value.items() if name != "output"))
+        said = self._fields(((name, each) for name, each in value.items() if name == "output"))
+        return {name: said[name] if name in said else rest[name] for name in value}
+
+    def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         changed = self.changed
         made: dict[str, Any] = {}
-        for name, each in value.items():
-            if name in _PROBABILITIES and self.looks:
+        for name, each in items:
+            if self.looks and _says_again(name, each):
                 made[name] = [] if isinstance(each, list) else None
             elif name in {"input", *_ARGUMENTS} and isinstance(each, dict | list):
                 made[name] = self._meant(each)
@@ -141,14 +190,53 @@ class Answer:
         return value if said == written else msgspec.json.decode(said)
 
 
+def _says_again(name: str, value: Any) -> bool:
+    if name in _PROBABILITIES:
+        return True
+    if name not in {"words", "tokens"} or not isinstance(value, list):
+        return False
+    return all(isinstance(each, int) or (isinstance(each, dict) and "word" in each) for each in value)
+
+
 _LONG_CHARS: Final = 4_096
 """Longer ones of such fields are pictures or sound."""
 
 
+class _Held:
+    """A text of which nothing goes out until enough is gathered to ask about it."""
+
+    __slots__ = ("_gathered", "_pieces", "_voice")
+
+    def __init__(self, voice: Voice, gathered: Gathered) -> None:
+        self._voice = voice
+        self._gathered = gathered
+        self._pieces: list[str] = []
+
+    def feed(self, text: str) -> str:
+        self._take(lambda: self._voice.feed(text))
+        return self._given() if self._gathered.is_due else ""
+
+    def finish(self) -> str:
+        self._take(self._voice.finish)
+        return self._given()
+
+    def _take(self, said: Callable[[], str]) -> None:
+        try:
+            self._pieces.append(said())
+        except Blocked as blocked:
+            blocked.before = self._given() + blocked.before
+            raise
+
+    def _given(self) -> str:
+        pieces, self._pieces = self._pieces, []
+        return "".join(pieces)
+
+
 class _Text:
-    __slots__ = ("_lane", "_unmasking")
+    __slots__ = ("_heard", "_lane", "_unmasking")
 
     def __init__(self, answer: Answer, *, unmasks: bool) -> None:
+        self._heard = answer.heard()
         self._lane = answer.lane()
         self._unmasking = answer.unmasking() if unmasks else None
 
@@ -157,7 +245,10 @@ class _Text:
 
     def finish(self) -> str:
         text = "" if self._lane is None else self._looked_at(self._lane, "", final=True)
-        return self._unmasked(text, final=True)
+        text = self._unmasked(text, final=True)
+        if self._heard is not None:
+            self._heard.ended = True
+        return text
 
     def _looked_at(self, lane: Lane, text: str, *, final: bool) -> str:
         try:
@@ -167,6 +258,9 @@ class _Text:
             raise
 
     def _unmasked(self, text: str, *, final: bool = False) -> str:
+        if self._heard is not None:
+            # As it is with its masks: what they stand for is shown to nobody.
+            self._heard.add(text)
         unmasking = self._unmasking
         if unmasking is None:
             return text
@@ -176,10 +270,11 @@ class _Text:
 class _Arguments:
     """JSON that comes in pieces. What stands in its strings is read as it is meant, and written as JSON again."""
 
-    __slots__ = ("_answer", "_begun", "_inside", "_lane", "_unmasking")
+    __slots__ = ("_answer", "_begun", "_heard", "_inside", "_lane", "_unmasking")
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
+        self._heard = answer.heard()
         self._lane = None if answer.lane() is None else Lane(answer._rules, self._act)  # noqa: SLF001
         self._unmasking = answer.unmasking()
         self._inside = False
@@ -202,15 +297,21 @@ class _Arguments:
 
     def finish(self) -> str:
         begun, self._begun = self._begun, ""
-        return (self._said(begun) if begun else "") + self._rest()
+        text = (self._said(begun) if begun else "") + self._rest()
+        if self._heard is not None:
+            self._heard.ended = True
+        return text
 
     def _between(self, text: str, place: int, pieces: list[str]) -> int:
         end = text.find('"', place)
         between = text[place:] if end < 0 else text[place:end]
-        pieces.append(between if self._lane is None else self._lane.feed(between))
+        between = between if self._lane is None else self._lane.feed(between)
+        self._hear(between)
+        pieces.append(between)
         if end < 0:
             return len(text)
         pieces += (self._rest(), '"')
+        self._hear('"')
         self._inside = True
         return end + 1
 
@@ -232,18 +333,25 @@ class _Arguments:
         if place >= len(text):
             return place
         pieces += (self._rest(), '"')
+        self._hear('"')
         self._inside = False
         return place + 1
+
+    def _hear(self, text: str) -> None:
+        if self._heard is not None:
+            self._heard.add(text)
 
     def _said(self, text: str) -> str:
         if self._lane is not None:
             text = self._lane.feed(text)
+        self._hear(text)
         if self._unmasking is not None and self._inside:
             text = self._unmasking.feed(text)
         return _escaped(text) if self._inside else text
 
     def _rest(self) -> str:
         text = "" if self._lane is None else self._lane.finish()
+        self._hear(text)
         if self._unmasking is not None and self._inside:
             text = self._unmasking.feed(text) + self._unmasking.finish()
         return _escaped(text) if self._inside else text

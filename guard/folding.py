@@ -17,6 +17,9 @@ _VARIATION_SELECTORS: Final = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _NOTHING_THERE: Final = frozenset({"Cn", "Co", "Cs"})
 _BLANKS: Final = {"Zs": " ", "Zl": "\n", "Zp": "\n"}
 _ASCII_END: Final = "\x80"
+_UNUSUAL: Final = re.compile(r"[^\t\n\r -~]")
+"""Quick where few characters are: the class of those that are folded has many ranges."""
+_MOSTLY_ASCII: Final = 4
 _PLANE: Final = 0x10000
 _RANGES: Final = (
     range(0x3400),
@@ -93,7 +96,7 @@ class Folded:
         self._began, self._places, self._verbatim = [0], [0], [True]
         self._length = len(text)
         length = last = 0
-        for match in _odd().finditer(text):
+        for match in _odd_in(text).finditer(text):
             start, end = match.span()
             for piece, place, verbatim in (
                 (text[last:start], last, True),
@@ -126,6 +129,11 @@ class Folded:
         if piece and self._verbatim[piece - 1]:
             return min(self._began[piece - 1] + place - self._places[piece - 1], after)
         return after
+
+
+def _odd_in(text: str) -> re.Pattern[str]:
+    """Return what finds the characters that are folded; it may find others, too."""
+    return _UNUSUAL if len(text.encode(errors="surrogatepass")) - len(text) < len(text) >> _MOSTLY_ASCII else _odd()
 
 
 @cache

@@ -44,12 +44,12 @@ _TAKEN: Final[dict[str, tuple[RuleKind, ...]]] = {
     "false_rate": ("injection",),
     **dict.fromkeys(("url", "target", "shape", "model", "key", "categories", "scores", "timeout_ms"), ("http",)),
     "use": ("plugin",),
+    "window_chars": ("http", "plugin"),
 }
 _SOLE_ROLES: Final[frozenset[RuleKind]] = frozenset({"injection", "http"})
 """Kinds that look at what users and tools say, unless a rule names roles."""
 ASKED: Final[frozenset[RuleKind]] = frozenset({"http", "plugin"})
 """Kinds that have to be asked, and waited for; whom the configuration alone may name, as they are given texts."""
-_OF_REQUESTS: Final[frozenset[RuleKind]] = ASKED | {"injection"}
 _RIVALS: Final[dict[str, dict[str, str]]] = tomllib.loads((files("guard") / "rivals.toml").read_text())
 _UNSEEN: Final = (
     "names, addresses, places and dates cannot be told by patterns; a service that can is asked over HTTP, and docs/guard.md says what is"
@@ -145,12 +145,23 @@ class GuardRule(Section):
         description="Of `plugin`: the name of a plug-in of kind guard in `plugins`. `input` is the least that is done with what it finds; its "
         "verdict may be stricter.",
     )
+    window_chars: int | None = Field(
+        default=None,
+        ge=500,
+        le=100_000,
+        description="Of `http` and `plugin` with `output`: streams go out by pieces of so many characters, each once it is judged. Not set: all "
+        "of an answer waits for its end.",
+    )
     input: Annotated[InputAction, _named_here("actions")] = Field(
         default="off",
         description="In requests. `block`: refused, where it is new; `own`: only own engines are asked; `mask`: another word is put in its "
         "place; `flag`: told.",
     )
-    output: Annotated[OutputAction, _named_here("actions")] = Field(default="off", description="In answers.")
+    output: Annotated[OutputAction, _named_here("actions")] = Field(
+        default="off",
+        description="In answers. `block`: they end before it, as a filter ends them; `mask` and `flag` as above. Who is asked (`http`, `plugin`) "
+        "blocks or flags.",
+    )
     roles: list[Role] | None = Field(
         default=None,
         min_length=1,
@@ -194,14 +205,18 @@ class GuardRule(Section):
 
     def _check_whole_texts(self) -> None:
         """Refuse what cannot be done by a kind that judges texts as a whole. Raises ValueError."""
-        if self.kind in _OF_REQUESTS and self.output != "off":
-            raise ValueError(f"a rule of kind `{self.kind}` judges requests alone: leave `output` out")
+        if self.kind in ASKED and self.output == "mask":
+            raise ValueError("whoever is asked about an answer lets it pass or ends it: set `output` to block or flag")
+        if self.window_chars is not None and self.output == "off":
+            raise ValueError("`window_chars` is for answers: set `output`, too")
         if self.kind == "injection":
             self._check_injection()
         elif self.kind == "http":
             self._check_service()
 
     def _check_injection(self) -> None:
+        if self.output != "off":
+            raise ValueError("a rule of kind `injection` judges requests alone: leave `output` out")
         rate = STRICT_RATE if self.false_rate is None else self.false_rate
         if rate not in FALSE_RATES:
             raise ValueError(f"`false_rate` must be {', '.join(f'{each:g}' for each in FALSE_RATES)}")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from guard.guard_config import ASKED, STRICT_RATE, GuardRule, GuardSection, kinds_of
-from guard.ruleset import Found, Masking, Ruleset, Scanner, Verdict
+from guard.ruleset import Found, KnownScanner, Masking, Ruleset, Scanner, Verdict
 from guard.walker import Part
 from settings.words import in_words
 
@@ -71,14 +71,14 @@ class Guard:
         section: GuardSection,
         key: bytes,
         *,
-        scanner: Callable[[Sequence["Kind"]], Scanner] | None = None,
+        scanner: Callable[[Sequence["Kind"]], KnownScanner] | None = None,
     ) -> None:
         """`key` makes the masks: the same in every process and after each start. `scanner` makes one of kinds."""
         self._key = key
         self._scanner = scanner or _scanner
         self._memory = Remembered(secrets.token_bytes(_KEY_BYTES))
         self._compiling = asyncio.Lock()
-        self._scanners: dict[frozenset[str], Scanner] = {}
+        self._scanners: dict[frozenset[str], KnownScanner] = {}
         self.adopt(section)
 
     def adopt(self, section: GuardSection) -> None:
@@ -144,7 +144,7 @@ class Guard:
                     kinds[rule.name] = ()
                 case _:
                     assert_never(rule.kind)
-        described = [self._scanner(theirs)] if theirs else []
+        described: list[Scanner] = [self._scanner(theirs)] if theirs else []
         if rates:
             described.append(_attempts(rates))
         return Ruleset(
@@ -155,7 +155,7 @@ class Guard:
             labels={rule.name: label_of(rule.name) for rule in rules if rule.kind == "plugin"},
         )
 
-    def _shared(self, names: frozenset[str], kinds: Mapping[str, "Kind"]) -> Scanner:
+    def _shared(self, names: frozenset[str], kinds: Mapping[str, "Kind"]) -> KnownScanner:
         """Return the scanner of some of our kinds: teams of the same kinds have the same one, as each takes megabytes."""
         found = self._scanners.get(names)
         if found is None:
@@ -165,7 +165,7 @@ class Guard:
         return found
 
 
-def _scanner(kinds: Sequence["Kind"]) -> Scanner:
+def _scanner(kinds: Sequence["Kind"]) -> KnownScanner:
     from guard.scan import Scanner as Scanning  # noqa: PLC0415 - patterns take megabytes, which only those have who have rules
 
     return Scanning(kinds)

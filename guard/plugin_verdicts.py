@@ -131,6 +131,21 @@ class _Judging:
         return [Finding(name, "plugin", does, count) for (name, does), count in self._counts.items()]
 
 
+def answers_question(rule: GuardRule, texts: Sequence[str]) -> Question:
+    """Return what a rule asks about what a model said."""
+    return Question(
+        rule, (), tuple([ToldText(value=text, role="assistant", direction="output") for text in texts]), True
+    )
+
+
+def does_in_answer(rule: GuardRule, said: Said) -> Literal["block", "flag", "off"]:
+    """Return what a verdict on an answer comes to: the stricter of what plug-in and rule say. What should be masked or stay is not given."""
+    if said.action == "pass":
+        return "off"
+    strictest = max(STRICTEST[said.action], STRICTEST[rule.output])
+    return "block" if strictest > STRICTEST["flag"] else "flag"
+
+
 def _does(rule: GuardRule, said: Said, *, refuses: bool) -> _Does:
     """Return what a verdict comes to: the stricter of what plug-in and rule say."""
     if said.action == "pass":

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from guard.clean import Looking, is_clean, says_nothing
 from guard.guard_config import ASKED, GuardRule, InputAction, OutputAction
 from guard.walker import Part, Role, Text, Walk
 
@@ -52,6 +53,10 @@ class Scanner(Protocol):
     def partial(self, text: str, begin: int, *, final: bool) -> tuple[Sequence[Found], int]:
         """Return what is found from `begin` on, and how far the text is settled, whatever may follow it."""
         ...
+
+
+class KnownScanner(Scanner, Looking, Protocol):
+    """Finds what is of the kinds of our tables."""
 
 
 class Masking(Protocol):
@@ -139,7 +144,7 @@ class Ruleset:
         rules: Iterable[GuardRule],
         kinds: Mapping[str, Sequence[str]],
         *,
-        known: Scanner | None,
+        known: KnownScanner | None,
         own: Scanner | None,
         labels: Mapping[str, str] = _NO_LABELS,
     ) -> None:
@@ -151,6 +156,13 @@ class Ruleset:
         """Rules that ask a service about requests; whoever judges by them has to wait."""
         self.plugins = tuple(rule for rule in self.rules if rule.kind == "plugin" and rule.input != "off")
         """Rules that ask a plug-in about requests."""
+        self.of_answers = tuple(rule for rule in self.rules if rule.kind in ASKED and rule.output != "off")
+        """Rules that ask somebody about answers."""
+        windows = [rule.window_chars for rule in self.of_answers]
+        self.window_chars = (
+            None if None in windows else max((each for each in windows if each is not None), default=None)
+        )
+        """How much of a stream is asked about at once; None for all of it."""
         self.salt = secrets.token_bytes(_SALT_BYTES)
         """By which what is remembered of texts is told apart from that of other rules."""
         self._known, self._own = known, own
@@ -200,6 +212,15 @@ class Ruleset:
             return tuple(known or own)
         return tuple(sorted((*known, *own), key=lambda each: (each.start, -each.end)))
 
+    def passes(self, raw: bytes) -> bool:
+        """Return True for JSON of an answer in which nothing is that any rule looks for. False says nothing."""
+        return self._own is None and self._known is not None and says_nothing(raw, self._known)
+
+    def passes_text(self, text: str) -> bool:
+        """Return True for a text in which nothing is that any rule looks for. False says nothing."""
+        known = self._known
+        return self._own is None and known is not None and known.sees_nothing(text.encode(errors="surrogatepass"))
+
     def partial(self, text: str, begin: int, *, final: bool) -> tuple[list[Found], int]:
         """Return what is found in an answer's text from `begin` on, none over another, and how far it is settled."""
         found: list[Found] = []
@@ -238,6 +259,8 @@ class Ruleset:
         """Return the verdict on a wire's body, which is a JSON object. `memory` knows the parts in which nothing was found before; `sent` is
         for a request that was judged and sent before, of which only the masks are wanted. Raises TooMuch.
         """
+        if self._known is not None and self._own is None and is_clean(wire, body, self._known):
+            return Verdict()
         judging = _Judging(self, sent=sent)
         walk = Walk(wire, body)
         judging.add_all(walk.texts, self._in_texts(walk.texts))
@@ -278,6 +301,12 @@ class Ruleset:
         acts = [(each, self.act(each.kind, text.role)) for each in self.find(text.text)]
         found = [each for each, act in acts if act is not None and not act.whole and act.action not in {"flag", "off"}]
         return _masked(text.text, found, masks)
+
+    def hidden_answer(self, text: str, masks: Masking) -> str:
+        """Return a text of an answer as a service at an address may see it: without what any rule masks, blocks or keeps to own engines."""
+        hidden = {kind for (kind, _), act in self._input.items() if act.action != "flag" and not act.whole}
+        hidden |= {kind for kind, act in self.output.items() if act.action != "flag"}
+        return _masked(text, [each for each in self.find(text) if each.kind in hidden], masks)
 
     def act(self, kind: str, role: Role) -> Act | None:
         """Return what is done with a kind in a text of that role; None for nothing."""

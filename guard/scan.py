@@ -20,16 +20,22 @@ from guard.kinds import MOST_WITHIN_BYTES, Kind, Shape, compiled, entropy
 MASK_PATTERN: Final = r"\[[A-Z][A-Z0-9]{1,15}_[a-z2-7]{6,16}\]"
 """What is put in a value's place (guard/masks.py). Nothing is found in one."""
 _MAY_BE_ENCODED: Final = r"[A-Za-z0-9+/_-]{16}"
+_RUN_PATTERN: Final = r"[A-Za-z0-9+/_-]{16,}={0,2}"
+_LINE_ENDS: Final = frozenset({b"\r", b"\n"})
+_SHORT_LINE: Final = 60
+_LONG_LINE: Final = 76
 _LINES: Final = r"(?:[A-Za-z0-9+/_-]{60,76}\r?\n)"
 """Mail and PEM break base64 into lines of 76 and of 64 characters; a value may stand over two of them."""
 _ENCODED_PATTERN: Final = r"(?:" + _LINES + r"+[A-Za-z0-9+/_-]*|[A-Za-z0-9+/_-]{16,})={0,2}"
 _ENCODED_TAIL: Final = _LINES + r"*(?:[A-Za-z0-9+/_-]{60,76}\r|[A-Za-z0-9+/_-]+={0,2}|)\z"
 _ENCODED_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-")
+_MAY_GO_ON: Final = frozenset(bytes([byte]) for byte in (*_ENCODED_CHARS, *b"=\r\n"))
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _FIRST_ENCODED: Final = 24
 """By so many characters it shows whether a run of base64 is text: 18 bytes, of which these many are printable, all are of a shorter one, or
 which are UTF-8."""
 _LEAST_PRINTABLE: Final = 14
+_PRINTABLE: Final = bytes([*range(9, 14), *range(32, 127)])
 _MOST_UTF8: Final = 4
 _SET_BYTES: Final = 64 << 20
 """The most that the states of all patterns together may need. A few MB is what they do."""
@@ -94,7 +100,7 @@ class _View(msgspec.Struct, frozen=True):
 class Scanner:
     """Finds what is of the given kinds. Building one takes tens of milliseconds: not on the event loop."""
 
-    __slots__ = ("_encoded", "_gate", "_gate_of_pieces", "_open", "_open_far", "_rules", "_tail", "labels")
+    __slots__ = ("_encoded", "_gate", "_gate_of_pieces", "_open", "_open_far", "_rules", "_run", "_tail", "labels")
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         """Compile the kinds' patterns. Raises BadPattern."""
@@ -102,6 +108,7 @@ class Scanner:
         self.labels = {kind.name: kind.label for kind in kinds}
         self._rules = [_rule(kind, shape) for kind in kinds for shape in kind.shapes]
         self._encoded = compiled(_ENCODED_PATTERN)
+        self._run = compiled(_RUN_PATTERN)
         self._tail = compiled(_ENCODED_TAIL)
         # A mask is a rule, too: it wins over what is found within it, and is then left out.
         self._rules.append(_rule(_MASK, _MASK.shapes[0]))
@@ -118,6 +125,13 @@ class Scanner:
         for view in self._views(text, 0):
             spans += view.in_text(self._in_view(view, final=True)[0])
         return self._resolved(spans)
+
+    def sees_nothing(self, data: bytes) -> bool:
+        """Return True where nothing is found in the text of these bytes, nor in any part of it that ends at a quotation mark. False says
+        nothing.
+        """
+        hits = self._gate(data)
+        return not hits or (list(hits) == [len(self._rules) + 1] and not self._decoded(data, 0))
 
     def partial(self, text: str, begin: int, *, final: bool) -> tuple[tuple[Found, ...], int]:
         """Return what is found from `begin` on, and how far the text is settled, whatever may follow it.
@@ -186,8 +200,10 @@ class Scanner:
 
     def _decoded(self, data: bytes, place: int) -> list[Span]:
         spans: list[Span] = []
-        while (match := self._encoded.search(data, place)) is not None:
+        while (match := self._run.search(data, place)) is not None:
             from_, place = match.span()
+            if data[place : place + 1] in _LINE_ENDS and _SHORT_LINE <= place - from_ <= _LONG_LINE:
+                place = self._encoded.search(data, from_).end()
             if (from_ and data[from_ - 1] in _ENCODED_CHARS) or not _is_text(data[from_:place]):
                 continue
             decoded = _decode(data[from_:place].rstrip(b"="))
@@ -215,7 +231,7 @@ class Scanner:
         place = self._open.search(data, start).start()
         if self._open_far:
             place = min(place, len(data) - _MOST_HELD_BYTES)
-        tail = self._tail.search(data)
+        tail = self._tail.search(data) if data[-1:] in _MAY_GO_ON else None
         if tail is not None and tail.start() >= start:
             run = data[tail.start() :]
             if len(run) < _FIRST_ENCODED or _is_text(run):
@@ -327,7 +343,7 @@ def _is_text(run: bytes) -> bool:
     decoded = _decode(run[:_FIRST_ENCODED])
     if decoded is None:
         return False
-    printable = sum(32 <= byte < 127 or 9 <= byte <= 13 for byte in decoded)  # noqa: PLR2004
+    printable = len(decoded) - len(decoded.translate(None, _PRINTABLE))
     return printable >= min(_LEAST_PRINTABLE, len(decoded)) or _is_utf8(decoded)
 
 

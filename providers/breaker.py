@@ -380,6 +380,11 @@ class Breakers:
             breaker.openings[scope].probe = permit
         return permit
 
+    def again_s(self, deployment_id: str, caller: Scope = EVERYONE) -> float:
+        """Return the seconds until the caller may call a deployment again; 0 where it may, or where only its probe is waited for."""
+        absence = self._absence_of(self._breaker_of(deployment_id), caller, self._clock())
+        return 0.0 if absence is None else absence.again_s
+
     def _takes(self, breaker: _Breaker, tokens: int) -> bool:
         """Take of the deployment's rate; where that is used up, keep everyone away until there is some."""
         assert breaker.rate is not None  # noqa: S101  Whoever asks has looked.

@@ -359,7 +359,17 @@ class ContentFiltered(Refused, status=400, code="content_filter"):
 
 
 class GuardUnavailable(Refused, status=503, code="guard_unavailable"):
-    """The guard cannot judge the request, and its rules let pass nothing that was not judged."""
+    """The guard cannot judge the request or its answer, and its rules let pass nothing that was not judged."""
+
+    @classmethod
+    def by(cls, rule: str, *, answer: bool, retry_after_s: float = 1.0) -> "GuardUnavailable":
+        """Return the error for want of one rule's verdict."""
+        what = (
+            "The answer could not be judged by `{}`, so it is not given"
+            if answer
+            else "The request could not be judged by `{}`, so it was not sent"
+        )
+        return cls(f"{what.format(rule)}; try again shortly.", retry_after_s=retry_after_s)
 
 
 class NoEligibleTarget(Refused, status=400, code="no_eligible_target"):

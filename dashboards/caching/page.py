@@ -4,7 +4,7 @@ What was read and written is from the books. What was lost is an estimate (`prox
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Final, NamedTuple
 
@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.teams.change import flush_cache
+from api.web.gateway import Gateway
 from api.web.reading import reading
 from cost.reports.daily import meters_of
 from cost.reports.scope import ReadScope
@@ -22,6 +23,7 @@ from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.period import kept_fields, period_of, presets
 from dashboards.web.view import PageRequest
+from proxy.plan.route_plan import is_own
 from proxy.settle.prompt_caches.store import CacheLossStore, CacheLossSum
 from proxy.settle.prompt_caches.watch import LOOKED, SKIPPED
 from selfhosted.prefixes.store import KEPT_DAYS
@@ -32,10 +34,16 @@ _PAGE: Final = "/dashboard/teams/{team_id}/caching"
 _MODELS_NAMED: Final = 3
 _READ_COLUMNS: Final = (
     Column("model", "Model", "code"),
+    Column("whose", "Run by"),
     Column("tokens", "Prompt tokens", "number"),
     Column("cached", "Read from a cache", "number", "Tokens"),
     Column("share", "Share", "share", "Of the prompt tokens"),
-    Column("saved", "Saved", "money", "What they would have cost in full, less what they did"),
+    Column(
+        "saved",
+        "Saved",
+        "money",
+        "What they would have cost in full, less what they did; nothing is bought of our own GPUs",
+    ),
     Column("written", "Written to a cache", "number", "Tokens"),
     Column("extra", "Paid for writing", "money", "What they cost beyond the price of the prompt"),
 )
@@ -59,6 +67,15 @@ class _Lost(NamedTuple):
     models: Sequence[str]
 
 
+class _Kept(NamedTuple):
+    """What providers' caches saved at all models, less what writing to them cost."""
+
+    nanousd: int | None
+    are_all_known: bool
+    has_paid: bool
+    """Writing cost something."""
+
+
 @router.get(_PAGE)
 async def caching(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> Response:
     """Show what caches gave a team, what was lost of them and why, and what can be changed."""
@@ -76,16 +93,16 @@ async def caching(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
         used = await gateway.finance.usage.page(asked)
         first_us = period.start_us - period.start_us % DAY_US
         lost = await CacheLossStore(gateway.database).read(scope, first_us, period.end_us)
-    by_model = {str(row.group[0]): row.sums for row in used.rows if row.sums.input_tokens or row.sums.cache_hits}
-    read, losses = _read_table(by_model, view.query), _lost_table(lost, view.query)
-    file = view.csv_asked(f"{team.team_id}-caching-{period.first}-{period.last}", read, losses)
-    if file is not None:
-        return file
     counts = Counter({each.cause: 0 for each in lost})
     for each in lost:
         counts[each.cause] += each.requests
-    totals = used.totals or UsageSums()
-    saved = [_saved_nanousd(sums) for sums in by_model.values() if sums.cached_input_tokens]
+    by_model = {str(row.group[0]): row.sums for row in used.rows if row.sums.input_tokens > 0}
+    own = _own(gateway, by_model)
+    read, losses = _read_table(by_model, own, view.query), _lost_table(lost, view.query, looked=counts[LOOKED])
+    file = view.csv_asked(f"{team.team_id}-caching-{period.first}-{period.last}", read, losses, problem=period.problem)
+    if file is not None:
+        return file
+    bought = [sums for model, sums in by_model.items() if model not in own]
     config = gateway.config()
     return view.page(
         "caching/caching.html",
@@ -95,9 +112,11 @@ async def caching(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -
         presets=presets(view.query, view.now_us, period),
         kept=kept_fields(view.query),
         kept_days=KEPT_DAYS,
-        totals=totals,
-        share=totals.cached_input_tokens / totals.input_tokens if totals.input_tokens else None,
-        saved=None if None in saved else sum(each for each in saved if each is not None),
+        totals=used.totals or UsageSums(),
+        share=sum(each.cached_input_tokens for each in bought) / sum(each.input_tokens for each in bought)
+        if bought
+        else None,
+        kept_by_caches=_together(bought),
         lost=sum(each.nanousd for each in lost),
         unpriced=sum(each.unpriced for each in lost),
         looked=counts[LOOKED],
@@ -125,19 +144,26 @@ async def flush(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -
     )
 
 
-def _read_table(by_model: Mapping[str, UsageSums], query: Mapping[str, str]) -> Table:
+def _own(gateway: Gateway, models: Iterable[str]) -> frozenset[str]:
+    """Return those of the models that are on our own GPUs."""
+    rules = gateway.rules()
+    found = ((model, rules.catalog.targets.get(model)) for model in models)
+    return frozenset(model for model, target in found if target is not None and is_own(target, rules.policy.pooled))
+
+
+def _read_table(by_model: Mapping[str, UsageSums], own: Container[str], query: Mapping[str, str]) -> Table:
     rows = [
         {
             "model": model,
+            "whose": "Our own GPUs" if model in own else "A provider",
             "tokens": sums.input_tokens,
             "cached": sums.cached_input_tokens,
             "share": sums.cached_input_tokens / sums.input_tokens,
-            "saved": _saved_nanousd(sums) if sums.cached_input_tokens else 0,
+            "saved": None if model in own else _saved_nanousd(sums),
             "written": sums.cache_write_tokens,
-            "extra": _extra_nanousd(sums) if sums.cache_write_tokens else 0,
+            "extra": None if model in own else _extra_nanousd(sums),
         }
         for model, sums in by_model.items()
-        if sums.input_tokens > 0
     ]
     return Table.of(
         _READ_COLUMNS,
@@ -151,7 +177,7 @@ def _read_table(by_model: Mapping[str, UsageSums], query: Mapping[str, str]) -> 
     )
 
 
-def _lost_table(lost: Iterable[CacheLossSum], query: Mapping[str, str]) -> Table:
+def _lost_table(lost: Iterable[CacheLossSum], query: Mapping[str, str], *, looked: int) -> Table:
     by_cause: dict[str, list[CacheLossSum]] = {}
     for each in lost:
         by_cause.setdefault(each.cause, []).append(each)
@@ -176,7 +202,9 @@ def _lost_table(lost: Iterable[CacheLossSum], query: Mapping[str, str]) -> Table
         caption="What was lost, and why",
         sort="-lost",
         page_rows=len(CAUSES),
-        empty="Nothing that is worth a word was lost in this time.",
+        empty="Nothing noteworthy was lost by the prompts looked at."
+        if looked
+        else "No prompt was looked at in this time, so what was lost is not known.",
     )
 
 
@@ -201,6 +229,8 @@ def _rate(sums: UsageSums) -> Fraction | None:
 
 def _saved_nanousd(sums: UsageSums) -> int | None:
     """Return what tokens from caches would have cost beside what they did; None where that is not known."""
+    if not sums.cached_input_tokens:
+        return 0
     rate = _rate(sums)
     found = next(each for each in meters_of(sums) if each.name == "cached_input")
     return None if rate is None else round(found.used * rate) - found.cost_nanousd
@@ -208,8 +238,18 @@ def _saved_nanousd(sums: UsageSums) -> int | None:
 
 def _extra_nanousd(sums: UsageSums) -> int | None:
     """Return what writing to caches cost beyond the price of the prompt; None where that is not known."""
+    if not sums.cache_write_tokens:
+        return 0
     rate = _rate(sums)
     found = [each for each in meters_of(sums) if each.name in {"cache_write", "cache_write_1h"}]
     if rate is None:
         return None
     return sum(each.cost_nanousd for each in found) - round(sum(each.used for each in found) * rate)
+
+
+def _together(models: Iterable[UsageSums]) -> _Kept:
+    """Return what caches saved at all models, less what writing to them cost."""
+    parts = [(_saved_nanousd(sums), _extra_nanousd(sums)) for sums in models]
+    known = [(saved, extra) for saved, extra in parts if saved is not None and extra is not None]
+    nanousd = sum(saved - extra for saved, extra in known) if known or not parts else None
+    return _Kept(nanousd, are_all_known=len(known) == len(parts), has_paid=any(extra for _, extra in known))

@@ -272,8 +272,9 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
         names = await team_names(view) if team_id is None else {}
         if team_id is not None:
             newest = await store.newest(_organisation(view), team_id, _NEWEST)
-    table = _found_table(found, names, view)
-    rules = _rules_table(layers)
+    holds = any(each.rules for each in layers)
+    table = _found_table(found, names, view, nothing=_nothing(view, holds=holds))
+    rules = _rules_table(layers, within_team=team_id is not None)
     file = view.csv_asked(f"guard-{period.first}-{period.last}", table, rules, problem=period.problem)
     if file is not None:
         return file
@@ -290,7 +291,9 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
         kept=kept_fields(view.query),
         kept_days=KEPT_US // DAY_US,
         figures=[
-            (done_words(action)[0], done[action]) for action in DONE if done[action] or action in {"block", "mask"}
+            (done_words(action)[0], done[action] if holds or found else None)
+            for action in DONE
+            if done[action] or action in {"block", "mask"}
         ],
         chart=_chart(period, hours, now_us),
         table=table,
@@ -300,7 +303,7 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
         are_read=are_read,
         most_rules=MOST_RULES,
         has_services=any(rule.kind == "http" for each in layers for rule in each.rules),
-        has_rules=any(each.rules for each in layers),
+        has_rules=holds,
         newest=_newest_table(newest, team_id or ""),
         kinds=[(kind, RULE_KINDS[kind]) for kind in ADDED_KINDS],
         titles=[(RULE_KINDS[group], [(name, kind_titles()[name]) for name in kinds_of(group)]) for group in _GROUPS],
@@ -313,7 +316,7 @@ async def _show(view: PageRequest, shown: _Shown = _AS_IT_IS) -> Response:
     )
 
 
-def _rules_table(layers: Sequence[_Layer]) -> Table:
+def _rules_table(layers: Sequence[_Layer], *, within_team: bool) -> Table:
     rows: list[Row] = [
         {
             "name": rule.name,
@@ -334,12 +337,21 @@ def _rules_table(layers: Sequence[_Layer]) -> Table:
         name="rules",
         caption="Rules that hold",
         page_rows=3 * MOST_RULES,
-        empty="No rule holds, so nothing is looked at.",
+        empty="No rule holds, so nothing is looked at." if within_team else "No rule holds for all teams.",
         csv=False,
     )
 
 
-def _found_table(found: Sequence[FindingSum], names: Mapping[str, str], view: PageRequest) -> Table:
+def _nothing(view: PageRequest, *, holds: bool) -> str:
+    """Return why nothing was found: with no rule that looks, nobody knows whether there was anything."""
+    if holds:
+        return "Nothing was found in this time."
+    if view.team is None:
+        return "No rule holds for all teams; those that added rules of their own found nothing in this time."
+    return "No rule holds, so whether there was anything to find is not known."
+
+
+def _found_table(found: Sequence[FindingSum], names: Mapping[str, str], view: PageRequest, *, nothing: str) -> Table:
     rows = [
         {
             "team": names.get(each.team_id, each.team_id),
@@ -361,7 +373,7 @@ def _found_table(found: Sequence[FindingSum], names: Mapping[str, str], view: Pa
         caption="What was found",
         sort="-findings",
         page_rows=25,
-        empty="Nothing was found in this time.",
+        empty=nothing,
     )
 
 

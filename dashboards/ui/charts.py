@@ -68,6 +68,12 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         return not any(value for each in self.series for value in each.values)
 
     @property
+    def nothing(self) -> str:
+        """Say why an empty chart is empty: zeros are known, and gaps are not."""
+        is_known = any(value is not None for each in self.series for value in each.values)
+        return "Zero throughout this time." if is_known else "Nothing was recorded in this time."
+
+    @property
     def data(self) -> str:
         """JSON for the page's script. Money is in dollars there: pixels need no nano-dollars."""
         scale = 1e-9 if self.unit == "usd" else 1

@@ -25,6 +25,13 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     webhook: str = f"{_NOBODY}/hook"
 
 
+_RULES: Final = [
+    {"name": "cards", "kind": "pii", "entities": ["card", "iban"], "input": "block"},
+    {"name": "mails", "kind": "pii", "entities": ["email"], "input": "mask"},
+]
+"""A floor that makes the pages of the guard worth a look."""
+
+
 def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> Path:
     """Write `sample.yaml` into the folder, in the format of a hand-written file.
 
@@ -51,6 +58,8 @@ def write_sample_config(folder: Path, addresses: Addresses, first_day: date) -> 
             "fallbacks": {REFERENCE: [SONNET], HAIKU: [MINI]},
             "quality_floor": 0.97,
         },
+        "cache": {"default": True},
+        "guard": {"rules": _RULES},
         "providers": {"models": _models(addresses.upstream, first_day)},
     }
     path = folder / "sample.yaml"

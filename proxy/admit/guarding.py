@@ -13,6 +13,7 @@ from guard.inspector import Guard
 from guard.plugin_verdicts import Question, questions, with_verdicts
 from guard.ruleset import Finding, Masking, Ruleset, Verdict
 from guard.walker import TooMuch, Walk
+from proxy.admit.asked_answers import AskedOfAnswers
 from proxy.admit.moderating import Moderation, read_whole
 from proxy.admit.plugin_rules import NO_PLUGINS, PluginGuards, ask_plugins, facts_of
 from proxy.errors import BadRequest, ContentFiltered, GuardUnavailable
@@ -50,6 +51,8 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """The request to go on with."""
     masks: Callable[[], Masking]
     """The masks for what its answer must not say: none of the request's own."""
+    asks: AskedOfAnswers | None = None
+    """Whoever is asked about its answer; None where nobody is."""
 
     def check(self) -> None:
         """Raise ContentFiltered where the request is refused."""
@@ -97,7 +100,13 @@ async def guarded(
         parsed = await _read_again(parsed, verdict.body, bodies)
     if verdict.own:
         parsed = msgspec.structs.replace(parsed, request=msgspec.structs.replace(parsed.request, own_only=True))
-    return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks)
+    asks = None
+    if rules.of_answers:
+        facts = facts_of(asked.request_id, caller, parsed)
+        asks = AskedOfAnswers(rules, asked.moderation, asked.plugins, caller, facts, masks)
+        if not sent and not verdict.blocked:
+            asks.check()
+    return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=masks, asks=asks)
 
 
 def _too_much() -> BadRequest:

@@ -5,6 +5,7 @@ Asked are those texts alone that are new, but for rules of own engines: what onc
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -12,10 +13,12 @@ import msgspec
 
 from accounts.caller import Caller
 from guard.guard_config import GuardRule, GuardSection
-from guard.moderation import OddReply, found
+from guard.moderation import Direction, OddReply, found
 from guard.moderation import Verdict as Said
 from guard.ruleset import Action, Finding, Verdict
 from guard.walker import Text, Walk
+from providers.breaker import Breakers, Permit
+from providers.config import BreakerConfig
 from proxy.errors import GuardUnavailable
 from proxy.shared.moderation_client import ModerationClient, Service, ServiceUnavailable
 
@@ -23,7 +26,8 @@ _log: Final = logging.getLogger("weighbridge.guard")
 _READ: Final = frozenset({"prose", "arguments", "file"})
 """What is sent: no names of fields, no addresses, no numbers."""
 _TIMEOUT_MS: Final = 300
-_RETRY_AFTER_S: Final = 1.0
+_BREAKER: Final = BreakerConfig(consecutive_failures=5, base_ejection_s=5.0, max_ejection_s=30.0)
+"""Whoever fails so often in a row is not asked for so long: nobody then waits for a deadline that will pass."""
 _CHANGED: Final = "changed"
 
 
@@ -70,7 +74,9 @@ def services_of(section: GuardSection, resolve: Callable[[str], str]) -> Service
 class AsksTarget(Protocol):
     """Whoever asks a model of ours."""
 
-    async def judge(self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float) -> Said:
+    async def judge(
+        self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float, direction: Direction
+    ) -> Said:
         """Return what it says of the texts. Raises ServiceUnavailable."""
         ...
 
@@ -78,8 +84,16 @@ class AsksTarget(Protocol):
 class Moderation:
     """The services of the configuration, for one process."""
 
-    def __init__(self, services: Services, client: ModerationClient, target: AsksTarget | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        client: ModerationClient,
+        target: AsksTarget | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`target` asks a model of ours."""
+        self._breakers = Breakers(_BREAKER, clock)
         self._client = client
         self._target = target
         self.services = services
@@ -113,6 +127,26 @@ class Moderation:
         verdict = _with_findings(verdict, judged)
         return verdict if body is None else msgspec.structs.replace(verdict, body=body)
 
+    def again_s(self, caller: Caller, rule: GuardRule) -> float:
+        """Return the seconds for which a rule's service is left alone; 0 where it is asked."""
+        return self._breakers.again_s(_breaker_name(rule), caller.scope)
+
+    async def judge_answer(
+        self, caller: Caller, rules: Sequence[GuardRule], texts: Sequence[str], shown: Callable[[str], str]
+    ) -> tuple[Finding, ...]:
+        """Return what services find in the texts of an answer. `shown` is what one at an address is shown of a text. Raises GuardUnavailable."""
+
+        async def one(rule: GuardRule) -> Finding | None:
+            asked = texts if rule.url is None else [shown(text) for text in texts]
+            judged = await self._judged(caller, rule, asked, "output")
+            if judged is None:
+                return Finding(rule.name, rule.kind, "open", 1, "output")
+            names = judged[1]
+            does: Action = "block" if rule.output == "block" else "flag"
+            return Finding(rule.name, rule.kind, does, len(names), "output") if names else None
+
+        return tuple([each for each in await asyncio.gather(*map(one, rules)) if each is not None])
+
     async def _one(
         self, caller: Caller, rule: GuardRule, texts: Sequence[Text], shown: Callable[[Text], str] | None
     ) -> _Judged:
@@ -120,25 +154,61 @@ class Moderation:
         asked = [text.text for text in of] if shown is None or rule.url is None else [shown(text) for text in of]
         if not asked:
             return _Judged(rule, ())
+        judged = await self._judged(caller, rule, asked, "input")
+        if judged is None:
+            return _Judged(rule, (), open=True)
+        said, names = judged
+        return _Judged(rule, names, _instead(said, asked, of))
+
+    async def _judged(
+        self, caller: Caller, rule: GuardRule, asked: Sequence[str], direction: Direction
+    ) -> tuple[Said, list[str]] | None:
+        """Return what is said of the texts, and what of it counts; None where there is no verdict, and the rule lets pass."""
         try:
-            said = await self._said(caller, rule, asked)
-            return _Judged(rule, _names(rule, said, asked), _instead(said, asked, of))
+            said = await self._said(caller, rule, asked, direction)
+            return said, _names(rule, said, asked)
         except (ServiceUnavailable, OddReply, KeyError) as error:
             if rule.on_error == "open":
-                return _Judged(rule, (), open=True)
+                return None
             why = "its service is not known" if isinstance(error, KeyError) else error
-            _log.info("guard: a request was not judged by rule %s: %s", rule.name, why)
-            raise GuardUnavailable(
-                f"The request could not be judged by `{rule.name}`, so it was not sent; try again shortly.",
-                retry_after_s=_RETRY_AFTER_S,
-            ) from None
+            answer = direction == "output"
+            _log.info("guard: %s was not judged by rule %s: %s", "an answer" if answer else "a request", rule.name, why)
+            again_s = self.again_s(caller, rule)
+            raise GuardUnavailable.by(rule.name, answer=answer, retry_after_s=max(1.0, again_s)) from None
 
-    async def _said(self, caller: Caller, rule: GuardRule, asked: Sequence[str]) -> Said:
+    async def _said(self, caller: Caller, rule: GuardRule, asked: Sequence[str], direction: Direction) -> Said:
+        permit = self._breakers.try_acquire(_breaker_name(rule), caller.scope)
+        if permit is None:
+            raise ServiceUnavailable("left_alone", "it failed several times in a row, and is not asked for a while")
+        try:
+            said = await self._asked(caller, rule, asked, direction)
+        except ServiceUnavailable as error:
+            _report(permit, rule, error)
+            raise
+        except BaseException:
+            permit.abandon()
+            raise
+        permit.success()
+        return said
+
+    async def _asked(self, caller: Caller, rule: GuardRule, asked: Sequence[str], direction: Direction) -> Said:
         if rule.target is None:
-            return await self._client.judge(self.services[_service_name(rule)], asked, "input")
+            return await self._client.judge(self.services[_service_name(rule)], asked, direction)
         if self._target is None:
             raise ServiceUnavailable("connection", "no model of this gateway can be asked here")
-        return await self._target.judge(caller, rule.target, asked, (rule.timeout_ms or _TIMEOUT_MS) / 1000)
+        timeout_s = (rule.timeout_ms or _TIMEOUT_MS) / 1000
+        return await self._target.judge(caller, rule.target, asked, timeout_s, direction)
+
+
+def _report(permit: Permit, rule: GuardRule, error: ServiceUnavailable) -> None:
+    """Report a call without a verdict. What the caller's own texts may have caused keeps nobody else from the service."""
+    match error.reason:
+        case "too_long":
+            permit.abandon()
+        case "deadline":
+            permit.silent()
+        case _:
+            permit.failure(of_everyone=error.reason == "connection" and rule.target is None)
 
 
 def _instead(said: Said, asked: Sequence[str], texts: Sequence[Text]) -> tuple[str, ...] | None:
@@ -155,6 +225,10 @@ def read_whole(wire: str, body: bytes) -> Walk:
     for part in walk.parts():
         walk.over(part)
     return walk
+
+
+def _breaker_name(rule: GuardRule) -> str:
+    return rule.url or f"target {rule.target}"
 
 
 def _service_name(rule: GuardRule) -> tuple[object, ...]:

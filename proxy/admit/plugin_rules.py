@@ -12,7 +12,6 @@ from proxy.parse.parsed_request import ParsedRequest
 from weighbridge.plugins import RequestFacts, Text, Verdict
 
 _log: Final = logging.getLogger("weighbridge.guard")
-_RETRY_AFTER_S: Final = 1.0
 
 
 class JudgesTexts(Protocol):
@@ -47,16 +46,18 @@ def facts_of(request_id: str, caller: Caller, parsed: ParsedRequest) -> RequestF
 
 
 async def ask_plugins(
-    guards: PluginGuards, asked: Sequence[Question], facts: RequestFacts, *, sent: bool
+    guards: PluginGuards, asked: Sequence[Question], facts: RequestFacts, *, sent: bool = False, answer: bool = False
 ) -> list[tuple[Question, Verdict | None]]:
     """Return the verdicts, None for one that is missing and lets pass. All are asked at once, so none sees what another one made of the
-    texts. For a request that was `sent` before a missing one is no matter. Raises GuardUnavailable.
+    texts. For a request that was `sent` before a missing one is no matter; `answer`: the texts are an answer's. Raises GuardUnavailable.
     """
-    said = await asyncio.gather(*(_one(guards, question, facts, sent=sent) for question in asked))
+    said = await asyncio.gather(*(_one(guards, question, facts, sent=sent, answer=answer) for question in asked))
     return list(zip(asked, said, strict=True))
 
 
-async def _one(guards: PluginGuards, question: Question, facts: RequestFacts, *, sent: bool) -> Verdict | None:
+async def _one(
+    guards: PluginGuards, question: Question, facts: RequestFacts, *, sent: bool, answer: bool
+) -> Verdict | None:
     rule = question.rule
     guard = guards.get(rule.use or "")
     why: object = "its plug-in does not run here"
@@ -67,8 +68,5 @@ async def _one(guards: PluginGuards, question: Question, facts: RequestFacts, *,
             why = unavailable
     if sent or rule.on_error == "open":
         return None
-    _log.info("guard: a request was not judged by rule %s: %s", rule.name, why)
-    raise GuardUnavailable(
-        f"The request could not be judged by `{rule.name}`, so it was not sent; try again shortly.",
-        retry_after_s=_RETRY_AFTER_S,
-    )
+    _log.info("guard: %s was not judged by rule %s: %s", "an answer" if answer else "a request", rule.name, why)
+    raise GuardUnavailable.by(rule.name, answer=answer)

@@ -48,7 +48,7 @@ from proxy.batch.observers import ProviderBatchCount
 from proxy.batch.provider_batch_store import NOTHING_OUT, Out, ProviderBatchRecord, ProviderBatchStore
 from proxy.batch.scheduler import Slack, left_s_of
 from proxy.batch.store import BatchStore
-from proxy.errors import Refused
+from proxy.errors import GuardUnavailable, Refused
 
 _log: Final = logging.getLogger("weighbridge.batch")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -410,6 +410,10 @@ class ProviderBatchRunner:
             except UpstreamError as error:
                 _log.warning("batch: %s says nothing of a batch: %s", handed.deployment_id, error.public)
                 await self._wait_or_give_up(handed)
+            except GuardUnavailable:
+                # They are paid for, and there tomorrow as well.
+                _log.warning("batch: answers of %s cannot be judged now and are collected later", handed.deployment_id)
+                await self._wait_or_give_up(handed)
 
     async def _find(self, handed: ProviderBatchRecord, deployment: Deployment) -> None:
         """Find a batch at the provider whose making was not confirmed."""
@@ -575,6 +579,8 @@ class ProviderBatchRunner:
         try:
             asked = await self._asked(batch, caller, line, reserve.request_id)
             answered, entry = await self._line.answered(asked, reserve, outcome.body)
+        except GuardUnavailable:
+            raise
         except (Refused, UpstreamError) as error:
             _log.warning("batch %s: a provider's answer is of no use: %s", batch.batch_id, type(error).__name__)
             return None, orphan_settlement(reserve)

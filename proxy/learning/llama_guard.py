@@ -9,7 +9,7 @@ import msgspec
 
 from accounts.caller import Caller
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
-from guard.moderation import Call, OddReply, TooLong, Verdict, calls, together, verdict_in
+from guard.moderation import Call, Direction, OddReply, TooLong, Verdict, calls, together, verdict_in
 from providers.catalog import Catalog
 from providers.config import RetryConfig, TimeoutsConfig
 from providers.errors import UpstreamError
@@ -50,10 +50,12 @@ class LlamaGuard:
         self._rules = rules
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def judge(self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float) -> Verdict:
+    async def judge(
+        self, caller: Caller, target_id: str, texts: Sequence[str], timeout_s: float, direction: Direction = "input"
+    ) -> Verdict:
         """Return what the target says of the texts. Raises ServiceUnavailable."""
         try:
-            asked = calls("llama_guard", texts, "input", target_id)
+            asked = calls("llama_guard", texts, direction, target_id)
             async with asyncio.timeout(timeout_s):
                 # Whoever may not use this model by name is judged by it all the same.
                 within = msgspec.structs.replace(caller, allowed_models=None)

@@ -4,19 +4,21 @@ Each text of an answer (a choice's or a block's text, refusal, thoughts, argumen
 out before its end is told. Where a rule ends the answer, it ends as its dialect says that a filter ended it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from cost.usage import Usage
 from guard.answers import Answer, Blocked, Means, Voice
+from guard.gathered import Gathered
 from guard.ruleset import Finding
 from providers.wire import ChatRequest, Event
 from proxy.admit.guarding import Guarded
 from proxy.dispatch.stream_resumption import endings
 from proxy.parse.wires.messages.dialect import STOP_DETAILS
 from proxy.parse.wires.responses.dialect import usage_of
+from proxy.relay.guarded_pieces import GuardedPieces
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _CHAT_FIELDS: Final[Mapping[str, Means]] = {
@@ -27,11 +29,26 @@ _CHAT_FIELDS: Final[Mapping[str, Means]] = {
     "text": "text",
 }
 """The texts of a chat's delta, and that of a completion's choice."""
+_CALLED: Final[Sequence[tuple[str, str, Means]]] = (
+    ("function", "arguments", "arguments"),
+    ("custom", "input", "text"),
+)
+"""The forms of a call, with what comes in pieces of each."""
+_HOLDERS: Final[Mapping[str, tuple[str, Means]]] = {
+    "function_call": ("arguments", "arguments"),
+    "audio": ("transcript", "text"),
+}
+"""Objects of a delta with what comes in pieces of each."""
+_LISTED: Final = frozenset({"reasoning_details", "thinking_blocks"})
+_OF_ONE: Final = ("type", "index", "id", "format")
+_PIECE: Final = frozenset({"index", *(form for form, _, _ in _CALLED)})
 _BLOCK_FIELDS: Final[Mapping[str, Means]] = {"text": "text", "thinking": "thought", "partial_json": "arguments"}
 _ARGUMENTS: Final = ("function_call_arguments", "mcp_call_arguments")
 _ENDING: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _SAYING: Final = frozenset({"chat", "rerank", "transcriptions", "translations"})
 """The operations whose answers say something."""
+_SPEAKING: Final = _SAYING - {"rerank"}
+"""Those whose answers say more than their request did."""
 Key = tuple[Any, ...]
 
 
@@ -96,21 +113,37 @@ class _Chunk(NamedTuple):
             choice = within = choice | within
         elif piece.holder is self.delta:
             choice["delta"] = within
-        elif piece.holder is self.delta.get("function_call"):
-            choice["delta"] = {"function_call": within}
+        elif piece.key[0] in _HOLDERS:
+            choice["delta"] = {piece.key[0]: within}
+        elif piece.key[0] in _LISTED:
+            kept = {name: piece.holder[name] for name in _OF_ONE if name in piece.holder}
+            within |= kept
+            choice["delta"] = {piece.key[0]: [within]}
         else:
-            choice["delta"] = {"tool_calls": [{"index": piece.key[-1], "function": within}]}
+            choice["delta"] = {"tool_calls": [{"index": piece.key[1], piece.key[2]: within}]}
         return {name: self.said[name] for name in _HEAD if name in self.said} | {"choices": [choice]}, within
 
 
 class GuardedAnswer:
     """The answer of one request as its caller may have it."""
 
-    def __init__(self, guarded: Guarded, choices: int, used: Callable[[], Usage], *, in_blocks: bool) -> None:
+    def __init__(
+        self, guarded: Guarded, choices: int, used: Callable[[], Usage], *, in_blocks: bool, asks: bool = True
+    ) -> None:
         """`choices` are those that were asked for. `in_blocks`: the caller's wire has one text open at a time. `used` is what the answer
-        has used so far.
+        has used so far. `asks`: whether somebody may have to be asked about it.
         """
-        self._answer = Answer(guarded.rules, guarded.verdict.masks, guarded.masks())
+        rules, body = guarded.rules, guarded.parsed.body
+        self.gathered = Gathered(rules.window_chars) if guarded.asks and asks else None
+        """What it says, for those who are asked about it; None where nobody is."""
+        self._answer = Answer(
+            rules,
+            guarded.verdict.masks,
+            guarded.masks(),
+            is_callers=lambda name: b'"%b"' % name.encode(errors="replace") in body,
+            gathered=self.gathered,
+        )
+        self._asked: tuple[Finding, ...] = ()
         self._choices = choices
         self._used = used
         self._in_blocks = in_blocks
@@ -126,6 +159,11 @@ class GuardedAnswer:
         """The number of a response's last event: there are more or fewer of them than its provider wrote."""
         self.blocked = False
         """True once a rule ended it: no more of it is to be read."""
+        self.silent = 0
+        """How many of the events that were told last come before all that somebody has to be asked about."""
+        self._last: Event | None = None
+        self._gone: tuple[int | None, int | None] = (None, None)
+        """The block and the number of what went out last."""
 
     @staticmethod
     def of(
@@ -134,22 +172,52 @@ class GuardedAnswer:
         """Return the guard of an answer; None where nothing is looked for in it, and nothing was masked."""
         if guarded is None or request.operation not in _SAYING:
             return None
-        if not guarded.rules.output and guarded.verdict.masks is None:
+        asks = guarded.asks is not None and request.operation in _SPEAKING
+        if not guarded.rules.output and guarded.verdict.masks is None and not asks:
             return None
-        return GuardedAnswer(guarded, request.n, used, in_blocks=in_blocks)
+        return GuardedAnswer(guarded, request.n, used, in_blocks=in_blocks, asks=asks)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Return what was found and done: names and counts."""
-        return self._answer.findings
+        return (*self._answer.findings, *self._asked)
+
+    def add_findings(self, found: Sequence[Finding]) -> None:
+        """Add what those found who were asked."""
+        self._asked = (*self._asked, *found)
+
+    def all_went_out(self) -> None:
+        """Note that whatever was told so far goes to its caller."""
+        self._gone = self._block, self._number
+
+    def filtered(self) -> list[Event]:
+        """Return the events that end the answer behind what went out of it; what was told since is dropped."""
+        self._block, self._number = self._gone
+        told: list[Event] = []
+        if self._last is not None:
+            self._end(self._last, told)
+        return told
+
+    def filtered_whole(self, event: Event) -> Event:
+        """Return a whole answer without what it says, ended by a filter."""
+        self.blocked = True
+        return _event(event, _filtered(msgspec.json.decode(event.native or event.payload)))
+
+    def pieces(self, media_type: str) -> GuardedPieces:
+        """Return the guard of an answer that passes in pieces."""
+        return GuardedPieces(self._answer, media_type)
 
     def events(self, batch: list[Event]) -> list[Event]:
         """Return the events to write for these. After the one that is blocked come those that say so, and no more."""
         told: list[Event] = []
+        self.silent = 0
         for event in batch:
             if self.blocked:
                 break
             self._take(event, told)
+            if self.gathered is not None and not self.gathered.unasked_chars:
+                self.silent = len(told)
+                self.all_went_out()
         return told
 
     def rest(self) -> list[Event]:
@@ -166,7 +234,10 @@ class GuardedAnswer:
 
     def whole(self, event: Event) -> Event:
         """Return a whole answer."""
-        said = msgspec.json.decode(event.native or event.payload)
+        raw = event.native or event.payload
+        if self._answer.passes(raw):
+            return event
+        said = msgspec.json.decode(raw)
         if not isinstance(said, dict):
             return event
         try:
@@ -177,6 +248,7 @@ class GuardedAnswer:
         return _event(event, said)
 
     def _take(self, event: Event, told: list[Event]) -> None:
+        self._last = event
         said = msgspec.json.decode(event.native or event.payload)
         try:
             if "choices" in said:
@@ -217,8 +289,7 @@ class GuardedAnswer:
                 if (opened := self._open.pop((index, *text.key), None)) is not None:
                     text.holder[text.name] += opened.finish(told)
             self._flush((index,), told)
-        others = [name for name, value in delta.items() if value is not None and name not in {"content", "text"}]
-        return held and not finished and not others
+        return held and not finished and not any(_says_more(name, value) for name, value in delta.items())
 
     def _texts(self, choice: dict[str, Any], delta: dict[str, Any]) -> list[_Piece]:
         """Return the texts of a choice that come in pieces; the others are changed as they are."""
@@ -229,12 +300,33 @@ class GuardedAnswer:
             if name in _CHAT_FIELDS and isinstance(value, str):
                 texts.append(_Piece((name,), delta, name, _CHAT_FIELDS[name]))
             elif name == "tool_calls" and isinstance(value, list):
-                texts += [piece for place, call in enumerate(value) for piece in _of_call(call, place)]
-            elif name == "function_call" and isinstance(value, dict) and isinstance(value.get("arguments"), str):
-                texts.append(_Piece(("function_call",), value, "arguments", "arguments"))
+                for place, call in enumerate(value):
+                    texts += self._of_call(call, place)
+            elif name in _HOLDERS and isinstance(value, dict):
+                self._name(value)
+                says, means = _HOLDERS[name]
+                if isinstance(value.get(says), str):
+                    texts.append(_Piece((name,), value, says, means))
+            elif name in _LISTED and isinstance(value, list):
+                texts += _of_list(name, value, signed=not self._answer.changed)
             elif value is not None:
                 delta[name] = self._answer.tree(value, name)
         return texts
+
+    def _of_call(self, call: Any, place: int) -> list[_Piece]:
+        """Return the text of a call that comes in pieces: JSON, or for a tool of its own form any text."""
+        texts: list[_Piece] = []
+        for form, name, means in _CALLED:
+            called = call.get(form) if isinstance(call, dict) else None
+            if isinstance(called, dict):
+                self._name(called)
+                if isinstance(called.get(name), str):
+                    texts.append(_Piece(("tool_calls", call.get("index", place), form), called, name, means))
+        return texts
+
+    def _name(self, called: dict[str, Any]) -> None:
+        if isinstance(called.get("name"), str):
+            called["name"] = self._answer.name(called["name"])
 
     def _say(self, event: Event, chunk: _Chunk, piece: _Piece, told: list[Event]) -> bool:
         """Say the next piece of a voice. Return True where some of it goes out."""
@@ -277,9 +369,19 @@ class GuardedAnswer:
         if kind == "content_block_stop":
             self._flush((index,), told)
             self._block = None
+        elif kind == "message_start":
+            said = self._begun_message(said)
         elif kind not in {"message_delta", "message_stop", "ping", "error"}:
             said = self._answer.tree(said)
         told.append(_event(event, said))
+
+    def _begun_message(self, said: dict[str, Any]) -> dict[str, Any]:
+        message, gathered = said.get("message"), self.gathered
+        if gathered is None or not isinstance(message, dict) or message.get("content"):
+            return dict(self._answer.tree(said))
+        # It says nothing yet, so it waits for nobody.
+        with gathered.paused():
+            return dict(self._answer.tree(said))
 
     def _delta(self, event: Event, said: dict[str, Any], told: list[Event]) -> None:
         delta, index = said.get("delta") or {}, said.get("index")
@@ -376,11 +478,31 @@ class GuardedAnswer:
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
 
 
-def _of_call(call: Any, place: int) -> list[_Piece]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return []
-    return [_Piece(("tool_calls", call.get("index", place)), function, "arguments", "arguments")]
+def _of_list(name: str, values: list[Any], *, signed: bool) -> list[_Piece]:
+    """Return the texts of a list of thoughts, of which each goes on by its number. What is not `signed` any more loses its signature."""
+    for each in values:
+        if isinstance(each, dict) and each.get("signature") and not signed:
+            each["signature"] = ""
+    return [
+        _Piece((name, each.get("index", place), says), each, says, "thought")
+        for place, each in enumerate(values)
+        if isinstance(each, dict)
+        for says in ("text", "summary", "thinking")
+        if isinstance(each.get(says), str)
+    ]
+
+
+def _says_more(name: str, value: Any) -> bool:
+    """Return True for a field of a delta that is no piece of a text."""
+    if value is None or name in _CHAT_FIELDS:
+        return False
+    if name != "tool_calls" or not isinstance(value, list):
+        return True
+    return not all(isinstance(call, dict) and call.keys() <= _PIECE and _is_piece(call) for call in value)
+
+
+def _is_piece(call: Mapping[str, Any]) -> bool:
+    return any(isinstance(call.get(form), dict) and call[form].keys() == {name} for form, name, _ in _CALLED)
 
 
 def _place_of(said: Mapping[str, Any]) -> Key:

@@ -15,6 +15,7 @@ import msgspec
 from cost.errors import BudgetExceeded, BudgetsUnavailable, LedgerUnavailable, UnpricedUnderBudget
 from cost.usage import Usage
 from providers.errors import AnswerLost, MalformedReply, StreamCut, UpstreamError, UpstreamTimeout, UpstreamUnavailable
+from providers.sse import EventTooLarge
 from providers.upstream import Impatient, UpstreamStream
 from providers.wire import EVENTS_TYPE, Event
 from proxy.admit.guarding import header_of
@@ -23,7 +24,7 @@ from proxy.dispatch.attempt import Attempt, Settled
 from proxy.dispatch.dispatcher import Committed, Dispatcher, close_quietly
 from proxy.dispatch.outcome import CALLER_GONE
 from proxy.dispatch.stream_resumption import Seam, endings
-from proxy.errors import DeadlineExceeded, Refused, error_reply
+from proxy.errors import DeadlineExceeded, GuardUnavailable, Refused, error_reply
 from proxy.http.reply_head import field_lines
 from proxy.parse.wires.completions_of_chat import completion_of
 from proxy.parse.wires.own_fields import dollars
@@ -31,6 +32,8 @@ from proxy.parse.wires.wire import Dialect, EventWriter, Served, Tally
 from proxy.plan.route_plan import longest_answer
 from proxy.plan.routed_request import Before, RoutedRequest
 from proxy.relay.guarded_answer import GuardedAnswer
+from proxy.relay.guarded_pieces import GuardedPieces
+from proxy.relay.held_answer import HeldAnswer
 from proxy.relay.reply_headers import decision_lines, money_lines
 from selfhosted.balance.prompt_rendering import instructions
 from selfhosted.engines.continuation import can_be_continued, completes_whole_text, continued, goes_on, stops_of
@@ -119,6 +122,8 @@ class RelayedAnswer:
             context.guarded, committed.attempt.routed.request, self._used, in_blocks=context.wire.name in _IN_BLOCKS
         )
         """The guard of the answer; None for most."""
+        self.held = _held(context, self.guard)
+        """What waits for the verdict of those who are asked; None where nobody is."""
         if dispatcher is not None and not committed.whole and _is_wanted(committed.attempt):
             self._said = _Said()
             self._said.hear(committed.events)
@@ -160,6 +165,17 @@ class RelayedAnswer:
             self.stream = EndedStream()
         return batch
 
+    async def let_out(self, batch: list[Event] | None) -> list[Event] | None:
+        """Return those events that may go out now, of those to write and those that wait; None at the answer's end. After an answer that
+        is ended no more is read. Raises GuardUnavailable.
+        """
+        if self.held is None or self.guard is None:
+            return batch
+        told = await self.held.let_out(batch or [], final=batch is None)
+        if self.guard.blocked:
+            self.stream = EndedStream()
+        return told or None if batch is None else told
+
     def tell_guarded(self) -> None:
         """Note what the guard found in the answer. Of one that said what it must not, nothing is learned, and nobody else sees it."""
         guarded, guard = self._context.guarded, self.guard
@@ -196,6 +212,13 @@ class RelayedAnswer:
         self.attempt.observe(unread)
         if self._kept is not None:
             self._kept.add(unread)
+
+    def forget(self) -> None:
+        """Let nobody else have the answer: nobody said that it may go out."""
+        if self._kept is not None:
+            self._kept.give_up()
+        for attempt in self._context.attempts:
+            attempt.retained = None
 
     def keep(self, settled: Settled) -> None:
         """Keep the whole answer, to be given again."""
@@ -292,9 +315,14 @@ async def relay_answer(
             await _relay_stream(context, answer, lines)
         else:
             await _relay_whole(context, answer, lines)
-    except (UpstreamError, DeadlineExceeded) as error:
+    except (UpstreamError, DeadlineExceeded, GuardUnavailable) as error:
         told = error_reply(error)
-        answer.attempt.close("failed", error, status=reply.status or told.status)
+        if isinstance(error, GuardUnavailable):
+            # Its model did what it was asked, and is paid.
+            answer.attempt.close("ok", status=reply.status or told.status)
+            answer.forget()
+        else:
+            answer.attempt.close("failed", error, status=reply.status or told.status)
         if not reply.started:
             # Nothing is written yet, so it is told like any other failure.
             raise
@@ -314,6 +342,12 @@ async def relay_answer(
         answer.tell_guarded()
         # A reply that went well was settled before its last bytes left; this only gives the connection back.
         await answer.aclose()
+
+
+def _held(context: RequestContext, guard: GuardedAnswer | None) -> HeldAnswer | None:
+    if guard is None or guard.gathered is None or context.guarded is None or context.guarded.asks is None:
+        return None
+    return HeldAnswer(guard, guard.gathered, context.guarded.asks)
 
 
 def _note_habit(habits: PrefixTracker, attempt: Attempt) -> None:
@@ -360,6 +394,8 @@ async def _relay_whole(context: RequestContext, answer: RelayedAnswer, lines: by
     if (guard := answer.guard) is not None:
         is_long = len(last.native or last.payload) > _LONG_BYTES
         last = await asyncio.to_thread(guard.whole, last) if is_long else guard.whole(last)
+        if answer.held is not None:
+            last = await answer.held.whole(last)
         lines += field_lines(header_of(guard.findings))
         answer.keep(settled)
     dialect = _dialect_of(context)
@@ -378,12 +414,13 @@ async def _relay_stream(context: RequestContext, answer: RelayedAnswer, lines: b
     dialect = _dialect_of(context)
     writer = context.writer = dialect.events(served)
     # All that was sent may have come at once.
-    first = writer.render(answer.shown(answer.within_limit(answer.events)))
+    shown = await answer.let_out(answer.shown(answer.within_limit(answer.events)))
+    first = writer.render(shown or [])
     reply.begin_events(lines=lines, waits=bool(first))
     try:
         async with asyncio.timeout(deadline.remaining_s(reply.now)) if deadline.cuts_streams else _FOREVER:
             last = await _relay_events(context, answer, writer, first)
-    except UpstreamError as error:
+    except (UpstreamError, GuardUnavailable) as error:
         await reply.end(writer.failed(error_reply(error)))
         raise
     except TimeoutError:
@@ -409,13 +446,20 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
     money = money_lines(tally) if tally.usage.source == "counted" else b""
     reply.begin_pieces(media_type, lines + money)
     batch: list[Event] | None = answer.events
+    pieces = None if answer.guard is None else answer.guard.pieces(media_type)
     try:
         while batch is not None:
-            await reply.events(b"".join([event.payload for event in batch]))
-            batch = await answer.stream.read()
+            data = b"".join([event.payload for event in batch])
+            if pieces is not None:
+                data = await _guarded_piece(answer, pieces, data)
+            if data or pieces is None:
+                await reply.events(data)
+            batch = None if pieces is not None and pieces.blocked else await answer.stream.read()
             if batch is not None:
                 attempt.observe(batch)
-    except UpstreamError as error:
+        if pieces is not None and (data := await _guarded_piece(answer, pieces, None)):
+            await reply.events(data)
+    except (UpstreamError, GuardUnavailable) as error:
         if media_type.startswith(EVENTS_TYPE):
             await reply.end(context.wire.error_event(error_reply(error), attempt.routed.request_id))
         else:
@@ -423,6 +467,19 @@ async def _relay_pieces(context: RequestContext, answer: RelayedAnswer, lines: b
         raise
     await _book(answer)
     await reply.end()
+
+
+async def _guarded_piece(answer: RelayedAnswer, pieces: GuardedPieces, data: bytes | None) -> bytes:
+    """Return what may go out with the next bytes of an answer, None at its end. Raises GuardUnavailable and MalformedReply."""
+    try:
+        told = pieces.finish() if data is None else pieces.feed(data)
+    except EventTooLarge:
+        raise MalformedReply(
+            "The upstream sent an event that is too large.", deployment_id=answer.attempt.deployment.deployment_id
+        ) from None
+    if answer.held is None:
+        return told
+    return await answer.held.bytes_of(pieces, told, final=data is None or pieces.blocked)
 
 
 async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: EventWriter, first: bytes) -> bytes:
@@ -439,6 +496,7 @@ async def _relay_events(context: RequestContext, answer: RelayedAnswer, writer: 
             batch = await answer.continued(error)
         else:
             batch = answer.heard(batch)
+        batch = await answer.let_out(batch)
         if batch is None:
             return b""
         data = writer.render(batch)

@@ -23,7 +23,7 @@ AT_ONCE: Final = 32
 _OK: Final = 200
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
-Reason = Literal["deadline", "connection", "status", "reply", "too_long"]
+Reason = Literal["deadline", "connection", "status", "reply", "too_long", "left_alone"]
 
 
 class ServiceUnavailable(Exception):

@@ -7,6 +7,7 @@ one of the same size. Memory is bounded.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -35,6 +36,11 @@ _CERTAIN: Final = 3.0
 # What has just begun has its rise before it: users come one after the other, and conversations grow.
 _GOES_ON_YOUNG: Final = 1.0
 _YOUNG_MINUTES: Final = 15
+# Its arrivals show that sooner than its work, of which a few long prompts are much: by quarters of a minute, of the last ten minutes.
+_QUARTER_S: Final = 15.0
+_QUARTERS_A_MINUTE: Final = 4
+_MOST_QUARTERS: Final = 40
+_FEWEST_QUARTERS: Final = 8
 
 
 # A time of day is that much before and after: bursts are no part of a day's course.
@@ -103,9 +109,11 @@ class Forecast:
         self._at: tuple[float, float] | None = None
         self._bin: tuple[int, float, float] | None = None
         self._window: tuple[int, float, float] | None = None
+        self._quarter: tuple[int, float, float] | None = None
+        self._quarters: deque[float] = deque(maxlen=_MOST_QUARTERS)
 
-    def observe(self, work_per_s: float, at_s: float, wall_s: float) -> None:
-        """Add an observation. `work_per_s` is the mean since the last call."""
+    def observe(self, work_per_s: float, at_s: float, wall_s: float, *, arrivals_per_s: float | None = None) -> None:
+        """Add an observation. `work_per_s` and `arrivals_per_s` are means since the last call."""
         last, self._at = self._at, (at_s, wall_s)
         if last is None or not math.isfinite(work_per_s) or not 0 < at_s - last[0] <= _GAP_S:
             return
@@ -114,10 +122,18 @@ class Forecast:
         self._window = self._accumulate(
             self._window, math.floor(at_s / _WINDOW_S), work_per_s, seconds, self._window_ended
         )
+        if arrivals_per_s is not None and self._is_young:
+            self._quarter = self._accumulate(
+                self._quarter, math.floor(at_s / _QUARTER_S), arrivals_per_s, seconds, self._quarter_ended
+            )
 
-    def busy(self, ahead_s: float, attainment: float) -> float | None:
+    @property
+    def _is_young(self) -> bool:
+        return len(self.seasons.minutes) < _YOUNG_MINUTES
+
+    def busy(self, ahead_s: float, attainment: float, *, new: bool = False) -> float | None:
         """Return the work per second of the minute up to which `attainment` of the work comes, `ahead_s` from now; None
-        when nothing is known.
+        when nothing is known. With `new`, what has just begun to rise is expected to go on so.
         """
         if self._at is None or not self.seasons.minutes:
             return None
@@ -125,9 +141,23 @@ class Forecast:
         minutes = [work * _ratio(then, usual) for work, usual in self.seasons.minutes[-_LOOKED_AT:]]
         busy = max(minutes) if len(minutes) < _FEW_MINUTES else _busy_minute(minutes, attainment)
         rise = rise_per_s(minutes[-_RISE_MINUTES:])
-        goes_on = _GOES_ON if len(self.seasons.minutes) >= _YOUNG_MINUTES else _GOES_ON_YOUNG
+        new = new and self._is_young
         now = minutes[-1]
-        return max(busy, min(now * _MOST_SCALE, now + rise * ahead_s * goes_on))
+        then = min(now * _MOST_SCALE, now + rise * ahead_s * (_GOES_ON_YOUNG if new else _GOES_ON))
+        return max(busy, then, self._rising(minutes, ahead_s, _GOES_ON_YOUNG if new else _GOES_ON))
+
+    def _rising(self, minutes: Sequence[float], ahead_s: float, goes_on: float) -> float:
+        """Return the work `ahead_s` from now of what has just begun, by its arrivals; 0 where they do not rise, or it is older."""
+        quarters = list(self._quarters)
+        if not self._is_young or len(quarters) < _FEWEST_QUARTERS:
+            return 0.0
+        rise = rise_per_s(quarters, _QUARTER_S)
+        mean = sum(quarters) / len(quarters)
+        if not rise or not mean:
+            return 0.0
+        now = mean + rise * _QUARTER_S * (len(quarters) - 1) / 2
+        some = minutes[-math.ceil(len(quarters) / _QUARTERS_A_MINUTE) :]
+        return sum(some) / len(some) / mean * min(now * _MOST_SCALE, now + rise * ahead_s * goes_on)
 
     @staticmethod
     def _accumulate(
@@ -147,14 +177,19 @@ class Forecast:
         if seconds >= BIN_S / 2:
             self.seasons.add(index, work / seconds)
 
+    def _quarter_ended(self, index: int, arrivals: float, seconds: float) -> None:
+        del index
+        if seconds < 2 * _QUARTER_S:
+            self._quarters.append(arrivals / seconds)
+
     def _window_ended(self, index: int, work: float, seconds: float) -> None:
         del index
         if self._at is not None and seconds >= _WINDOW_S / 2:
             self.seasons.add_minute(work / seconds, self._at[1] - _WINDOW_S / 2)
 
 
-def rise_per_s(minutes: Sequence[float]) -> float:
-    """Return how much the work per second grows each second by the straight line through the minutes; 0 where they are few, or
+def rise_per_s(minutes: Sequence[float], each_s: float = _WINDOW_S) -> float:
+    """Return how much the rate grows each second by the straight line through the minutes, or what takes `each_s`; 0 where they are few, or
     scatter so much that it may be chance, or where it falls.
     """
     count = len(minutes)
@@ -165,7 +200,7 @@ def rise_per_s(minutes: Sequence[float]) -> float:
     slope = sum((place - middle) * work for place, work in enumerate(minutes)) / spread
     left = sum((work - mean - slope * (place - middle)) ** 2 for place, work in enumerate(minutes))
     error = math.sqrt(left / (count - 2) / spread)
-    return slope / _WINDOW_S if slope > _CERTAIN * error else 0.0
+    return slope / each_s if slope > _CERTAIN * error else 0.0
 
 
 def _ratio(then: float | None, now: float | None) -> float:

@@ -54,6 +54,10 @@ _LIGHT: Final = 0.25
 _LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 30.0
 _HOUR_S: Final = 3_600.0
+# Cold starts for which fewer must have been enough: whoever gives a replica back and wants it again misses it for one, and pays.
+_REGRETS: Final = 1.5
+# Part of what is ordered above which the rise of a new pool is taken to go on: with more to spare it is waited for.
+_HALF: Final = 0.5
 # Target use after shrinking, as a fraction of the threshold at which the pool would grow again.
 _AFTER_SHRINKING: Final = 0.85
 _LARGEST_STATE: Final = 128 * 1024
@@ -147,7 +151,9 @@ class ScalePolicy:
         self._started_at = -math.inf
         self._limited_by = ""
         self._up = _Extreme(config.up_stabilisation_s, least=True)
-        self._down = _Extreme(config.down_stabilisation_s, least=False)
+        # Where what the pool does not carry goes elsewhere, nobody misses what was given back.
+        regrets_s = _REGRETS * config.cold_start_s if self._worth is None else 0.0
+        self._down = _Extreme(max(config.down_stabilisation_s, regrets_s), least=False)
         self._stepped_down_at: float | None = None
 
     @property
@@ -210,13 +216,13 @@ class ScalePolicy:
         memory = self._memory_of(signals)
         if memory is not None:
             self._memory.add(memory, seconds)
-        if signals.missed is not None:
+        if signals.missed is not None and not self._is_behind(signals):
             self._late.add(signals.missed, seconds)
         if work is None:
             return
         self._work.add(work, seconds)
         if self._config.forecast:
-            self._forecast.observe(work, signals.at_s, signals.wall_s)
+            self._forecast.observe(work, signals.at_s, signals.wall_s, arrivals_per_s=signals.arrivals_per_s)
         self._arrivals.add(signals.arrivals_per_s or 0.0, seconds)
         self._learn_carried(signals, seconds)
         self._learn_worth(signals, work, seconds)
@@ -248,7 +254,7 @@ class ScalePolicy:
         if served is None:
             served = signals.input_tokens_per_s or 0.0
         served += self._output_weight * (signals.output_tokens_per_s or 0.0)
-        if signals.starting > signals.ready:
+        if signals.starting > signals.ready or self._is_behind(signals):
             self._started_at = signals.at_s
         if not signals.known:
             return
@@ -269,7 +275,7 @@ class ScalePolicy:
             if pressure is not None:
                 carried.observe_pressure(minute.each, pressure.ratio)
                 self._limited_by = f" before {pressure.words}"
-            # While more start than work, and until that is over, late first tokens say nothing about the plan that ordered them.
+            # While more start than work, or a queue is left from then, and until that is over, late first tokens say nothing about the plan that ordered them.
             if missed is not None and signals.at_s - self._started_at > 2 * _MINUTE_S:
                 light = (full is not None and self._busiest < _LIGHT * full) or (
                     pressure is not None and pressure.ratio < _LIGHT
@@ -277,6 +283,11 @@ class ScalePolicy:
                 carried.observe_minute(minute.amount, missed, signals.slow or 0.0, light=light, each=minute.each)
             self._busiest = 0.0
             minute.begin()
+
+    def _is_behind(self, signals: Signals) -> bool:
+        """Return whether a queue is left from before the replicas that were ordered for it: what is late then would not be with more."""
+        waits = signals.unanswered > self._config.waiting_high * signals.ready
+        return waits and bool(signals.starting or signals.stuck)
 
     def _work_of(self, signals: Signals) -> float | None:
         if signals.input_tokens_per_s is None:
@@ -373,6 +384,9 @@ class ScalePolicy:
         if then is None:
             return []
         until = [forecast.busy(config.cold_start_s * part, config.ttft_attainment) or 0.0 for part in (0, 0.5)]
+        if until[0] > _HALF * carries * current:
+            # It is not yet pressed, but will be before more are there if the rise of what has just begun goes on.
+            then = forecast.busy(config.cold_start_s, config.ttft_attainment, new=True) or then
         order, keep = _replicas(then, carries), min(current, _replicas(max(until), carries))
         why = f"{then:,.0f} tokens/s expected in busy minutes, {self._carries(carries)}"
         return [_DesiredSize(max(order, keep), "forecast", why)]

@@ -44,17 +44,17 @@ class QueueRule:
         if self._polled_at is None or at_s - self._polled_at >= self._poll_s:
             self._polled_at = at_s
             self._poll(signals)
-        return ScaleDecision(self._desired, "queue", f"{signals.queued} wait")
+        return ScaleDecision(self._desired, "queue", f"{signals.unanswered} wait")
 
     def _poll(self, signals: Signals) -> None:
         current = self._desired or 0
-        if signals.queued > 0 or self._active_at is None:
+        if signals.unanswered > 0 or self._active_at is None:
             self._active_at = signals.at_s
         if current == 0:
-            self._set(max(1 if signals.queued else 0, self._config.min_replicas), signals.at_s)
+            self._set(max(1 if signals.unanswered else 0, self._config.min_replicas), signals.at_s)
             return
-        ratio = signals.queued / (self._threshold * current)
-        wanted = current if abs(ratio - 1) <= _TOLERANCE else math.ceil(signals.queued / self._threshold)
+        ratio = signals.unanswered / (self._threshold * current)
+        wanted = current if abs(ratio - 1) <= _TOLERANCE else math.ceil(signals.unanswered / self._threshold)
         wanted = min(self._config.max_replicas, max(wanted, self._config.min_replicas, 1))
         if wanted == 1 and self._config.min_replicas == 0 and signals.at_s - self._active_at > self._cooldown_s:
             # To zero it is KEDA that scales, after its own cooldown.
@@ -102,7 +102,7 @@ class ConcurrencyRule:
 
     def decide(self, signals: Signals) -> ScaleDecision:
         at_s = signals.at_s
-        self._seen.append((at_s, signals.running + signals.queued))
+        self._seen.append((at_s, signals.running + signals.unanswered))
         while self._seen[0][0] <= at_s - self._stable_s:
             self._seen.popleft()
         stable, panic = self._wanted(at_s - self._stable_s), self._wanted(at_s - self._panic_s)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Final
 
 import msgspec
@@ -14,6 +15,10 @@ _WINDOW_S: Final = 60.0
 _MOST_SECONDS: Final = 600
 # Growth over a longer time says nothing about the current rate.
 _OLD_S: Final = 120.0
+# Fewer are no sample: one late of four is no quarter.
+_LEAST_TIMES: Final = 10
+# Times what waits at the median replica.
+_OWN_QUEUE: Final = 2
 
 
 class Signals(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +37,13 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     """Requests in the engines' own queues."""
+    stuck: int = 0
+    """Those of them beyond twice what waits at the median replica. They came before others were there, and are answered where they wait,
+    however many start.
+    """
     waiting_at_gate: int = 0
     waiting_tokens: float | None = None
-    """Prompt tokens of all waiting requests."""
+    """Prompt tokens of what is queued."""
     kv_used: float | None = None
     """Sum of the ready replicas' KV usage: 2.4 means that 2.4 caches would be full."""
     gpu_memory: float | None = None
@@ -64,8 +73,14 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready + self.starting
 
     @property
-    def queued(self) -> int:
+    def unanswered(self) -> int:
+        """Requests that wait anywhere."""
         return self.waiting + self.waiting_at_gate
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, and that further replicas would help."""
+        return self.unanswered - self.stuck
 
 
 class RecentTimes:
@@ -95,9 +110,9 @@ class RecentTimes:
         entry[3] += sum_s
 
     def missed(self, at_s: float) -> float | None:
-        """Return the fraction of times above the target, 0 to 1; None when there were none."""
+        """Return the fraction of times above the target, 0 to 1, a few taken as part of a least sample; None when there were none."""
         count, late, _ = self._sums(at_s)
-        return late / count if count else None
+        return late / max(count, _LEAST_TIMES) if count else None
 
     def mean(self, at_s: float) -> float | None:
         count, _, total_s = self._sums(at_s)
@@ -156,6 +171,7 @@ class SignalReader:
         ready = snapshot.ready
         told = [replica.stats for replica in ready if replica.stats is not None]
         waiting = sum(stats.waiting for stats in told)
+        stuck = _stuck([stats.waiting for stats in told])
         grown = self._counter_growth(snapshot)
         self._remember(at_s, grown)
         ttft_s, missed = self._first_tokens(at_s, first_tokens)
@@ -177,8 +193,9 @@ class SignalReader:
             known=len(told) == len(ready),
             running=sum(stats.running for stats in told),
             waiting=waiting,
+            stuck=stuck,
             waiting_at_gate=waiting_at_gate,
-            waiting_tokens=(waiting + waiting_at_gate) * self._prompt_tokens if self._prompt_tokens else None,
+            waiting_tokens=(waiting - stuck + waiting_at_gate) * self._prompt_tokens if self._prompt_tokens else None,
             kv_used=None if kv_used is None else kv_used / self._ranks,
             gpu_memory=_mean([stats.gpu_memory for stats in told]),
             ttft_s=ttft_s,
@@ -269,6 +286,12 @@ def _counts(replicas: Sequence[Replica]) -> Counter[ReplicaState]:
         if _BEST_FIRST.index(replica.state) < _BEST_FIRST.index(known):
             best[replica.address.process] = replica.state
     return Counter(best.values())
+
+
+def _stuck(waiting: Sequence[int]) -> int:
+    """Return how many wait beyond their replica's part of the pool's queue."""
+    most = _OWN_QUEUE * median_low(waiting) if waiting else 0
+    return sum(max(0, each - most) for each in waiting)
 
 
 def _kv_used(stats: EngineStats) -> float | None:

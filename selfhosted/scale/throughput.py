@@ -22,7 +22,7 @@ _MOST_OF_PRESSURE: Final = 1.2
 # Natural logarithm of what a usual minute takes off the share in which everything is late.
 _GAIN: Final = 0.1
 _OVER: Final = 1.1
-_UNDER: Final = 0.5
+_UNDER: Final = 0.7
 _ANYWAY_GAIN: Final = 0.02
 _MOST_WEIGHT: Final = 4.0
 _USUAL: Final = 1 / 1_440

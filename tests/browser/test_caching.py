@@ -92,7 +92,9 @@ async def test_a_team_reads_what_it_lost_and_forgets_what_is_kept(browser: Brows
 
         await visitor.open(_PAGE)
         await page.get_by_role("button", name="Forget what is kept").click()
-        await expect(page.locator("main")).to_contain_text("is given to nobody any more")
+        told = page.get_by_role("status").filter(has_text="is given to nobody any more")
+        await expect(told).to_be_in_viewport()
+        assert page.url.endswith("#answers")
         assert len(visitor.asked) == 1
         await _is_fine_at_both(visitor)
 

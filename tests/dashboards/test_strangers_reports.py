@@ -216,6 +216,8 @@ async def test_each_way_to_divide_adds_up_to_the_same(running: Running, finance:
         "spend?from=yesterday&table=parts",
         "?from=x&table=models",
         "end-users?month=2026-13&table=end_users",
+        "caching?from=yesterday&table=read",
+        "guard?from=yesterday&table=found",
     ],
 )
 async def test_a_file_is_no_answer_to_another_question(running: Running, finance: Browser, asked_for: str) -> None:
@@ -226,3 +228,84 @@ async def test_a_file_is_no_answer_to_another_question(running: Running, finance
     assert answer.status == 400
     assert "is shown" not in answer.text
     assert (await finance.get(path.removesuffix("&format=csv"))).status == 200
+
+
+async def test_tokens_from_caches_are_part_of_prompts_and_of_no_sum_twice(running: Running, finance: Browser) -> None:
+    """No share above all of it, models that no cache served count below the line, and tokens read again are not added to those sent."""
+    await keep(
+        running,
+        [
+            asked("long", at_us=NOW_US - 10**6, input_tokens=10_000, cached_input_tokens=9_900, output_tokens=10),
+            asked("fresh", at_us=NOW_US - 10**6, target_id="large", input_tokens=10_000, output_tokens=10),
+        ],
+    )
+    page = (await finance.get(f"{TEAM}/caching")).text
+    assert "49.5 %" in page.partition("Read from caches")[2][:200]
+    read = {row["model"]: row for row in await rows_of(finance, f"{TEAM}/caching?format=csv&table=read")}
+    assert [(read[model]["tokens"], read[model]["share_share"]) for model in ("small", "large")] == [
+        ("10000", "0.99"),
+        ("10000", "0.0"),
+    ]
+    days = f"from={day_of(NOW_US - DAY_US)}&to={day_of(NOW_US)}"
+    sums = (await finance.get(f"{TEAM}?{days}&format=csv&table=models")).text
+    assert {row["input_tokens"] for row in csv.DictReader(io.StringIO(sums))} == {"10000"}
+
+
+async def test_a_key_without_a_budget_has_not_its_teams(running: Running, finance: Browser) -> None:
+    """Nor is it told as unlimited: beside its own budgets stands that the team's apply."""
+    pepper = Pepper(id=pepper_id(PEPPER.encode()), secret=PEPPER.encode())
+    key = await running.accounts.create_key("team_a", "free", pepper)
+    await BudgetStore(running.engine).put(
+        Budget(
+            budget_id="b1", organisation_id="default", scope="team", scope_id="team_a", period="month", kind="hard",
+            limit_nanousd=1_234 * DOLLAR,
+        )
+    )  # fmt: skip
+    page = (await finance.get(f"{TEAM}/keys/{key.key_id}")).text
+    assert "1,234" not in page
+    assert "The team&#39;s budgets apply too." in page
+
+
+async def test_a_budget_of_a_tenth_of_a_cent_is_not_told_as_nothing(running: Running, finance: Browser) -> None:
+    await BudgetStore(running.engine).put(
+        Budget(
+            budget_id="b1", organisation_id="default", scope="team", scope_id="team_a", period="month", kind="hard",
+            limit_nanousd=DOLLAR // 1_000,
+        )
+    )  # fmt: skip
+    await keep(running, [asked("r", at_us=NOW_US - 10**6, cost_nanousd=DOLLAR // 2_000)])
+    page = (await finance.get(f"{TEAM}/budgets")).text
+    assert "$0.0010" in page
+    assert "50.0 %" in page
+
+
+async def test_a_prompt_that_is_missing_is_no_reason_to_switch_on_what_is_on(
+    running: Running, finance: Browser
+) -> None:
+    """A team that keeps prompts is told why this one is not there, not to keep prompts."""
+    await running.accounts.update_team("team_a", learning="prompts")
+    await keep(running, [asked("r", at_us=NOW_US - 10**6, status=502, served=False)])
+    async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as member:
+        page = (await member.get(f"{TEAM}/requests/r")).text
+    told = page.partition("The prompt</h2>")[2].partition("</section>")[0]
+    assert "was not kept, or was deleted since" in told
+    assert "Policy" not in told
+
+
+async def test_a_bar_stands_on_the_day_it_is_of(running: Running, finance: Browser) -> None:
+    """The first day of a time is not empty, and none is moved to its neighbour, west of Greenwich."""
+    zone = "America/Los_Angeles"
+    calendar = Calendar(zone)
+    await set_calendar(running.engine, "default", zone, "monday", calendar.start(day_of(TODAY - 30 * DAY_US)), NOW_US)
+    days = [day_of(TODAY - number * DAY_US) for number in (6, 5, 4)]
+    entries = [
+        asked(f"{number}-{place}", at_us=at_us, cost_nanousd=number * DOLLAR)
+        for number, day in enumerate(days, 1)
+        for place, at_us in enumerate((calendar.start(day) + 1, calendar.start(day) + 23 * HOUR_US))
+    ]
+    await keep(running, entries)
+    page = (await finance.get(f"{TEAM}/spend?from={days[0]}&to={days[-1]}")).text
+    bars = page.partition("Show as a table")[2].partition("</table>")[0]
+    for number, day in enumerate(days, 1):
+        row = bars.partition(day.isoformat())[2].partition("</tr>")[0]
+        assert f"${2 * number}.00" in row

@@ -21,7 +21,9 @@ import yaml
 from tests.running_gateway import CHEAP_PRICES, PEPPER, model
 
 ROOT: Final = Path(__file__).parents[2]
-_OTHERS: Final = ("proxy", "settings", "testing", "cost")
+_OTHERS: Final = ("settings", "testing", "cost")
+_NEIGHBOURS: Final = ("django", "litellm", "proxy.py")
+"""Whose files have to stay as they were. proxy.py has a folder `proxy`, as we have."""
 _START_S: Final = 150.0
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:[0-9]+")
 _SCRIPTED: Final = [{"kind": "scripted", "upstream_model": "ok"}]
@@ -94,6 +96,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     environment = folder / "venv"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
+    locked = ["--require-hashes", "-r", str(ROOT / "requirements" / "neighbours.txt")]
+    installs = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *locked]
+    done = subprocess.run(installs, check=False, capture_output=True, text=True, cwd=folder)
+    assert "HASHES" not in done.stderr, done.stderr
+    if done.returncode:
+        pytest.skip("packages of others cannot be had here")
     installs = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)]
     subprocess.run(installs, check=True, capture_output=True, cwd=folder)
     (site,) = (environment / "lib").glob("python*/site-packages")
@@ -179,6 +187,52 @@ def _answered_by(installed: Path, environ: dict[str, str], folder: Path, key: st
 
 
 @pytest.mark.long
+def test_installed_as_a_tool(installed: Path, wheel: Path, tmp_path: Path) -> None:
+    """`uv tool install` makes it an environment of its own, with its own dependencies alone, and what is there answers a request."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WEIGHBRIDGE"))}
+    tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    locked = ["--python", sys.executable, "--constraints", str(ROOT / "requirements" / "base.txt")]
+    command = [str(installed / "uv"), "tool", "install", "--quiet", *locked, str(wheel)]
+    done = subprocess.run(command, env=environ | tools, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    config = {
+        "providers": {"models": [model("cheap", _SCRIPTED, provider="there", prices=CHEAP_PRICES)]},
+        "accounts": {"pepper_file": "var/pepper"},
+    }
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(config))
+    environ |= {"WEIGHBRIDGE_CONFIG": str(tmp_path / "gateway.yaml"), "WEIGHBRIDGE_PORT": "0"}
+    weighbridge = str(tmp_path / "bin" / "weighbridge")
+    made = ""
+    for arguments in (["teams", "create", "team_a"], ["keys", "create", "team_a"]):
+        made = subprocess.run([weighbridge, *arguments], env=environ, capture_output=True, text=True, check=True).stdout
+    assert _answered_by(tmp_path / "bin", environ, tmp_path, made.split()[-1]) == "cheap"
+    (python,) = (tmp_path / "tools").glob("weighbridge/bin/python")
+    listed = [str(installed / "uv"), "pip", "list", "--quiet", "--python", str(python), "--format", "freeze"]
+    names = set(
+        re.findall(
+            r"^([a-z0-9-]+)==", subprocess.run(listed, capture_output=True, text=True, check=True).stdout, re.MULTILINE
+        )
+    )
+    assert "weighbridge" in names
+    assert not names & {"hatchling", "litellm", "pip", "pytest"}
+
+
+# Run by the interpreter that has the packages: which of their files are missing or not what was installed.
+_WHOLE: Final = """
+import base64, hashlib, importlib.metadata, sys
+for name in sys.argv[1:]:
+    files = importlib.metadata.files(name)
+    assert len(files) > 10, name
+    for each in files:
+        if each.hash is not None:
+            digest = hashlib.new(each.hash.mode, each.locate().read_bytes()).digest()
+            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == each.hash.value, each
+import django, litellm, proxy, proxy.http
+print(proxy.http.__file__)
+"""
+
+
+@pytest.mark.long
 def test_others_stay_whole(installed: Path, tmp_path: Path) -> None:
     """While it is installed, and after it was removed. This test comes last, as it removes it."""
     python = str(installed / "python")
@@ -189,9 +243,11 @@ def test_others_stay_whole(installed: Path, tmp_path: Path) -> None:
         done = subprocess.run([python, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    assert run("-c", ask) == str(list(_OTHERS))
-    assert run("-m", "weighbridge", "version")
-    run("-m", "pip", "uninstall", "--quiet", "--yes", "weighbridge")
-    assert run("-c", ask) == str(list(_OTHERS))
     (site,) = (installed.parent / "lib").glob("python*/site-packages")
+    for is_installed in (True, False):
+        assert run("-c", ask) == str(list(_OTHERS))
+        assert run("-c", _WHOLE, *_NEIGHBOURS) == str(site / "proxy" / "http" / "__init__.py")
+        if is_installed:
+            assert run("-m", "weighbridge", "version")
+            run("-m", "pip", "uninstall", "--quiet", "--yes", "weighbridge")
     assert not (site / "weighbridge").exists()

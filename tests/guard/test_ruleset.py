@@ -256,6 +256,9 @@ async def test_what_was_clean_is_not_looked_at_again() -> None:
     class Watching:
         labels: ClassVar[dict[str, str]] = {}
 
+        def sees_nothing(self, data: bytes) -> bool:
+            return not data
+
         def find(self, text: str) -> tuple[()]:
             looked.append(text)
             return ()

@@ -234,7 +234,7 @@ async def in_background(gateway: Running, text: str) -> Told:
         return code_of(reply)
     async with client(gateway) as ask:
         found = await response_ended(ask, reply.json()["id"])
-    return (200, "") if found.status == "completed" else (400, found.error.code)
+    return (400, found.error.code) if found.error is not None else (200, "")
 
 
 async def as_line(gateway: Running, text: str) -> Told:

@@ -372,7 +372,7 @@
     if (!said) {
       said = document.createElement("p");
       said.id = "said";
-      said.className = "notice " + tone;
+      said.className = "notice told " + tone;
       said.setAttribute("role", tone === "bad" ? "alert" : "status");
       document.getElementById("content").prepend(said);
     }
@@ -392,4 +392,6 @@
   };
   start(document);
   restoreTyped();
+  // A long menu begins where the page is in it.
+  document.querySelector(".side a[aria-current]")?.scrollIntoView({ block: "nearest" });
 })();

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -43,6 +44,13 @@ def lost(cause: str, **changes: Any) -> CacheDelta:
     }
     amounts = {"requests": 3, "tokens": 30_000, "nanousd": 81_000_000, "unpriced": 0}
     return CacheDelta(**{**usual, "cause": cause, **amounts, **changes})
+
+
+def figure(page: str, label: str) -> str:
+    """Return what a tile says, and what stands below it."""
+    tile = page.partition(f'<div class="label">{label}</div>')[2].partition("<section")[0]
+    tile = tile.partition('<div class="figure')[0]
+    return " ".join(re.sub(r"<[^>]*>", " ", tile).split())
 
 
 def test_each_cause_has_words() -> None:
@@ -107,7 +115,49 @@ async def test_what_was_read_is_from_the_books(running: Running, tess: Browser) 
         ("small", "6000", "0.005400000", "1000", "0.000250000"),
         ("large", "500", "", "0", "0.000000000"),
     ]
-    assert "Saved by prompt caches" in (await tess.get(PAGE)).text
+    told = (await tess.get(PAGE)).text
+    assert figure(told, "Saved by prompt caches") == "$0.0052 some models not known"
+    assert figure(told, "Read from caches") == "61.9 % of prompt tokens at providers"
+
+
+async def test_what_writing_cost_is_taken_off(running: Running, tess: Browser) -> None:
+    """A cache that is written and seldom read costs more than it saves: the figure is below nothing."""
+    money = {"input_nanousd": 3_000_000, "cached_input_nanousd": 90_000, "cache_write_nanousd": 12_500_000}
+    tokens = {"input_tokens": 13_900, "cached_input_tokens": 900, "cache_write_tokens": 10_000}
+    await keep(
+        running, [asked("one", **tokens, **money, output_nanousd=0, cost_nanousd=sum(money.values()), output_tokens=0)]
+    )
+    assert figure((await tess.get(PAGE)).text, "Saved by prompt caches") == "-$0.0017 in 30 days, less paid for writing"
+
+
+async def test_our_own_engines_saved_no_bill(tmp_path: Path) -> None:
+    """Their hours are paid for anyway: the row stands in the table, and in no figure beside what was lost at providers."""
+    pool = {
+        "name": "l40s",
+        "targets": ["small"],
+        "usd_per_gpu_hour": 1,
+        "organisation": "default",
+        "seconds_per_million": {"input": 5, "output": 20},
+    }
+    async with running_teams(tmp_path, cost={"pools": [pool]}) as running:
+        rows = {"input_tokens": 1_000, "cached_input_tokens": 500, "input_nanousd": 5_000_000}
+        cheaper = {**rows, "cached_input_nanousd": 100_000, "output_nanousd": 0, "cost_nanousd": 5_100_000}
+        await keep(running, [asked("own", **cheaper), asked("bought", target_id="large", **cheaper)])
+        async with signed_in(running, "tess@example.com", teams={"team_a": "admin"}) as tess:
+            table = await tess.get(f"{PAGE}?format=csv&table=read")
+            told = (await tess.get(PAGE)).text
+    found = {row["model"]: (row["whose"], row["saved_usd"]) for row in csv.DictReader(io.StringIO(table.text))}
+    assert found == {"small": ("Our own GPUs", ""), "large": ("A provider", "0.004900000")}
+    assert figure(told, "Saved by prompt caches") == "$0.0049 in 30 days"
+    assert figure(told, "Read from caches") == "50.0 % of prompt tokens at providers"
+
+
+async def test_what_nobody_looked_at_is_not_known(tess: Browser) -> None:
+    """No line says that nothing was lost where no prompt was compared."""
+    told = (await tess.get(PAGE)).text
+    assert figure(told, "Lost") == "— nothing was looked at"
+    assert "No prompt was looked at in this time, so what was lost is not known." in told
+    assert "0 prompts" not in told
 
 
 async def test_an_administrator_forgets_what_is_kept(running: Running, tess: Browser) -> None:
@@ -134,5 +184,6 @@ async def test_without_a_section_there_is_nothing_to_forget(tmp_path: Path) -> N
     ):
         page = (await tess.get(PAGE)).text
         assert "has no <code>cache</code> section" in page
+        assert figure(page, "Saved by the answer cache") == "— there is none"
         assert "<code>telemetry.prompt_caches</code> is off" in page
         assert "/caching/flush" not in page

@@ -251,3 +251,20 @@ async def test_rules_that_cannot_be_read_are_told(running: Running, tess: Browse
     answer = await tess.get(TEAM)
     assert (answer.status, "cannot be read any more" in answer.text) == (200, True)
     assert (await tess.post(f"{TEAM}/try", {"text": CARD})).status == 200
+
+
+async def test_without_a_rule_nothing_is_known(tmp_path: Path) -> None:
+    """No figure says that nothing was found where nothing looks; a team's own rules are not denied on the page of all teams."""
+    async with running_teams(tmp_path) as running:
+        async with signed_in(running, "tess@example.com", teams={"team_a": "admin"}) as tess:
+            page = (await tess.get(TEAM)).text
+            assert page.count("no rule holds</div>") == 2
+            assert "whether there was anything to find is not known" in page
+            assert (await tess.post(f"{TEAM}/rules", RULE)).status == 303
+            page = (await tess.get(TEAM)).text
+            assert "no rule holds</div>" not in page
+            assert "Nothing was found in this time." in page
+        async with signed_in(running, "ada@example.com", role="admin") as ada:
+            page = (await ada.get(ALL)).text
+        assert "nothing is looked at" not in page
+        assert "No rule holds for all teams; those that added rules of their own found nothing in this time." in page

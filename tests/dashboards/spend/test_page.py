@@ -128,7 +128,9 @@ async def test_a_time_that_is_not_over_says_where_its_rows_end(running: Running,
         ],
     )
     page = html.unescape((await member.get(f"{TEAM}?last=24h")).text)
-    assert "“Spent” and the chart go on to now" in page
+    note = page.partition("These rows and their CSV end there")[2].partition("</p>")[0]
+    assert "“Spent” and the chart go on to now" in note
+    assert "<time" not in note, "the same moment is told in one zone"
     assert "$8.00" in page
     file = await member.get(f"{TEAM}?last=24h&format=csv&table=parts")
     assert f"-until-{iso(hour_us)[:13]}00Z" in file.headers["content-disposition"]

@@ -274,7 +274,7 @@ async def test_what_breaks_the_cache_is_told_with_its_advice(running: Running, m
     """Of the team's own prompts; what holds is said to hold."""
     store = PrefixStore(running.engine)
     await store.add([_habit(team_id="team_b", skeleton="theirs", broken=50, broken_tokens=5_000, kinds=("uuid",))])
-    assert "No data: no prompt went" in (await member.get(f"{TEAM}/latest")).text
+    assert "No prompt to one of our own engines was looked at" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="stable", broken=0, broken_tokens=0, kinds=())])
     assert "All stable" in (await member.get(f"{TEAM}/latest")).text
     await store.add([_habit(team_id="team_a", skeleton="dated", broken=40, broken_tokens=9_000, kinds=("date",))])

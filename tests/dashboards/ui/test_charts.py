@@ -32,8 +32,10 @@ def test_nothing_to_draw() -> None:
     chart = Chart(shape="bars", title="T", x=[1, 2], series=[Series("a", [0, None])], is_time=False, x_label="x")
     page = environment().from_string('{% import "ui.html" as ui with context %}{{ ui.chart(c) }}')
     text = page.render(c=chart, csrf="", title="")
-    assert "Nothing to draw" in text
+    assert "Zero throughout this time." in text
     assert "data-chart" not in text
+    unknown = Chart(shape="bars", title="T", x=[1, 2], series=[Series("a", [None, None])], is_time=False, x_label="x")
+    assert "Nothing was recorded in this time." in page.render(c=unknown, csrf="", title="")
 
 
 def test_uneven_series_are_refused() -> None:

@@ -39,9 +39,10 @@ class Scripted(ModerationClient):
         super().__init__()
         self._said = list(said)
         self.asked: list[tuple[str, list[str]]] = []
+        self.directions: list[Direction] = []
 
     async def judge(self, service: Service, texts: Any, direction: Direction) -> Said:
-        assert direction == "input"
+        self.directions.append(direction)
         self.asked.append((service.url, list(texts)))
         said = self._said.pop(0)
         if isinstance(said, Exception):
@@ -156,3 +157,83 @@ def test_two_rules_of_one_address_may_have_two_keys() -> None:
         GuardSection(rules=[rule(key="env:A"), rule(name="b", key="env:B"), rule(name="c", key="env:A")]), str
     )
     assert sorted(each.key or "" for each in found.values()) == ["env:A", "env:B"]
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+DOWN = ServiceUnavailable("status", "it answered 500")
+LATE = ServiceUnavailable("deadline", "not within 300 ms")
+
+
+async def test_whoever_fails_five_times_is_left_alone_and_then_tried_once() -> None:
+    """Nobody waits for a deadline that will pass: 503 at once, with when to come again; one probe brings it back."""
+    clock, house_rule = Clock(), rule()
+    client = Scripted(*[LATE] * 5, DOWN, Said(flagged=False), Said(flagged=False))
+    moderation = Moderation(services_of(GuardSection(rules=[house_rule]), str), client, clock=clock)
+
+    async def ask() -> Verdict:
+        return await moderation.judge(CALLER, [house_rule], Verdict(), read_whole("chat", json.dumps(CHAT).encode()))
+
+    for _ in range(5):
+        with pytest.raises(GuardUnavailable):
+            await ask()
+    clock.now += 2
+    with pytest.raises(GuardUnavailable) as refused:
+        await ask()
+    assert len(client.asked) == 5
+    assert refused.value.retry_after_s == 3.0
+    clock.now += 3
+    with pytest.raises(GuardUnavailable) as refused:
+        await ask()
+    assert (len(client.asked), refused.value.retry_after_s) == (6, 10.0)
+    clock.now += 10
+    await ask()
+    await ask()
+    assert len(client.asked) == 8
+
+
+async def test_an_open_rule_passes_at_once_while_its_service_is_left_alone() -> None:
+    """Told as when it was asked; and what its own texts make too long is no failure of the service."""
+    house_rule = rule(on_error="open")
+    client = Scripted(*[ServiceUnavailable("too_long", "")] * 9, *[DOWN] * 5)
+    moderation = Moderation(services_of(GuardSection(rules=[house_rule]), str), client, clock=Clock())
+    for _ in range(20):
+        judged = await moderation.judge(CALLER, [house_rule], Verdict(), read_whole("chat", json.dumps(CHAT).encode()))
+        assert judged.findings == (Finding("house", "http", "open", 1),)
+    assert len(client.asked) == 14
+
+
+async def test_one_team_keeps_no_other_from_a_service() -> None:
+    """What one key's texts may have caused is counted against that key alone; a refused connection against all."""
+    house_rule = rule()
+    other = Caller(key_id="k2", key_name="k2", team_id="t2", organisation_id="organisation")
+    body = read_whole("chat", json.dumps(CHAT).encode())
+    client = Scripted(*[DOWN] * 5, Said(flagged=False), *[ServiceUnavailable("connection", "")] * 5)
+    moderation = Moderation(services_of(GuardSection(rules=[house_rule]), str), client, clock=Clock())
+    for _ in range(6):
+        with pytest.raises(GuardUnavailable):
+            await moderation.judge(CALLER, [house_rule], Verdict(), body)
+    await moderation.judge(other, [house_rule], Verdict(), body)
+    for _ in range(6):
+        with pytest.raises(GuardUnavailable):
+            await moderation.judge(other, [house_rule], Verdict(), body)
+    assert len(client.asked) == 11
+
+
+async def test_answers_are_asked_about_by_their_own_direction() -> None:
+    """Findings are of the side of the answer, and name what is done."""
+    rules = [rule(input="off", output="block"), rule(name="other", url="http://other/v1", output="flag")]
+    client = Scripted(Said(flagged=True), Said(flagged=True, categories=frozenset({"a", "b"})))
+    moderation = Moderation(services_of(GuardSection(rules=rules), str), client)
+    found = await moderation.judge_answer(CALLER, rules, ["said"], str.upper)
+    assert found == (
+        Finding("house", "http", "block", 1, "output"),
+        Finding("other", "http", "flag", 2, "output"),
+    )
+    assert client.asked == [("http://house/v1", ["SAID"]), ("http://other/v1", ["SAID"])]
+    assert client.directions == ["output", "output"]

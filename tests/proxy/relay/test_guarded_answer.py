@@ -44,7 +44,7 @@ def guarded(rules: Ruleset, *, masked: bool = True) -> tuple[Guarded, str]:
     """Return a request in which an address was masked, and its mask."""
     masks = GUARD.masks(rules, "team_a")
     mask = masks.mask("email", HER_MAIL)
-    parsed: Any = None
+    parsed: Any = type("Parsed", (), {"body": b"{}"})
     verdict = Verdict(masks=masks if masked else None)
     return Guarded(rules=rules, verdict=verdict, parsed=parsed, masks=partial(GUARD.masks, rules, "team_a")), mask
 
@@ -217,3 +217,73 @@ def test_without_rules_for_answers_only_the_callers_values_come_back(rules: Rule
     request: Any = type("Asked", (), {"operation": "chat", "n": 1})
     assert GuardedAnswer.of(guarded(none, masked=False)[0], request, lambda: USED, in_blocks=False) is None
     assert GuardedAnswer.of(None, request, lambda: USED, in_blocks=False) is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_names_of_tools_that_a_model_makes_up_are_looked_at(rules: Ruleset, dialect: str, *, stream: bool) -> None:
+    """One that the request has is its caller's own word, whatever it looks like; any other may carry a value out."""
+    found, _ = guarded(rules)
+    names = {TOKEN: False, "mail_" + MAIL: False, "4111111111111111": True, "weigh": False}
+    for known in (False, True):
+        for name, blocks in names.items():
+            parsed: Any = type("Parsed", (), {"body": json.dumps({"tools": [name]}).encode() if known else b"{}"})
+            guard = answer(msgspec.structs.replace(found, parsed=parsed))
+            whole, events = DIALECTS[dialect](Script(text="ok", arguments="{}"))
+            renamed = [json.loads(json.dumps(said).replace("weigh", name)) for said in events]
+            if stream:
+                out = streamed(guard, dialect, renamed, random.Random(1))
+            else:
+                out = said_by([guard.whole(event(dialect, json.loads(json.dumps(whole).replace("weigh", name))))])
+            assert (name in json.dumps(out)) == (known or name == "weigh"), (name, known)
+            assert guard.blocked == (blocks and not known)
+
+
+def test_calls_of_ones_own_form_are_looked_at(rules: Ruleset) -> None:
+    """A custom tool of chat takes any text."""
+    found, _ = guarded(rules)
+    guard = answer(found)
+    begun = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "f", "input": ""}}
+    pieces = [begun, *({"index": 0, "custom": {"input": each}} for each in ("to jane.d", "oe@exam", "ple.com", " now"))]
+    out = said_by(
+        guard.events([event("chat", {"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]}) for each in pieces])
+    )
+    out += said_by(guard.rest())
+    said = "".join(each["choices"][0]["delta"]["tool_calls"][0]["custom"].get("input", "") for each in out)
+    assert said.startswith("to [EMAIL_")
+    assert said.endswith("] now")
+    assert "jane" not in json.dumps(out)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["rest", "finish"])
+@pytest.mark.parametrize(
+    ("of", "piece", "said"),
+    [
+        ("audio", lambda text: {"id": "a", "transcript": text}, lambda value: value.get("transcript", "")),
+        (
+            "reasoning_details",
+            lambda text: [{"type": "reasoning.text", "index": 0, "text": text}],
+            lambda value: value[0]["text"],
+        ),
+        (
+            "thinking_blocks",
+            lambda text: [{"type": "thinking", "thinking": text}],
+            lambda value: value[0]["thinking"],
+        ),
+    ],
+)
+def test_what_else_a_delta_says_in_pieces_is_one_text(
+    rules: Ruleset, of: str, piece: Any, said: Any, *, stream: bool
+) -> None:
+    """A transcript of what is spoken, and thoughts in lists: a value goes over two pieces."""
+    found, _ = guarded(rules)
+    guard = answer(found)
+    deltas = [{of: piece(each)} for each in ("Write to jane.d", "oe@exam", "ple.com", " now, ", "or not.")]
+    out = said_by(guard.events([event("chat", {"choices": [{"index": 0, "delta": each}]}) for each in deltas]))
+    if stream:
+        out += said_by(guard.events([event("chat", {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})]))
+    out += said_by(guard.rest())
+    told = "".join(said(each["choices"][0]["delta"][of]) for each in out if each["choices"][0]["delta"])
+    assert told.startswith("Write to [EMAIL_")
+    assert told.endswith("] now, or not.")
+    assert "jane" not in json.dumps(out)

@@ -95,15 +95,42 @@ def test_seasons_of_another_shape_are_not_believed() -> None:
         assert Forecast(broken).seasons.sound
 
 
+def test_arrivals_show_the_rise_of_what_has_just_begun_sooner() -> None:
+    """Work scatters from minute to minute; nothing is expected of arrivals that only scatter, and nothing by them later."""
+
+    def watched(rate: Callable[[float], float], until_s: int, every_s: int = 5) -> Forecast:
+        forecast = Forecast()
+        for at in range(0, until_s, every_s):
+            work = 1_000 * rate(at) * (1.4 if at % 120 < 60 else 0.6)
+            forecast.observe(work, at, MONDAY + at, arrivals_per_s=rate(at) * (1.1 if at % 10 else 0.9))
+        return forecast
+
+    def rising(at: float) -> float:
+        return 1 + at / 60
+
+    soon = watched(rising, 180)
+    doubted, believed = soon.busy(360, 0.9), soon.busy(360, 0.9, new=True)
+    assert doubted is not None
+    assert believed is not None
+    # Three a second come now, and a minute later the work of what came.
+    assert 1.5 * 3_000 < doubted < 1_000 * (rising(180) + 3)
+    assert 1.3 * doubted < believed < 1_000 * rising(540)
+    for other in (watched(lambda _: 2.0, 180), watched(rising, 180, 30)):
+        assert other._rising([1_000.0] * 3, 360, 1.0) == 0
+    assert watched(rising, 1_200)._rising([1_000.0] * 20, 360, 1.0) == 0
+
+
 def test_a_rise_goes_on_and_what_may_be_chance_does_not() -> None:
-    """One cold start ahead of a steady rise half of what it would add is expected, and all of it in a pool's first minutes; scatter, a
-    fall and two minutes say nothing.
+    """One cold start ahead of a steady rise half of what it would add is expected, and all of it in a pool's first minutes if asked so;
+    scatter, a fall and two minutes say nothing.
     """
     rising = Forecast()
     watch(rising, lambda at: 1_000 + at, 0, 600)
-    assert rising.busy(360, 0.9) == pytest.approx(1_510 + 360, rel=0.02)
+    assert rising.busy(360, 0.9) == pytest.approx(1_510 + 180, rel=0.02)
+    assert rising.busy(360, 0.9, new=True) == pytest.approx(1_510 + 360, rel=0.02)
     watch(rising, lambda at: 1_000 + at, 600, 1_200)
-    assert rising.busy(360, 0.9) == pytest.approx(2_110 + 180, rel=0.02)
+    for new in (False, True):
+        assert rising.busy(360, 0.9, new=new) == pytest.approx(2_110 + 180, rel=0.02)
     assert rise_per_s([100, 900, 200, 800, 150, 900, 300, 850]) == 0
     assert rise_per_s([900, 800, 700, 600, 500]) == 0
     assert rise_per_s([100, 900]) == 0

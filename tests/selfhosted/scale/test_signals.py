@@ -100,6 +100,36 @@ def test_first_tokens_are_counted_for_a_minute_in_bounded_memory() -> None:
     assert seen.missed(100) is None
 
 
+def test_a_few_times_are_no_fraction() -> None:
+    """One late first token of four is no quarter of what comes."""
+    seen = RecentTimes(1.0)
+    for took_s in (0.2, 0.2, 0.2, 2.0):
+        seen.saw(took_s, 1)
+    assert seen.missed(1) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "stuck"),
+    [
+        ((), 0),
+        ((7,), 0),
+        ((300, 300), 0),
+        ((9, 3, 4, 8), 1),
+        ((300, 0), 300),
+        ((300, 280, 0, 0, 1, 0), 581),
+        ((300, 280, 290, 0), 0),
+    ],
+)
+def test_a_queue_that_further_replicas_would_not_answer_is_told(waiting: tuple[int, ...], stuck: int) -> None:
+    """Requests wait where they were sent: new replicas beside two with long queues have none, and more would not have more."""
+    reader = SignalReader(1.0)
+    replicas = [replica(f"r{index}", told=stats(0, waiting=each)) for index, each in enumerate(waiting)]
+    found = reader.read(snapshot(0, *replicas), at_s=0, wall_s=0, waiting_at_gate=2)
+    assert found.unanswered == sum(waiting) + 2
+    assert found.stuck == stuck
+    assert found.queued == found.unanswered - found.stuck
+
+
 def test_who_only_reads_is_judged_by_prompts_and_who_only_answers_by_what_it_generates() -> None:
     """A reader's load is what waits to be read, whatever its cache holds; an answering replica reads nothing, and late first tokens are
     not its own.

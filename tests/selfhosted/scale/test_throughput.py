@@ -69,7 +69,7 @@ def test_the_share_follows_how_many_are_late_or_slow() -> None:
     for _ in range(120):
         late.observe_minute(100, 0.5, 0.0, light=False, each=100)
         slow.observe_minute(100, 0.0, 0.5, light=False, each=100)
-        up.observe_minute(100, 0.0, 0.0, light=False, each=600)
+        up.observe_minute(100, 0.0, 0.0, light=False, each=900)
         settled.observe_minute(100, 0.1, 0.1, light=False, each=600)
     assert late.learnt.share == slow.learnt.share == pytest.approx(0.3)
     assert up.learnt.share == pytest.approx(1.6)
@@ -77,10 +77,11 @@ def test_the_share_follows_how_many_are_late_or_slow() -> None:
 
 
 def test_a_minute_that_was_not_as_planned_says_nothing_of_the_share() -> None:
-    """Too much came, and answers were late; next to nothing came, and none was."""
+    """Too much came, and answers were late; two thirds came or next to nothing, and none was."""
     carried = full(1_000)
     for _ in range(60):
         carried.observe_minute(100, 0.9, 0.9, light=False, each=900)
+        carried.observe_minute(100, 0.0, 0.0, light=False, each=400)
         carried.observe_minute(100, 0.0, 0.0, light=False, each=200)
     assert carried.learnt.share == 1
 
