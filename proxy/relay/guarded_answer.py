@@ -116,7 +116,7 @@ class _Chunk(NamedTuple):
         elif piece.key[0] in _HOLDERS:
             choice["delta"] = {piece.key[0]: within}
         elif piece.key[0] in _LISTED:
-            kept = {name: piece.holder[name] for name in _OF_ONE if name in piece.holder}
+            kept: dict[str, Any] = {name: piece.holder[name] for name in _OF_ONE if name in piece.holder}
             within |= kept
             choice["delta"] = {piece.key[0]: [within]}
         else:

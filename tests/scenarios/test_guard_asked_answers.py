@@ -181,12 +181,13 @@ async def soothe(judge: Service, here: Any) -> None:
 
 async def reply(here: Any, wire: str, *, stream: bool) -> httpx.Response:
     turns = [{"role": "user", "content": "hi"}]
-    path, body = {
+    asked: dict[str, tuple[str, dict[str, Any]]] = {
         "chat": ("/v1/chat/completions", {"model": "gpt", "messages": turns}),
         "responses": ("/v1/responses", {"model": "gpt", "input": "hi"}),
         "messages": ("/v1/messages", {"model": "gpt", "max_tokens": 9, "messages": turns}),
         "messages as written": ("/v1/messages", {"model": "claude", "max_tokens": 9, "messages": turns}),
-    }[wire]
+    }
+    path, body = asked[wire]
     async with httpx.AsyncClient(timeout=60) as ask:
         headers = {"authorization": f"Bearer {here.gateway.key}"}
         return await ask.post(f"{here.gateway.url}{path}", json={**body, "stream": stream}, headers=headers)
