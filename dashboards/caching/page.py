@@ -14,6 +14,7 @@ from starlette.responses import Response
 from api.teams.change import flush_cache
 from api.web.gateway import Gateway
 from api.web.reading import reading
+from cost.meters import METERS
 from cost.reports.daily import meters_of
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsageQuery, UsageSums
@@ -32,6 +33,7 @@ router: Final = APIRouter(include_in_schema=False)
 
 _PAGE: Final = "/dashboard/teams/{team_id}/caching"
 _MODELS_NAMED: Final = 3
+_WRITES: Final = {each.name for each in METERS if "cache_write" in (each.name, each.within)}
 _READ_COLUMNS: Final = (
     Column("model", "Model", "code"),
     Column("whose", "Run by"),
@@ -241,7 +243,7 @@ def _extra_nanousd(sums: UsageSums) -> int | None:
     if not sums.cache_write_tokens:
         return 0
     rate = _rate(sums)
-    found = [each for each in meters_of(sums) if each.name in {"cache_write", "cache_write_1h"}]
+    found = [each for each in meters_of(sums) if each.name in _WRITES]
     if rate is None:
         return None
     return sum(each.cost_nanousd for each in found) - round(sum(each.used for each in found) * rate)

@@ -13,7 +13,6 @@ _COST: Final = ("_cost_per_", "_cost_above_", "_input_token_cost")
 _ALSO: Final = frozenset({"tiered_pricing", "search_context_cost_per_query"})
 _EITHER: Final = ("input_cost_per_token", "output_cost_per_token")
 _OWN: Final = {each.name: each.within for each in METERS if each.within}
-_LIKE_INPUT: Final = frozenset({"cached_input", "cache_write"})
 
 
 def is_price(key: str) -> bool:
@@ -64,7 +63,7 @@ def _written(price: Price, *, with_units: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for meter in TOKEN_METERS:
         figure = getattr(price, f"{meter}_nanousd")
-        if figure is not None and not (meter in _LIKE_INPUT and figure == price.input_nanousd):
+        if figure is not None and not (_OWN.get(meter) == "input" and figure == price.input_nanousd):
             found[meter] = usd(figure)
     if price.request_nanousd and with_units:
         found["request"] = usd(price.request_nanousd)
