@@ -720,8 +720,7 @@ async def test_a_hanging_guard_refuses_in_time_and_does_nothing_else(tmp_path: P
             assert it.model.calls.total() == calls
             judges.answer = answers
             # A service that failed so often is left alone for some seconds.
-            told = plans[0]
-            await until(lambda: _is_judged(it, told))
+            await until(lambda: _is_judged(it, plans[0]))
             await it.drawn(maker, 160)
             await it.books_hold()
         floor = {core for text in strings_in(judges.asked) for core, kind in cores_in(text).items() if kind == "mail"}
