@@ -262,7 +262,10 @@ def _back_up_file(connection: Connection, state: SchemaState, say: Callable[[str
     if path is None:
         return
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    kept = path.with_name(f"{path.stem}.schema-{state.revision}.{at}{path.suffix}")
+    stem = f"{path.stem}.schema-{state.revision}.{at}"
+    # Of several within a second each is kept.
+    names = (f"{stem}{more}{path.suffix}" for more in ("", "-2", "-3", "-4", "-5"))
+    kept = next((each for each in map(path.with_name, names) if not each.exists()), path.with_name(stem + path.suffix))
     try:
         copy_sqlite(path, kept)
     except (sqlite3.Error, OSError) as failure:

@@ -240,7 +240,7 @@ async def test_a_schema_of_a_newer_version_is_one_sentence(tmp_path: Path) -> No
     """Also where the gateway is started on a socket that is bound already."""
     site = await make_site(tmp_path, [model("only", [_NOBODY])])
     with sqlite3.connect(tmp_path / "weighbridge.sqlite") as database:
-        database.execute("UPDATE alembic_version SET version_num = '9999'")
+        database.execute("UPDATE alembic_version SET version_num = '9999', serves_from = '9999'")
     status, said = await asyncio.to_thread(_on_a_socket, site)
     assert status == 1
     assert "the database has the schema 9999, of a newer version" in said

@@ -7,6 +7,7 @@ revision = "0050"
 down_revision = "0049"
 branch_labels = None
 depends_on = None
+OLDER_CODE_SERVES = True
 
 
 def upgrade() -> None:

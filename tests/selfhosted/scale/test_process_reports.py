@@ -21,10 +21,10 @@ class Host:
 def test_counters_are_summed_over_processes_and_a_lost_report_loses_nothing() -> None:
     """They grow in each process from its beginning on."""
     host = Host()
-    host.hear("one", turned_away_tokens=100, first_tokens=4, late_first_tokens=1, first_tokens_sum_s=2.0)
+    host.hear("one", turned_away_tokens=100, first_tokens=8, late_first_tokens=2, first_tokens_sum_s=4.0)
     host.hear("two", turned_away_tokens=10)
-    host.hear("one", turned_away_tokens=400, first_tokens=8, late_first_tokens=3, first_tokens_sum_s=9.0)
-    host.hear("two", turned_away_tokens=10, answers=4, slow_answers=1, tpot_sum_s=0.16)
+    host.hear("one", turned_away_tokens=400, first_tokens=16, late_first_tokens=6, first_tokens_sum_s=18.0)
+    host.hear("two", turned_away_tokens=10, answers=12, slow_answers=3, tpot_sum_s=0.48)
     assert host.reports.turned_away_tokens("p") == 410
     assert host.reports.first_tokens("p").missed(host.now) == pytest.approx(3 / 8)
     assert host.reports.first_tokens("p").mean(host.now) == pytest.approx(9 / 8)
