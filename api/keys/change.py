@@ -4,7 +4,8 @@ Actors who may change only one team (`may_all` false) manage member keys: keys o
 change the whole organisation, so only administrators create, rotate or revoke them.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -89,16 +90,10 @@ async def create_key(
     """Create a key, for some of the team's models only where they are given. `known` are the configured ones. Raises NameTaken while another one of this name works, so that submitting a form twice creates one
     key.
     """
-    _check_role(role, may_all=may_all)
-    _check_expiry(expires_at, clock())
-    check_models(models, known)
-    owner = team.organisation_id
-    async with changing(log, actor, "key.created", owner, team_id=team.team_id) as change:
-        store = AccountStore(change.within, clock=clock)
-        await _check_room(store, team, name, clock())
+    _check_new(role, expires_at, models, known, may_all=may_all, now=clock())
+    async with _adding(log, actor, "key.created", team, name, clock) as (change, store):
         minted = await store.create_key(team.team_id, name, pepper, expires_at=expires_at, role=role, models=models)
-        made = await store.key_of(owner, team.team_id, minted.key_id)
-        change.tell("key", made.key_id, None, audit_record(made))
+        made = await _tell_added(change, store, team, minted.key_id)
     return made, minted
 
 
@@ -119,18 +114,42 @@ async def import_key(
     clock: Callable[[], datetime] = utc_now,
 ) -> KeyRecord:
     """Let a key that somebody chose work here, by the SHA-256 of it. Raises NameTaken, as `create_key` does and for a key that is known."""
-    _check_role(role, may_all=may_all)
-    _check_expiry(expires_at, clock())
-    check_models(models, known)
-    owner = team.organisation_id
-    async with changing(log, actor, "key.imported", owner, team_id=team.team_id) as change:
-        store = AccountStore(change.within, clock=clock)
-        await _check_room(store, team, name, clock())
+    _check_new(role, expires_at, models, known, may_all=may_all, now=clock())
+    async with _adding(log, actor, "key.imported", team, name, clock) as (change, store):
         key_id = await store.import_key(
             team.team_id, name, pepper, token, last4=last4, expires_at=expires_at, role=role, models=models
         )
-        made = await store.key_of(owner, team.team_id, key_id)
-        change.tell("key", key_id, None, audit_record(made))
+        return await _tell_added(change, store, team, key_id)
+
+
+def _check_new(
+    role: Role,
+    expires_at: datetime | None,
+    models: Sequence[str] | None,
+    known: Container[str] | None,
+    *,
+    may_all: bool,
+    now: datetime,
+) -> None:
+    _check_role(role, may_all=may_all)
+    _check_expiry(expires_at, now)
+    check_models(models, known)
+
+
+@contextlib.asynccontextmanager
+async def _adding(
+    log: AuditLog, actor: Actor, action: str, team: TeamRecord, name: str, clock: Callable[[], datetime]
+) -> AsyncIterator[tuple[Change, AccountStore]]:
+    """Give the change within which the team gets one more key, where it has room for one of this name."""
+    async with changing(log, actor, action, team.organisation_id, team_id=team.team_id) as change:
+        store = AccountStore(change.within, clock=clock)
+        await _check_room(store, team, name, clock())
+        yield change, store
+
+
+async def _tell_added(change: Change, store: AccountStore, team: TeamRecord, key_id: str) -> KeyRecord:
+    made = await store.key_of(team.organisation_id, team.team_id, key_id)
+    change.tell("key", key_id, None, audit_record(made))
     return made
 
 
