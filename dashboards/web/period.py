@@ -144,7 +144,10 @@ def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[
     for label, count in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
         days = last_days(now_us, calendar, count)
         offered.append((label, days, {"from": days.first.isoformat(), "to": days.last.isoformat()}))
-    offered += [(label, month.days, {"month": month.text}) for label, month in (("This month", this), ("Last month", this.previous))]
+    offered += [
+        (label, month.days, {"month": month.text})
+        for label, month in (("This month", this), ("Last month", this.previous))
+    ]
     fitting = [label for label, days, _ in offered if days == shown.span]
     here = fitting[-1 if query.get("month") else 0] if fitting else None
     kept = {name: value for name, value in query.items() if name not in _OWN}

@@ -56,7 +56,7 @@ async def test_the_tutorial(tmp_path: Path) -> None:
                 case other:
                     pytest.fail(f"{other} is not compared")
     assert not printed
-    assert compared == 10
+    assert compared == 9
     assert not [each for each in tmp_path.iterdir() if not each.name.startswith(".")]
 
 
