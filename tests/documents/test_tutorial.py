@@ -12,12 +12,17 @@ from tests.documents.page import blocks, fits, shell
 from tests.processes import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
-_PASSWORD = "several words make a good one"  # noqa: S105 - somebody's in a test
+_PASSWORD = "several words make a good one"
 
 
 def free_ports() -> list[str]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         return [str(each.getsockname()[1]) for each in (one, two)]
+
+
+def left(folder: Path) -> list[str]:
+    """What the reader sees in the folder."""
+    return [each.name for each in folder.iterdir() if not each.name.startswith(".")]
 
 
 async def opened(link: str) -> str:
@@ -57,7 +62,7 @@ async def test_the_tutorial(tmp_path: Path) -> None:
                     pytest.fail(f"{other} is not compared")
     assert not printed
     assert compared == 9
-    assert not [each for each in tmp_path.iterdir() if not each.name.startswith(".")]
+    assert not left(tmp_path)
 
 
 @pytest.mark.parametrize(

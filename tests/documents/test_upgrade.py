@@ -1,7 +1,7 @@
 """The page of upgrades: its commands do what it says, between this version and one to come, and logs go on when their file is emptied."""
 
-import signal
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
