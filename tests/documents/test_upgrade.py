@@ -1,19 +1,21 @@
 """The page of upgrades: its commands do what it says, between this version and one to come, and logs go on when their file is emptied."""
 
+import asyncio
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 
 from gateway.schema import newest
 from tests.documents.page import Shell, blocks, shell
 from tests.postgres import Backend, Postgres, postgres_binaries
-from tests.processes import ROOT, make_site, oracle, serving, until
+from tests.processes import ROOT, Server, Site, make_site, oracle, until
 from tests.running_gateway import model
 from tests.versions import LATER, Place, later
 
@@ -86,8 +88,8 @@ async def test_upgraded_and_back(
             assert refused.returncode != 0
             assert f"schema {LATER}, of a newer version" in refused.stderr
             here.install(tree)
-            # The list ends with 1: nothing was done yet.
-            assert "later_fact" in await here.run(BACK.replace("\n", " || [ $? = 1 ]\n", 1))
+            # The list ends with 2: nothing was done yet.
+            assert "later_fact" in await here.run(BACK.replace("\n", " || [ $? = 2 ]\n", 1))
             here.install(ROOT)
         async with here.place.serving():
             assert await here.place.ask(1, key) == [200]
@@ -123,15 +125,32 @@ async def test_restored_by_postgresqls_own_means(tmp_path: Path, postgres: Postg
             await until(lambda: here.place.has_booked(5))
 
 
+def _appended(environ: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as opened:
+        return subprocess.Popen([sys.executable, "-m", "weighbridge", "serve"], stderr=opened, env=environ, cwd=ROOT)
+
+
+@asynccontextmanager
+async def appending(site: Site, log: Path) -> AsyncIterator[Server]:
+    """A gateway whose log is opened as systemd's `append:` opens it."""
+    process = await asyncio.to_thread(_appended, site.environ() | {"PYTHONPATH": str(ROOT)}, log)
+    server = Server(cast("Any", process), log)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
 async def test_logs_go_on_when_their_file_is_emptied_and_stay_with_one_that_is_moved(tmp_path: Path) -> None:
     """As the page says of `copytruncate`: new lines stand at the beginning, without a hole; a moved file is written on."""
     (rules,) = (block.text for block in blocks(PAGE, {}) if block.language == "logrotate")
     assert "copytruncate" in rules
     with oracle(tmp_path) as upstream:
         site = await make_site(tmp_path, [model("only", [upstream.deployment("ok")])])
-        async with serving(site) as server:
-            log = server.log_path
-            shutil.copyfile(log, tmp_path / "gateway.log.1")
+        log = tmp_path / "appended.log"
+        async with appending(site, log) as server:
+            await server.ready()
+            shutil.copyfile(log, tmp_path / "appended.log.1")
             with log.open("r+b") as emptied:
                 emptied.truncate()
             server.signal(signal.SIGHUP)
