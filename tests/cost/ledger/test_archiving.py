@@ -67,7 +67,13 @@ def attempts(count: int, start_us: int = APRIL, end_us: int = MAY) -> list[Entry
     """Whole attempts of all kinds, some of which end after another hour, day or month begins."""
     chance, entries = random.Random(count), []
     for number in range(count):
-        at_us = chance.randrange(start_us, end_us - HOUR_US)
+        # A check looks at each hour of a day with entries: three days of a month are enough.
+        first_us = (
+            start_us
+            if end_us - start_us <= 3 * DAY_US
+            else chance.choice((start_us, start_us + DAY_US, end_us - DAY_US))
+        )
+        at_us = chance.randrange(first_us, min(first_us + DAY_US, end_us) - HOUR_US)
         held = reserve(
             f"req_{start_us}_{number:04}", at_us=at_us, team_id=chance.choice("ab"), end_user=chance.choice(("", "u1"))
         )
