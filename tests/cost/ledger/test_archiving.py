@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from cost.calendars import set_calendar
 from cost.errors import EntriesRefused
 from cost.events.outbox import EventOutbox
 from cost.ledger.archive_files import ArchiveReader, Codec, FileDamaged, Place, PlaceUnreachable
-from cost.ledger.archived import ArchivedTime
+from cost.ledger.archived import ArchivedTime, archived_note
 from cost.ledger.archiving import ArchiveImpossible, Archiving, archived_list
 from cost.ledger.entries import Entry, adjustment, orphan_settlement, void_of
 from cost.ledger.orphan_reaper import expiry_of
@@ -24,10 +24,18 @@ from cost.ledger.rebuild import rebuild
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import Verification, check
 from cost.meters import METER_COLUMNS
+from cost.price_book.correction import find_correction
+from cost.prices import Price
+from cost.reports.attempts import AttemptReader
+from cost.reports.minutes import read_minutes
+from cost.reports.report_errors import BadQuery
+from cost.reports.scope import ReadScope
+from cost.reports.usage import UsageFilters, UsageQuery, UsageReader
 from cost.tables import ClosedMonth
 from cost.times import DAY_US, HOUR_US, next_month, start_of
-from gateway.ledger_places import FolderPlace, open_archive
+from gateway.ledger_places import FolderPlace, open_archive, open_place
 from tests.cost.entries import reserve, settle
+from tests.object_store import BUCKET, KEY_ID, SECRET, ObjectStore
 
 APRIL: Final = start_of(datetime(2026, 4, 1, tzinfo=UTC).date())
 MAY: Final = next_month(APRIL)
@@ -105,6 +113,11 @@ async def rolled(engine: AsyncEngine) -> list[tuple[Any, ...]]:
         return sorted(tuple(row) for row in await connection.execute(text("SELECT * FROM rollup_hour")))
 
 
+def files_in(folder: Path | str) -> list[Path]:
+    """The Parquet files below it, in order."""
+    return sorted(Path(folder).rglob("*.parquet"))
+
+
 async def verified(engine: AsyncEngine, *, files: bool = True) -> Verification:
     """The check of all."""
     return await check(engine, APRIL - DAY_US, NOW_US, now_us=NOW_US, open_archive=open_archive if files else None)
@@ -119,7 +132,7 @@ async def test_a_month_goes_and_comes_back_as_it_was(engine: AsyncEngine, tmp_pa
     left = await rows_of(engine)
     assert 0 < len(left) < len(before)
     assert len(left) + done.rows == len(before)
-    assert {row for row in left} <= {row for row in before}
+    assert set(left) <= set(before)
     assert await rolled(engine) == sums
     found = await verified(engine)
     assert (found.differences, found.unread, found.open_reserves, found.archived) == (0, (), 0, done.rows)
@@ -141,7 +154,7 @@ async def test_files_have_whole_nano_dollars_and_a_manifest_that_adds_up(engine:
     done = await archiving(engine, FolderPlace(tmp_path)).archive(APRIL)
     folder = Path(done.where)
     manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
-    files = sorted(folder.rglob("*.parquet"))
+    files = files_in(folder)
     assert [each["name"] for each in manifest["files"]] == [str(each.relative_to(folder)) for each in files]
     tables = [pyarrow.parquet.read_table(each, partitioning=None) for each in files]
     assert sum(each.num_rows for each in tables) == manifest["rows"] == done.rows
@@ -161,6 +174,7 @@ async def test_files_have_whole_nano_dollars_and_a_manifest_that_adds_up(engine:
         ("has not signed off 2026-04", lambda _: None),
         ("open", lambda entries: entries.append(reserve("req_open", at_us=APRIL + DAY_US))),
     ],
+    ids=["not over", "not signed", "open"],
 )
 async def test_what_may_still_change_is_not_archived(
     engine: AsyncEngine, tmp_path: Path, why: str, spoil: Callable[[list[Entry]], None]
@@ -208,7 +222,7 @@ async def test_events_that_wait_for_a_sink_keep_the_month(engine: AsyncEngine, t
     await LedgerStore(engine).insert(attempts(3))
     await sign(engine, "default", APRIL)
     async with engine.begin() as connection:
-        await connection.execute(text(f"UPDATE event_stream SET seen_us = {NOW_US}"))
+        await connection.execute(text("UPDATE event_stream SET seen_us = :now"), {"now": NOW_US})
     with pytest.raises(ArchiveImpossible, match="events about it wait for a sink: 3"):
         await archiving(engine, FolderPlace(tmp_path)).archive(APRIL)
 
@@ -267,7 +281,7 @@ async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngi
     await LedgerStore(engine).insert(attempts(40))
     await sign(engine, "default", APRIL)
     done = await archiving(engine, FolderPlace(tmp_path / "kept")).archive(APRIL)
-    file = sorted(Path(done.where).rglob("*.parquet"))[2]
+    file = files_in(done.where)[2]
     if deed == "flip":
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
@@ -322,7 +336,7 @@ class Killed:
 
 async def test_a_run_that_dies_anywhere_is_gone_on_with(engine: AsyncEngine, tmp_path: Path) -> None:
     """At each step of archive and of restore: every entry is in the ledger or in a file that is noted, and the books agree."""
-    await LedgerStore(engine).insert(attempts(24))
+    await LedgerStore(engine).insert(attempts(12, APRIL, APRIL + DAY_US))
     await sign(engine, "default", APRIL)
     before = await rows_of(engine)
     place = FolderPlace(tmp_path)
@@ -339,7 +353,7 @@ async def test_a_run_that_dies_anywhere_is_gone_on_with(engine: AsyncEngine, tmp
             at = at % 9 + 2
             continue
         break
-    assert died > 5
+    assert died > 3
     assert await rows_of(engine) == []
     assert (await verified(engine)).archived == len(before)
     at, died = 1, 0
@@ -361,19 +375,9 @@ async def test_two_processes_do_not_archive_a_month_at_once(engine: AsyncEngine,
     await sign(engine, "default", APRIL)
     place = FolderPlace(tmp_path)
 
-    class Slow:
-        text = place.text
-        calls = 0
-
-        def put(self, name: str, data: bytes) -> None:
-            place.put(name, data)
-
-        def get(self, name: str) -> bytes | None:
-            return place.get(name)
-
-    first = archiving(engine, Slow())
+    first = archiving(engine, place)
     await first._begin(APRIL)
-    with pytest.raises(ArchiveImpossible, match="another process works at 2026-04.* in 120 s"):
+    with pytest.raises(ArchiveImpossible, match=r"another process works at 2026-04.* in 120 s"):
         await archiving(engine, place).archive(APRIL)
     second = archiving(engine, place, now_us=lambda: NOW_US + 121_000_000)
     done = await second.archive(APRIL)
@@ -415,7 +419,7 @@ async def test_a_file_that_changed_after_it_was_written_deletes_nothing(engine: 
     await work._write_manifest(APRIL, run)
     await work._set(APRIL, "removing")
     await work._release(APRIL)
-    sorted(tmp_path.rglob("*.parquet"))[0].write_bytes(b"PAR1")
+    files_in(tmp_path)[0].write_bytes(b"PAR1")
     with pytest.raises(FileDamaged, match="SHA-256"):
         await archiving(engine, FolderPlace(tmp_path)).archive(APRIL)
     assert (state, await rows_of(engine)) == ("writing", before)
@@ -440,7 +444,7 @@ async def test_a_reader_says_which_file_is_missing(tmp_path: Path, engine: Async
     await sign(engine, "default", APRIL)
     before = await rows_of(engine)
     done = await archiving(engine, FolderPlace(tmp_path)).archive(APRIL)
-    file = sorted(Path(done.where).rglob("*.parquet"))[1]
+    file = files_in(done.where)[1]
     kept = file.read_bytes()
     file.unlink()
     with pytest.raises(FileDamaged, match=file.name):
@@ -451,3 +455,56 @@ async def test_a_reader_says_which_file_is_missing(tmp_path: Path, engine: Async
     await archiving(engine, FolderPlace(tmp_path)).restore(APRIL)
     assert await rows_of(engine) == before
     assert isinstance(open_archive(str(tmp_path), "x"), ArchiveReader)
+
+
+async def test_a_bucket_keeps_a_month_as_a_folder_does(
+    engine: AsyncEngine, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`s3://…` with AWS's own variables; what is not there is told from what does not answer."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": object_store.endpoint,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    await LedgerStore(engine).insert(attempts(10, APRIL, APRIL + DAY_US))
+    await sign(engine, "default", APRIL)
+    before = await rows_of(engine)
+    place = open_place(f"s3://{BUCKET}/books/{engine.dialect.name}")
+    assert place.get("nothing.parquet") is None
+    done = await archiving(engine, place).archive(APRIL)
+    assert (done.rows, await rows_of(engine)) == (len(before), [])
+    assert (await verified(engine)).differences == 0
+    await archiving(engine, open_place(place.text)).restore(APRIL)
+    assert await rows_of(engine) == before
+
+
+async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncEngine, tmp_path: Path) -> None:
+    """Sums of whole hours and days go on; lists, minutes, parts of hours, corrections and events told anew say so instead of nothing."""
+    await LedgerStore(engine).insert(attempts(10, APRIL, APRIL + DAY_US))
+    await sign(engine, "default", APRIL)
+    await archiving(engine, FolderPlace(tmp_path)).archive(APRIL)
+    scope = ReadScope(organisation_id="default", team_id=None)
+    reader = UsageReader(engine)
+    days = UsageQuery(scope=scope, start_us=APRIL, end_us=MAY)
+    assert (await reader.page(days)).rows[0].sums.requests == 10
+    hours = UsageQuery(scope=scope, start_us=APRIL + HOUR_US, end_us=APRIL + 2 * HOUR_US)
+    await reader.page(hours)
+    for refused in (
+        UsageQuery(scope=scope, start_us=APRIL + 1, end_us=APRIL + HOUR_US),
+        UsageQuery(scope=scope, start_us=APRIL, end_us=APRIL + DAY_US, group_by=("end_user",)),
+    ):
+        with pytest.raises(BadQuery, match="2026-04 are archived; `weighbridge ledger restore"):
+            await reader.page(refused)
+    with pytest.raises(BadQuery, match="archived"):
+        await AttemptReader(engine).by_minute(scope, APRIL, APRIL + DAY_US, filters=UsageFilters(), limit=9)
+    with pytest.raises(BadQuery, match="archived"):
+        await read_minutes(engine, scope, UsageFilters(), APRIL, APRIL + HOUR_US)
+    with pytest.raises(ArchivedTime, match="cannot be told again"):
+        await EventOutbox(engine).replay(APRIL, APRIL + DAY_US)
+    price = Price(version="v2", input_nanousd=1, output_nanousd=1)
+    with pytest.raises(ArchivedTime, match="cannot be corrected"):
+        await find_correction(engine, "x", "", price, date(2026, 4, 1), date(2026, 4, 2))
+    assert "archived" in await archived_note(engine, APRIL, MAY)
+    assert await archived_note(engine, MAY, JUNE) == ""
