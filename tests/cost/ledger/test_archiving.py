@@ -492,7 +492,7 @@ async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncE
     hours = UsageQuery(scope=scope, start_us=APRIL + HOUR_US, end_us=APRIL + 2 * HOUR_US)
     await reader.page(hours)
     for refused in (
-        UsageQuery(scope=scope, start_us=APRIL + 1, end_us=APRIL + HOUR_US),
+        UsageQuery(scope=scope, start_us=APRIL + HOUR_US // 4, end_us=APRIL + HOUR_US),
         UsageQuery(scope=scope, start_us=APRIL, end_us=APRIL + DAY_US, group_by=("end_user",)),
     ):
         with pytest.raises(BadQuery, match="2026-04 are archived; `weighbridge ledger restore"):
@@ -503,7 +503,7 @@ async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncE
         await read_minutes(engine, scope, UsageFilters(), APRIL, APRIL + HOUR_US)
     with pytest.raises(ArchivedTime, match="cannot be told again"):
         await EventOutbox(engine).replay(APRIL, APRIL + DAY_US)
-    price = Price(version="v2", input_nanousd=1, output_nanousd=1)
+    price = Price(version="v2", input_nanousd=1, cached_input_nanousd=1, output_nanousd=1)
     with pytest.raises(ArchivedTime, match="cannot be corrected"):
         await find_correction(engine, "x", "", price, date(2026, 4, 1), date(2026, 4, 2))
     assert "archived" in await archived_note(engine, APRIL, MAY)

