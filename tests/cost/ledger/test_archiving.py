@@ -25,7 +25,7 @@ from cost.ledger.store import LedgerStore
 from cost.ledger.verify import Verification, check
 from cost.meters import METER_COLUMNS
 from cost.price_book.correction import find_correction
-from cost.prices import Price
+from cost.prices import price_from_usd
 from cost.reports.attempts import AttemptReader
 from cost.reports.minutes import read_minutes
 from cost.reports.report_errors import BadQuery
@@ -503,7 +503,7 @@ async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncE
         await read_minutes(engine, scope, UsageFilters(), APRIL, APRIL + HOUR_US)
     with pytest.raises(ArchivedTime, match="cannot be told again"):
         await EventOutbox(engine).replay(APRIL, APRIL + DAY_US)
-    price = Price(version="v2", input_nanousd=1, cached_input_nanousd=1, output_nanousd=1)
+    price = price_from_usd(version="v2", input_usd=1, output_usd=2)
     with pytest.raises(ArchivedTime, match="cannot be corrected"):
         await find_correction(engine, "x", "", price, date(2026, 4, 1), date(2026, 4, 2))
     assert "archived" in await archived_note(engine, APRIL, MAY)
