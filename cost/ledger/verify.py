@@ -7,7 +7,7 @@ import asyncio
 import operator
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import Select, Table, and_, case, func, or_, select, tuple_
@@ -26,6 +26,7 @@ from cost.ledger.rollups import (
     SPEND_KEY,
     MonthSums,
     RollupDeltas,
+    SpendSums,
     Sums,
     add,
     coarser_of,
@@ -56,6 +57,7 @@ _HANDED_OPEN_US: Final = 28 * HOUR_US
 _HANDED: Final = "handed"
 _START: Final = ROLLUP_KEY.index("start_us")
 _BATCH: Final = 500
+_Place = TypeVar("_Place", bound=tuple[Any, ...])
 _ZEROS: Final = (0,) * len(ROLLUP_SUMS)
 
 
@@ -235,14 +237,21 @@ class _Archives:
 def _added(parts: Sequence[RollupDeltas]) -> RollupDeltas:
     """Add up what the checks below ask of the files of a day."""
     hours: dict[tuple[Any, ...], Sums] = {}
-    sums: tuple[dict[Any, int], ...] = ({}, {}, {})
+    spend: SpendSums = {}
+    quarters: SpendSums = {}
+    months: MonthSums = {}
     for part in parts:
         for key, figures in part.hours.items():
             add(hours, key, figures)
-        for total, more in zip(sums, (part.spend, part.quarters, part.months), strict=True):
-            for place, amount in more.items():
-                total[place] = total.get(place, 0) + amount
-    return RollupDeltas(hours, {}, (), *sums)
+        _add_amounts(spend, part.spend)
+        _add_amounts(quarters, part.quarters)
+        _add_amounts(months, part.months)
+    return RollupDeltas(hours, {}, (), spend, quarters, months)
+
+
+def _add_amounts(sums: dict[_Place, int], more: Mapping[_Place, int]) -> None:
+    for place, amount in more.items():
+        sums[place] = sums.get(place, 0) + amount
 
 
 _ALONE_SCOPES: Final = frozenset(each.name for each in SCOPES if not each.rolled_up)
@@ -312,8 +321,8 @@ async def _check_figures(
     spent |= {place: (amount,) for place, amount in archived.spend.items() if place[0] in _ALONE_SCOPES}
     for query in spend_sums(day_us, rolled_up=False):
         async for scope, scope_id, day, amount in await connection.stream(query):
-            place = (scope, scope_id, day)
-            spent[place] = (spent.get(place, (0,))[0] + int(amount),)
+            of_day = (scope, scope_id, day)
+            spent[of_day] = (spent.get(of_day, (0,))[0] + int(amount),)
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     expected, kept = (_without_forgotten(each, day_us, now_us) for each in (spent, found))

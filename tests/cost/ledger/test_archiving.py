@@ -13,6 +13,7 @@ from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.calendars import set_calendar
+from cost.dimensions import UsageFilters
 from cost.errors import EntriesRefused
 from cost.events.outbox import EventOutbox
 from cost.ledger.archive_files import ArchiveReader, Codec, FileDamaged, Place, PlaceUnreachable
@@ -30,7 +31,7 @@ from cost.reports.attempts import AttemptReader
 from cost.reports.minutes import read_minutes
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
-from cost.reports.usage import UsageFilters, UsageQuery, UsageReader
+from cost.reports.usage import UsageQuery, UsageReader
 from cost.tables import ClosedMonth
 from cost.times import DAY_US, HOUR_US, next_month, start_of
 from gateway.ledger_places import FolderPlace, open_archive, open_place
