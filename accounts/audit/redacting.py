@@ -17,6 +17,10 @@ from accounts.audit.tables import AuditEntryRow
 ERASED: Final = "erased"
 _OF_PERSON: Final = frozenset({"email", "name", "subject", "address", "agent"})
 """Fields of a person's own entries, whatever they say: an earlier name is one, too."""
+_WORDS: Final = frozenset(
+    {"role", "source", "scope", "kind", "period", "status", "type", "learning", "escalation", "cache", "on_exhausted"}
+)
+"""Fields of our own words: an end user may be called `admin`, too."""
 _SEARCHED: Final = ("actor_name", "object_id", "reason", "before", "after")
 
 
@@ -30,6 +34,13 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     whole: tuple[str, ...] = ()
     """Texts that are taken out where they are the whole value: names, ids of end users."""
 
+    def within(self, column: ColumnElement[str]) -> list[ColumnElement[bool]]:
+        """Return conditions one of which holds where the column has something of the person's."""
+        found = [func.lower(column).contains(text.lower(), autoescape=True) for text in self.anywhere]
+        # As it stands in JSON, too: a quote or backslash in a name is written otherwise there.
+        texts = {text for each in self.whole for text in (each, json.dumps(each, ensure_ascii=False)[1:-1])}
+        return found + [column.contains(text, autoescape=True) for text in sorted(texts)]
+
     def may_be_in(self) -> ColumnElement[bool]:
         """Return the condition of rows that may have something of the person; all others have nothing."""
         row = AuditEntryRow
@@ -37,11 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         if self.person_id:
             found += [col(row.actor_id) == self.person_id, col(row.object_id) == self.person_id]
         for name in _SEARCHED:
-            column = col(getattr(row, name))
-            found += [func.lower(column).contains(text.lower(), autoescape=True) for text in self.anywhere]
-            # As it stands in JSON: a quote or backslash in a name is written otherwise there.
-            texts = {text for each in self.whole for text in (each, json.dumps(each, ensure_ascii=False)[1:-1])}
-            found += [column.contains(text, autoescape=True) for text in sorted(texts)]
+            found += self.within(col(getattr(row, name)))
         return or_(*found)
 
     def names_in(self, entry: Entry) -> set[str]:
@@ -58,15 +65,16 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         is_object = bool(self.person_id) and entry.object_kind == "person" and entry.object_id == self.person_id
         return msgspec.structs.replace(
             entry,
-            actor_name=ERASED if is_actor else self._text(entry.actor_name),
+            actor_name=ERASED if is_actor else self.text_without(entry.actor_name),
             address="" if is_actor else entry.address,
-            object_id=self._text(entry.object_id),
-            reason=self._text(entry.reason),
-            before=self._json(entry.before, of_person=is_object),
-            after=self._json(entry.after, of_person=is_object),
+            object_id=self.text_without(entry.object_id),
+            reason=self.text_without(entry.reason),
+            before=self.json_without(entry.before, of_person=is_object),
+            after=self.json_without(entry.after, of_person=is_object),
         )
 
-    def _text(self, text: str) -> str:
+    def text_without(self, text: str) -> str:
+        """Return a text without the person's data."""
         if text in self.whole:
             return ERASED
         for each in self.anywhere:
@@ -77,27 +85,31 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
                 text = text.replace(each, ERASED)
         return text
 
-    def _json(self, text: str, *, of_person: bool) -> str:
+    def json_without(self, text: str, *, of_person: bool = False) -> str:
+        """Return a JSON text, or another one, without the person's data."""
         state = _state(text)
         if state is None:
-            return self._text(text)
+            return self.text_without(text)
         return canonical(self._value(state, of_person=of_person))
 
     def _value(self, value: Any, *, of_person: bool) -> Any:
         match value:
             case str():
-                return self._text(value)
+                return self.text_without(value)
             case dict():
                 return {
-                    self._text(name): ERASED
-                    if of_person and name in _OF_PERSON and each
-                    else self._value(each, of_person=of_person)
+                    self.text_without(name): self._member(name, each, of_person=of_person)
                     for name, each in value.items()
                 }
             case list():
                 return [self._value(each, of_person=of_person) for each in value]
             case _:
                 return value
+
+    def _member(self, name: str, value: Any, *, of_person: bool) -> Any:
+        if of_person and name in _OF_PERSON and value:
+            return ERASED
+        return value if name in _WORDS and isinstance(value, str) else self._value(value, of_person=of_person)
 
 
 def _without(text: str, part: str) -> str:

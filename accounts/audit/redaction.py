@@ -14,6 +14,7 @@ from accounts.audit.log import COLUMNS, AuditLog, Change, entry_of, lock_head, l
 from accounts.audit.redacting import Subject
 from accounts.audit.tables import AuditEntryRow
 from accounts.audit.verify import REDACTED, vouched_by
+from accounts.transactions import overwriting
 
 _BATCH: Final = 500
 _VOUCHED: Final = 300
@@ -29,7 +30,7 @@ class RedactedLog(AuditLog):
         """Take a person's data out of entries: of all organisations' (`of_all`, as a person's id and address are one person's alone), or of
         this one's. Return the number of entries. The chain holds: their hashes stay, and new entries vouch for what is left.
         """
-        async with self._engine.begin() as connection:
+        async with overwriting(self._engine) as connection:
             head = await lock_head(connection)
             where = [] if of_all else [col(AuditEntryRow.organisation_id) == organisation_id]
             found = await _redactions(connection, [subject.may_be_in(), *where], subject)
