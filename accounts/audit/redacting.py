@@ -7,7 +7,7 @@ import json
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, func, or_
+from sqlalchemy import ColumnElement, SQLColumnExpression, func, or_
 from sqlmodel import col
 
 from accounts.audit.chain import canonical
@@ -34,7 +34,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     whole: tuple[str, ...] = ()
     """Texts that are taken out where they are the whole value: names, ids of end users."""
 
-    def within(self, column: ColumnElement[str]) -> list[ColumnElement[bool]]:
+    def within(self, column: SQLColumnExpression[Any]) -> list[ColumnElement[bool]]:
         """Return conditions one of which holds where the column has something of the person's."""
         found = [func.lower(column).contains(text.lower(), autoescape=True) for text in self.anywhere]
         # As it stands in JSON, too: a quote or backslash in a name is written otherwise there.

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, String, Text, text
 from sqlmodel import Field, SQLModel
 
 from accounts.tables import ID_CHARS, NAME_CHARS
@@ -42,7 +42,7 @@ class AuditEntryRow(SQLModel, table=True):
     previous_hash: str = Field(sa_column=Column(String(64), nullable=False))
     hash: str = Field(sa_column=Column(String(64), nullable=False))
     """SHA-256 of the previous hash, of everything above and of the salt."""
-    salt: str = Field(default="", sa_column=Column(String(32), nullable=False, server_default=""))
+    salt: str = Field(default="", sa_column=Column(String(32), nullable=False, server_default=text("''")))
     redacted: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
     """The entry that vouches for this one since personal data was taken out of it; 0 where nothing was."""
 

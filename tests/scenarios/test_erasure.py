@@ -55,14 +55,14 @@ async def test_an_end_user_is_erased_over_the_api(tmp_path: Path) -> None:
                 assert (await call(gateway, "POST", "/erasures", key, wanted)).status == 403
             assert (await call(gateway, "POST", "/erasures", stranger, wanted)).body["rows"] == {}
             counted = await call(gateway, "POST", "/erasures", admin, {"person": "cust-4711"})
-            assert await ask.responses.retrieve(theirs)
+            assert (await ask.responses.retrieve(theirs)).id == theirs
             told = await call(gateway, "POST", "/erasures", admin, wanted)
             assert told.status == 200
             assert counted.body["rows"] == told.body["rows"]
             assert {"stored_response": 1, "idempotent_request": 1} | told.body["rows"] == told.body["rows"]
             with pytest.raises(openai.NotFoundError):
                 await ask.responses.retrieve(theirs)
-            assert await ask.responses.retrieve(others)
+            assert (await ask.responses.retrieve(others)).id == others
             rows = await gateway.rows("entry = 'settle'")
             assert sum(row["cost_nanousd"] for row in rows) == booked
             assert sorted({row["end_user"] for row in rows}) == ["", "cust-4712"]

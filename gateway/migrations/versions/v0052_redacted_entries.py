@@ -11,7 +11,7 @@ OLDER_CODE_SERVES = True
 
 
 def upgrade() -> None:
-    op.add_column("audit_entry", sa.Column("salt", sa.String(32), nullable=False, server_default=""))
+    op.add_column("audit_entry", sa.Column("salt", sa.String(32), nullable=False, server_default=sa.text("''")))
     op.add_column("audit_entry", sa.Column("redacted", sa.BigInteger(), nullable=False, server_default="0"))
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, LargeBinary, String, Table, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from accounts import transactions
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Scope
 from accounts.errors import UnknownTeam
@@ -20,7 +21,6 @@ from accounts.people.people import PeopleStore
 from accounts.people.person import Person
 from accounts.store import AccountStore
 from accounts.tables import UtcDateTime
-from api.erasure import rows as rows_module
 from api.erasure.change import erase_content, erase_person
 from api.erasure.holdings import holdings
 from api.people.change import put_person
@@ -233,7 +233,7 @@ async def test_the_books_agree_with_themselves_afterwards(engine: AsyncEngine, a
 async def _cut_off_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """End the process, as it were, at the n-th transaction."""
     taken = 0
-    real = rows_module.overwriting
+    real = transactions.overwriting
 
     @contextlib.asynccontextmanager
     async def overwriting(engine: AsyncEngine) -> Any:
@@ -318,7 +318,7 @@ async def test_a_teams_content_goes_and_anothers_stays(engine: AsyncEngine, ada:
     await _content(engine, folder, "team_rival", 5 * DAY_US, "theirs-1")
     await put(engine, "ledger_entry", organisation_id="acme", team_id="team_acme", end_user=USER)
     before = await _marks(engine, folder)
-    common = {"blobs": LocalBlobs(folder), "dry_run": False}
+    common: dict[str, Any] = {"blobs": LocalBlobs(folder), "dry_run": False}
     log = AuditLog(engine)
     would = await erase_content(
         engine, log, BOSS, "acme", "team_acme", before_us=7 * DAY_US, **(common | {"dry_run": True})
