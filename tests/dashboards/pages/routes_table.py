@@ -155,6 +155,7 @@ RIGHTS: Final[Mapping[str, Right]] = {
     "POST /dashboard/teams/{team_id}/playground/call": "team.change",
     "GET /dashboard/teams/{team_id}/policy": "team.read",
     "POST /dashboard/teams/{team_id}/policy": "team.change",
+    "POST /dashboard/teams/{team_id}/policy/erase": "team.change",
     "GET /dashboard/teams/{team_id}/requests": "team.read",
     "GET /dashboard/teams/{team_id}/requests/{request_id:path}": "team.read",
     "POST /dashboard/teams/{team_id}/requests/views": "team.read",
