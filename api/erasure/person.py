@@ -4,6 +4,7 @@ What names the person to us is found: an account, an end user's id as the books 
 itself goes last, so that until then it can be found.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from sqlmodel import SQLModel, col
 from accounts.audit.redacting import Subject
 from accounts.audit.redaction import RedactedLog
 from accounts.people.people import PeopleStore
+from accounts.people.people_errors import UnknownPerson
 from accounts.people.person import Person
 from accounts.people.tables import OneTimeLinkRow, PersonRow, SessionRow
 from accounts.tables import Team
@@ -65,7 +67,8 @@ async def find_named(engine: AsyncEngine, organisation_id: str, who: str) -> Nam
     people = PeopleStore(engine)
     person = await people.find(who, organisation_id=organisation_id)
     if person is None:
-        person = next((each for each in await people.of_organisation(organisation_id) if each.person_id == who), None)
+        with contextlib.suppress(UnknownPerson):
+            person = await people.get(who, organisation_id=organisation_id)
     texts = {who} if person is None else {person.email, person.name, *(await _earlier(engine, person)), who}
     mails = {each for each in texts if "@" in each}
     ends = {booked(each) for each in ({who} if person is None else {who, *mails, person.person_id})}
@@ -189,6 +192,8 @@ class PersonErasure:
         return and_(
             col(LedgerEntry.organisation_id) == self._named.organisation_id,
             col(LedgerEntry.end_user).in_(self._named.end_users),
+            # As its index says it.
+            col(LedgerEntry.end_user) != "",
         )
 
     async def _ledger(self) -> None:

@@ -213,7 +213,7 @@ async def erase(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -
     try:
         before = form.day("before")
     except FormError as error:
-        return view.redirect(back, error.message, "bad")
+        return view.redirect(back, error.message, "info")
     batch, is_counted = view.gateway.jobs.batch, form.flag("count")
     erased = await erase_content(
         view.gateway.database,
