@@ -88,6 +88,13 @@ class ServerConfig(Section):
     drain_s: float = Field(
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )
+    leave_s: Finite = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="The first part of `drain_s`, in which `/readyz` says 503 already and new requests are still served: two or three "
+        "looks of the balancer in front.",
+    )
     max_in_flight: Reloadable[int] = Field(
         default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
     )
