@@ -9,7 +9,6 @@ a stopping server that closes what a balancer reuses (theopenco/llmgateway PR 15
 
 import asyncio
 import contextlib
-import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -22,12 +21,12 @@ import pytest
 
 from cost.ledger.segments import boots
 from testing.scripted.log import LogLine
-from tests.haproxy import SHIPPED, HaProxy, haproxy_binary, running_haproxy
+from tests.haproxy import HaProxy, haproxy_binary, running_haproxy
 from tests.postgres import postgres_binaries
 from tests.postgres_pair import PostgresPair, postgres_pair
 from tests.processes import Oracle, Server, Site, make_site, oracle, start, until
 from tests.redis_server import RedisServer, quiet_port, running_redis
-from tests.running_gateway import PEPPER, model
+from tests.running_gateway import model
 
 QUESTION: Final = [{"role": "user", "content": "What is the capital of France?"}]
 WORDS: Final = 20
@@ -36,6 +35,7 @@ SETTLED_S: Final = 3.0
 """How long the load goes on between two blows."""
 BURST: Final = 20
 _LEAVE_S: Final = 3
+_DIES_S: Final = 0.5
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -189,10 +189,8 @@ async def test_each_part_is_killed_in_turn(tmp_path: Path, pair: PostgresPair) -
         lasted_s = time.monotonic() - began
         for host in hosts:
             assert await host.server.stop() == 0
-    for call in load.calls:
-        if call.result != "whole":
-            print(call)  # noqa: T201
-    print(Counter((call.step, call.result == "whole") for call in load.calls), load.passed, load.refused, lasted_s)  # noqa: T201
+    told = Counter((call.step, call.result == "whole") for call in load.calls)
+    print(f"{told}; of the limited {load.passed} passed and {load.refused} did not in {lasted_s:.0f} s")  # noqa: T201
     _answers(load, moments)
     assert load.passed <= BURST + lasted_s / 60 + 1
     assert load.refused > 0
@@ -239,14 +237,14 @@ def _answers(load: Load, moments: dict[str, float]) -> None:
     assert all(_under_way(call, moments) for call in failed)
     # Half of the callers, more or less, were at the host, and all streams of one upstream had begun.
     assert len(failed) <= 2 * CALLERS
-    of_upstream = [call for call in failed if call.began_at > moments["host killed"]]
+    of_upstream = [call for call in failed if call.began_at > moments["host killed"] + _DIES_S]
     assert all(call.stream and call.result.startswith("error event") for call in of_upstream)
     assert {call.step for call in load.calls if call.result == "whole"} > {"rolling restart", "host killed", "redis"}
 
 
 def _under_way(call: Call, moments: dict[str, float]) -> bool:
-    """Whether it was while a host or an upstream was killed."""
-    return any(call.began_at <= moment <= call.ended_at + 0.5 for moment in moments.values())
+    """Whether it was while a host or an upstream was killed: the system closes a dead process's sockets a little later."""
+    return any(call.began_at <= moment + _DIES_S and moment <= call.ended_at + _DIES_S for moment in moments.values())
 
 
 async def _books(hosts: list[Host], load: Load, seen: list[LogLine]) -> None:
