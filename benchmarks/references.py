@@ -1,4 +1,6 @@
-"""The table of docs/references.md, computed from recorded figures: python -m benchmarks.references
+"""The table of docs/references.md, computed from recorded figures.
+
+    python -m benchmarks.references [--measure]
 
 Figures are those of docs/benchmarks.md, of `weighbridge selfhosted plan --users 10000 --team-peak 2000 --think-time 30`, and of
 `--measure`: how many ledger rows a second reach PostgreSQL with their roll-ups.
@@ -77,11 +79,7 @@ class Reference(msgspec.Struct, frozen=True):
     @property
     def host_mb(self) -> int:
         """Memory of one host with as many streams as it may have."""
-        return int(
-            SUPERVISOR_MB
-            + CONTROL_MB
-            + self.workers * (WORKER_MB + WORKER_STREAMS * USE * STREAM_KIB / 1024)
-        )
+        return int(SUPERVISOR_MB + CONTROL_MB + self.workers * (WORKER_MB + WORKER_STREAMS * USE * STREAM_KIB / 1024))
 
     @property
     def hosts_usd_year(self) -> int:
@@ -100,7 +98,7 @@ def table() -> str:
     """As it stands on the page."""
     heads = ("", *(each.name for each in REFERENCES))
     rows: Iterable[tuple[str, Iterable[str]]] = (
-        ("hosts × workers", (f"{each.hosts} × {each.workers}" for each in REFERENCES)),
+        ("hosts, workers of each", (f"{each.hosts}, {each.workers}" for each in REFERENCES)),
         ("hosts that may be away", (str(each.lost) for each in REFERENCES)),
         ("requests/s, gateways", (f"{each.gateways_qps:,}" for each in REFERENCES)),
         ("requests/s, books", (f"{each.books_qps:,}" for each in REFERENCES)),
@@ -114,7 +112,7 @@ def table() -> str:
 
 
 def goal() -> str:
-    """What 100,000 requests a second would take, as it stands on the page."""
+    """Return the sentence of the page on 100,000 requests a second."""
     workers = math.ceil(GOAL_QPS / (WORKER_QPS * USE))
     databases = math.ceil(GOAL_QPS * ROWS_A_REQUEST / (LEDGER_ROWS * USE))
     rows = GOAL_QPS * ROWS_A_REQUEST

@@ -74,7 +74,11 @@ class HaProxy:
 
 def written(folder: Path, port: int, hosts: Sequence[int]) -> Path:
     """The shipped file with addresses of this machine and as many connections as a test may have; nothing else is changed."""
-    addresses = {":8080  ": f"127.0.0.1:{port}  ", "40000\n": "2000\n", "/run/haproxy/admin.sock": str(folder / _SOCKET)}
+    addresses = {
+        ":8080  ": f"127.0.0.1:{port}  ",
+        "40000\n": "2000\n",
+        "/run/haproxy/admin.sock": str(folder / _SOCKET),
+    }
     addresses |= {f"10.0.0.1{number}:8080": f"127.0.0.1:{host}" for number, host in enumerate(hosts, 1)}
     text = SHIPPED.read_text()
     for theirs, ours in addresses.items():

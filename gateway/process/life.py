@@ -137,7 +137,9 @@ class Drains(Protocol):
         """End the requests that still run."""
 
 
-async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float, leave_s: float = 0) -> None:
+async def until_stopped(
+    server: HttpServer, plane: Drains, signals: Signals, drain_s: float, leave_s: float = 0
+) -> None:
     """Serve until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most. At a stop whoever
     comes in the first `leave_s` of them is served.
     """

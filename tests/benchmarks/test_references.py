@@ -38,7 +38,9 @@ def test_what_is_computed_with_was_measured() -> None:
     """By the page of benchmarks, and by that of planning."""
     assert f"| {references.WORKER_QPS:,} (0.84) |" in BENCHMARKS
     assert f"memory a stream, KiB | 31; 42 | 28; {references.STREAM_KIB} |" in BENCHMARKS
-    assert "10,000 callers on 2 workers: errors; open at once | `make bench-callers` | 0; 10,000 | 0; 10,000" in BENCHMARKS
+    assert (
+        "10,000 callers on 2 workers: errors; open at once | `make bench-callers` | 0; 10,000 | 0; 10,000" in BENCHMARKS
+    )
     planning = (ROOT / "docs" / "planning.md").read_text()
     assert f"make {references.USERS_QPS} requests/s" in planning
     assert f"${references.GPUS_USD_YEAR:,.2f}  cheapest" in planning

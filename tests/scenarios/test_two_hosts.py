@@ -156,7 +156,16 @@ async def _hosts(folder: Path, url: str, redis: RedisServer, upstreams: list[Ora
     two = Site(folder / "two", url, one.key, variables)
     two.configure(models, **sections)
     done = await one.run(
-        "limits", "set", "team", "team_a", "--model", "limited", "--requests-per-minute", "1", "--request-burst", str(BURST)
+        "limits",
+        "set",
+        "team",
+        "team_a",
+        "--model",
+        "limited",
+        "--requests-per-minute",
+        "1",
+        "--request-burst",
+        str(BURST),
     )
     assert done.returncode == 0, done.stderr
     return [Host(one), Host(two)]
@@ -198,7 +207,12 @@ async def test_each_part_is_killed_in_turn(tmp_path: Path, pair: PostgresPair) -
 
 
 async def _blows(
-    load: Load, hosts: list[Host], balancer: HaProxy, pair: PostgresPair, redis: RedisServer, other: contextlib.ExitStack
+    load: Load,
+    hosts: list[Host],
+    balancer: HaProxy,
+    pair: PostgresPair,
+    redis: RedisServer,
+    other: contextlib.ExitStack,
 ) -> dict[str, float]:
     """All of them, one after the other, each when the last is over. Returns when the hosts and upstreams were dead."""
     both = {"one", "two"}
@@ -254,7 +268,9 @@ async def _books(hosts: list[Host], load: Load, seen: list[LogLine]) -> None:
     reserved = Counter((row["request_id"], row["attempt"]) for row in rows if row["entry"] == "reserve")
     assert closed == reserved
     assert set(closed.values()) == {1}
-    settled = Counter(row["request_id"] for row in rows if row["entry"] == "settle" and row["usage_source"] == "upstream")
+    settled = Counter(
+        row["request_id"] for row in rows if row["entry"] == "settle" and row["usage_source"] == "upstream"
+    )
     whole = [call.request_id for call in load.calls if call.result == "whole"]
     assert len(set(whole)) == len(whole)
     assert {settled[request_id] for request_id in whole} == {1}
