@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz dependencies
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -218,6 +218,9 @@ release: $(VENV)-release/.ready $(VENV)/.dev  ## a release of the tag at this co
 
 fuzz: $(VENV)/.dev  ## try the readers of strangers' bytes for MINUTES (30) with a fresh seed, or SEED; what breaks one is told, and how to replay it
 	@nice $(BIN)/python -m tests.fuzz.fuzzing $(or $(MINUTES),30) "$(SEED)" $(ONLY)
+
+mutate: $(VENV)/.dev  ## change one thing of money and limits at a time (MOST=50 of them, by SEED) and see whether a test notices
+	@nice $(BIN)/python -m tests.mutation.mutate $(or $(SEED),0) $(or $(MOST),50) $(MODULE)
 
 dependencies: $(VENV)/.dev  ## each package of an installation with its licence and who wants it
 	@$(BIN)/python .ci/dependencies.py
