@@ -20,13 +20,14 @@ from joserfc.jwk import OctKey
 
 from accounts.audit.audit_errors import AuditError
 from accounts.audit.verify import parse_anchor, verify_lines
-from accounts.keys import MalformedKey, parse_key
+from accounts.errors import MalformedKey
+from accounts.keys import parse_key
 from accounts.openid.description import description_of
 from accounts.openid.id_token import Expected, Header, claims_of, header_of
-from accounts.openid.oidc import OidcSection
 from accounts.openid.openid_errors import ProviderFailed, TokenUnsound
 from accounts.openid.pending import PendingSignIns
 from accounts.openid.signing_keys import usable
+from accounts.people.oidc_config import OidcSection
 from api.budgets.listing import parse_budget
 from api.feedback.routes import GiveFeedback
 from api.feedback.routes import _decoded as _decoded_feedback
@@ -387,7 +388,7 @@ def _outcomes(data: bytes) -> None:
 def _metered(data: bytes) -> None:
     for operation in ("moderations", "rerank", "images", "transcriptions", "speech"):
         with contextlib.suppress(UpstreamError):
-            decode_metered(data, operation, "t/a")  # type: ignore[arg-type]
+            decode_metered(data, operation, "t/a")
 
 
 # Engines.

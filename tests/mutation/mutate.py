@@ -116,7 +116,7 @@ def survives(module: str, number: int) -> bool:
 
 
 def _child(module: str, number: str, *tests: str) -> int:
-    sys.meta_path.insert(0, _Finder(module, int(number)))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder(module, int(number)))
     import pytest
 
     return int(pytest.main(["-n", "0", "-q", "-x", "-p", "no:cacheprovider", *tests]))
