@@ -153,7 +153,7 @@ def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part
             continue
         try:
             entry = _decoder.decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadExport(f"line {count} is no entry of an export: {error}") from error
         verification.check(entry)
     return verification.result()
