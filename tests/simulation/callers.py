@@ -96,7 +96,8 @@ async def ask(asked: Asked, address: tuple[str, int], hang_up_s: float) -> None:
     loop = asyncio.get_running_loop()
     asked.began_at = loop.time()
     try:
-        transport, reply = await loop.create_connection(lambda: _Reply(asked, loop), *address)
+        async with asyncio.timeout(5.0):
+            transport, reply = await loop.create_connection(lambda: _Reply(asked, loop), *address)
     except OSError:
         asked.end, asked.ended_at = "refused_connection", loop.time()
         return
@@ -104,7 +105,7 @@ async def ask(asked: Asked, address: tuple[str, int], hang_up_s: float) -> None:
     if asked.manner == "half_closes":
         transport.write_eof()
     try:
-        async with asyncio.timeout(hang_up_s if asked.manner == "hangs_up" else 400.0):
+        async with asyncio.timeout(hang_up_s if asked.manner == "hangs_up" else 130.0):
             await reply.over
     except TimeoutError:
         asked.end = asked.end or "gave_up"

@@ -114,7 +114,7 @@ def _some(chance: Random, weights: Mapping[Any, float]) -> Any:
 def plan_of(machine: Machine) -> Plan:
     """Draw the seed's plan."""
     chance = machine.chance("plan")
-    length_s = chance.choice((15.0, 40.0, 90.0))
+    length_s = chance.choice((6.0, 15.0, 40.0))
     workers = chance.choice((1, 1, 2))
     sync = chance.choice(("process", "process", "power"))
     return Plan(

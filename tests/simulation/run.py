@@ -57,7 +57,7 @@ def _too_long(*_: object) -> None:
     raise TooLong("".join(traceback.format_stack()[-12:-1]))
 
 
-class TooLong(BaseException):
+class TooLong(KeyboardInterrupt):
     """A seed that did not come to its end. Nothing of the product takes it for an error of its own."""
 
 

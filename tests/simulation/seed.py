@@ -34,7 +34,7 @@ from tests.simulation.upstream import Call, Mood, Provider
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for the simulation, of 32 bytes and more"
-_SETTLES_S = 30.0
+_SETTLES_S = 15.0
 """After the last caller's end: time for what runs behind it."""
 
 
@@ -246,10 +246,9 @@ class World:
             case "disk_full" | "disk_ill":
                 self._disk_ill[event.trouble] = self.machine.now + event.for_s
             case "database_away":
-                temper = self.database.temper
                 self.database.temper = Temper(fails=1.0)
                 await asyncio.sleep(event.for_s)
-                self.database.temper = Temper() if self._calm else temper
+                self.database.temper = Temper() if self._calm else self.plan.temper
 
     def _write(self, descriptor: int, path: Path, size: int) -> int:  # noqa: ARG002
         now = self.machine.now
