@@ -54,7 +54,7 @@ def attempts_are_closed_once(story: Story, rows: Rows) -> None:
             story.violate("each attempt has one reserve and one end", attempt=key, reserves=reserves[key], ends=ends[key])
 
 
-def calls_are_booked(story: Story, rows: Rows, calls: Iterable[Call]) -> None:
+def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]) -> None:
     """Nothing is asked of a provider that is not in the books, and refusals cost nothing.
 
     Where usage was told and the answer came whole, the books say what the provider counted.
@@ -73,7 +73,8 @@ def calls_are_booked(story: Story, rows: Rows, calls: Iterable[Call]) -> None:
         _usage_is_believed(story, request_id, made, ends[request_id])
     for request_id, booked in ends.items():
         paid = [row for row in booked if row["cost_nanousd"] and "orphaned" not in (row["flags"] or "")]
-        worth = [call for call in asked[request_id] if not call.refused]
+        # A connection that is cut may take a refusal with it.
+        worth = [call for call in asked[request_id] if plan.weather.cut or not call.refused]
         if len(paid) > len(worth):
             story.violate("nobody pays for what no provider did", request=request_id, paid=len(paid), worth=len(worth))
 
@@ -82,17 +83,17 @@ def _usage_is_believed(story: Story, request_id: str, made: Sequence[Call], ends
     told = Counter(
         (call.input_tokens, call.output_tokens)
         for call in made
-        if call.whole and call.told_usage
+        if call.told_usage
     )
     booked = Counter(
         (row["input_tokens"], row["output_tokens"])
         for row in ends
-        if row["entry"] == "settle" and row["usage_source"] == "provider"
+        if row["entry"] == "settle" and row["usage_source"] == "upstream"
     )
     if booked - told:
         story.violate("a usage in the books was told by a provider", request=request_id, booked=booked, told=told)
     for row in ends:
-        if row["usage_source"] == "provider":
+        if row["usage_source"] == "upstream":
             cost = row["input_tokens"] * INPUT_NANOUSD + row["output_tokens"] * OUTPUT_NANOUSD
             if cost != row["cost_nanousd"]:
                 story.violate("a cost is its tokens at their price", request=request_id, cost=row["cost_nanousd"], due=cost)

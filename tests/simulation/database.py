@@ -58,7 +58,7 @@ class Database:
                 loop = asyncio.get_running_loop()
                 future, work = self._work[0]
                 try:
-                    result = database.run(work, harmless=self.connection is None or future is None)
+                    result = database.run(work, harmless=self.connection is None or _closes(work))
                     if isinstance(result, sqlite3.Connection):
                         self.connection = result
                 except sqlite3.OperationalError as error:
@@ -117,6 +117,11 @@ class _IllDatabase(sqlite3.OperationalError, Injected):
 
 def _io_error() -> sqlite3.OperationalError:
     return _IllDatabase("disk I/O error")
+
+
+def _closes(work: Callable[[], Any]) -> bool:
+    """Return True for the end of a connection, at which a file can be as ill as it likes."""
+    return getattr(getattr(work, "func", work), "__name__", "") in {"close", "close_and_stop"}
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

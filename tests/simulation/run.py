@@ -18,6 +18,8 @@ from tests.sqlite import newest_sqlite
 
 _MOST_S = 20
 """Real seconds: a seed that takes longer waits for something that is not simulated."""
+_FIRST_SEED = 5
+"""Lived through by the parent, for what is loaded and compiled at the first use. In it nobody is killed."""
 _COMMAND = "python -m tests.simulation --seed"
 
 
@@ -47,10 +49,15 @@ def _in_this(seed: int, writing: int, *, tells: bool) -> None:
         result = Result(seed, "", [traceback.format_exc()], 0, 0, 0, 0.0)
     sys.stdout.flush()
     os.write(writing, msgspec.json.encode(result))
+    _remove_folder()
+    os._exit(0)
+
+
+def _remove_folder() -> None:
     folder = Path.cwd()
+    os.chdir("/")
     if folder.name.startswith("wb-sim-"):
         shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)
 
 
 def _too_long(*_: object) -> None:
@@ -64,7 +71,10 @@ class TooLong(KeyboardInterrupt):
 def warm() -> None:
     """Make what all seeds have in common, so that they are as fast and as equal as can be."""
     with tempfile.TemporaryDirectory() as folder:
+        # With real threads, before any seed begins.
         newest_sqlite(Path(folder) / "a" / "first.sqlite")
+    live(_FIRST_SEED)
+    _remove_folder()
     gc.collect()
     gc.freeze()
 

@@ -181,13 +181,15 @@ class World:
         await self.books.close()
         rows = await checks.ledger_rows(self.engine)
         checks.attempts_are_closed_once(self.story, rows)
-        checks.calls_are_booked(self.story, rows, self.calls)
+        checks.calls_are_booked(self.story, self.plan, rows, self.calls)
         checks.callers_got_ends(self.story, rows, self.asked, self.calls)
         checks.budget_holds(self.story, self.plan, rows)
         await checks.books_agree(self.engine, self.story, rows)
         checks.journals_are_empty(self.story, self.installation)
         for row in rows:
-            self.story.tell("ledger", row["entry"], request=row["request_id"], cost=row["cost_nanousd"], at=row["at_us"])
+            self.story.tell(
+                "ledger", row["entry"], request=row["request_id"], cost=row["cost_nanousd"], status=row["status"], usage=row["usage_source"], flags=row["flags"]
+            )
         await self.engine.dispose()
         # Providers that never answer are no part of the product.
         for task in asyncio.all_tasks():

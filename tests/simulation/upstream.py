@@ -67,7 +67,8 @@ class Call(msgspec.Struct, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        return self.behaviour in REFUSALS
+        """True where the gateway was told that nothing was done."""
+        return self.behaviour in REFUSALS and self.whole
 
 
 class Mood(msgspec.Struct, kw_only=True):
@@ -157,8 +158,9 @@ class _Connection(asyncio.Protocol):
     async def _misbehave_or_answer(self, call: Call, most: int, chance: Random) -> None:
         mood = self._provider.mood
         await asyncio.sleep(chance.expovariate(1 / mood.first_s))
-        if call.refused:
+        if call.behaviour in REFUSALS:
             self._refuse(REFUSALS[call.behaviour], chance)
+            call.whole = not self.transport.is_closing()
             return
         match call.behaviour:
             case "silent":
