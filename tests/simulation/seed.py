@@ -34,8 +34,10 @@ from tests.simulation.upstream import Call, Mood, Provider
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for the simulation, of 32 bytes and more"
-_SETTLES_S = 15.0
-"""After the last caller's end: time for what runs behind it."""
+_SETTLES_S = 5.0
+"""Time for what runs behind the last request."""
+_MOST_S = 90
+"""After the last caller's end: a request with an Idempotency-Key is answered to its own, which is `total_s` away at most."""
 
 
 class Result(msgspec.Struct):
@@ -108,6 +110,10 @@ class World:
         await self._trouble_and_questions()
         self._calm_down()
         await self._recover()
+        for _ in range(_MOST_S):
+            if not any(worker.server.tasks for worker in self.workers):
+                break
+            await asyncio.sleep(1.0)
         await asyncio.sleep(_SETTLES_S)
         for worker in self.workers:
             checks.nothing_is_held(self.story, worker)

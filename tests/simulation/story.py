@@ -18,7 +18,7 @@ class Story:
         self.broken: list[str] = []
         """The invariants that did not hold."""
 
-    def tell(self, who: str, what: str, **facts: Any) -> None:
+    def tell(self, who: str, what: str, /, **facts: Any) -> None:
         """Add a line."""
         told = " ".join(f"{name}={value}" for name, value in facts.items())
         line = f"{self._machine.now - self._begun_at:12.6f} {who:<12} {what} {told}".rstrip()
@@ -26,7 +26,7 @@ class Story:
         if self._listen is not None:
             self._listen(line)
 
-    def violate(self, invariant: str, **facts: Any) -> None:
+    def violate(self, invariant: str, /, **facts: Any) -> None:
         """Add an invariant that does not hold."""
         told = " ".join(f"{name}={value}" for name, value in facts.items())
         self.broken.append(f"{invariant}: {told}")
