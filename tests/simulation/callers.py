@@ -30,7 +30,6 @@ class Asked(msgspec.Struct, kw_only=True):
     request_id: str = ""
     body: bytes = b""
     first_word_at: float | None = None
-    replayed: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -71,7 +70,6 @@ class _Reply(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"x-request-id":
             self._asked.request_id = value.decode()
-        self._asked.replayed |= name.lower() == b"idempotent-replayed"
 
     def on_headers_complete(self) -> None:
         self._asked.status = self._parser.get_status_code()

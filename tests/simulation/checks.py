@@ -112,8 +112,11 @@ def callers_got_ends(story: Story, rows: Rows, asked: Iterable[Asked], calls: Se
             story.violate("nothing is retried after the first word", nonce=each.nonce, calls=sorted(numbers))
         elif words and not text_of[int(min(numbers))].startswith("".join(words)):
             story.violate("the answer is what the provider said", nonce=each.nonce, got="".join(words))
-        if each.answered and words and not each.replayed:
+        if each.answered and words:
             call = calls[int(min(numbers))]
+            if call.request_id != each.request_id and each.idempotency_key:
+                # It was given again.
+                continue
             if "".join(words) != call.text:
                 story.violate("a whole answer is whole", nonce=each.nonce, call=call.number)
             if served[each.request_id] != 1:
@@ -122,7 +125,7 @@ def callers_got_ends(story: Story, rows: Rows, asked: Iterable[Asked], calls: Se
     for call in calls:
         later[call.request_id] = max(later.get(call.request_id, 0.0), call.began_at)
     for each in asked:
-        if each.first_word_at is not None and later.get(each.request_id, 0.0) > each.first_word_at and not each.replayed:
+        if each.first_word_at is not None and later.get(each.request_id, 0.0) > each.first_word_at:
             story.violate("nothing is retried after the first word", nonce=each.nonce, request=each.request_id)
 
 

@@ -36,6 +36,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._machine = machine
         self._jitter: Random = machine.chance("threads")
         self.network: Network | None = None
+        self.stepped: Callable[[Node], None] = lambda _node: None
+        """Called after each step of a node."""
         self.killed: Callable[[Node], None] = lambda _node: None
         """Called for a node whose last step was taken."""
         self.steps = 0
@@ -81,7 +83,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         handle._run()
         self.steps += 1
         self._machine.now += _STEP_S
-        if node is not None and node.steps_left > 0:
+        if node is None:
+            return
+        self.stepped(node)
+        if node.steps_left > 0:
             node.steps_left -= 1
             if not node.steps_left:
                 self.killed(node)

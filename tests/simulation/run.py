@@ -8,11 +8,12 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from tests.simulation.planted import FAULTS
 from tests.simulation.seed import Result, live
 from tests.sqlite import newest_sqlite
 
@@ -23,12 +24,12 @@ _FIRST_SEED = 5
 _COMMAND = "python -m tests.simulation --seed"
 
 
-def in_child(seed: int, *, tells: bool = False) -> Result:
+def in_child(seed: int, *, tells: bool = False, fault: str = "") -> Result:
     """Live through a seed in a child of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _in_this(seed, writing, tells=tells)
+        _in_this(seed, writing, tells=tells, fault=fault)
     os.close(writing)
     with os.fdopen(reading, "rb") as told:
         answer = told.read()
@@ -38,12 +39,14 @@ def in_child(seed: int, *, tells: bool = False) -> Result:
     return msgspec.json.decode(answer, type=Result)
 
 
-def _in_this(seed: int, writing: int, *, tells: bool) -> None:
+def _in_this(seed: int, writing: int, *, tells: bool, fault: str) -> None:
     """Never returns: what dead processes left must not be cleaned up by an orderly end."""
     gc.disable()
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_MOST_S)
     try:
+        if fault:
+            FAULTS[fault]()
         result = live(seed, print if tells else None)
     except BaseException:  # noqa: BLE001 - the parent is told
         result = Result(seed, "", [traceback.format_exc()], 0, 0, 0, 0.0)
@@ -84,13 +87,6 @@ def _seeds(said: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def through(seeds: Sequence[int]) -> Iterator[Result]:
-    """Live through seeds, one after another."""
-    warm()
-    for seed in seeds:
-        yield in_child(seed)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command; 1 where an invariant did not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -98,15 +94,16 @@ def main(arguments: Sequence[str]) -> int:
     one.add_argument("--seed", type=int, help="tell the story of one seed")
     one.add_argument("--seeds", type=_seeds, help="live through these, as in 0-999, and tell what did not hold")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each seed")
+    parser.add_argument("--fault", choices=FAULTS, default="", help="with a fault planted in the product")
     said = parser.parse_args(arguments)
     warm()
     if said.seed is not None:
-        results = [in_child(said.seed, tells=True)]
+        results = [in_child(said.seed, tells=True, fault=said.fault)]
         print(f"digest {results[0].digest}")  # noqa: T201
     else:
         results = []
         for seed in said.seeds:
-            result = in_child(seed)
+            result = in_child(seed, fault=said.fault)
             results.append(result)
             if said.json:
                 print(msgspec.json.encode(result).decode())  # noqa: T201

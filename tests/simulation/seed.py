@@ -30,7 +30,8 @@ from tests.simulation.machine import IllDisk, Machine, Node, is_wanted
 from tests.simulation.network import Network, Weather
 from tests.simulation.plan import PROVIDERS, TEAMS, Event, Plan, Question, configuration, plan_of
 from tests.simulation.story import Story
-from tests.simulation.upstream import Call, Mood, Provider
+from tests.simulation.upstream import Call, Provider
+from tests.simulation.watching import Watch
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for the simulation, of 32 bytes and more"
@@ -65,6 +66,8 @@ class World:
         install(self.loop)
         self.loop.network = self.network = Network(self.machine, self.loop)
         self.loop.killed = self._last_step
+        self.loop.stepped = self._look
+        self._watches: dict[Node, Watch] = {}
         self.database = Database(self.machine)
         self.calls: list[Call] = []
         self.asked: list[Asked] = []
@@ -151,9 +154,18 @@ class World:
         self.books = Books(self.installation, "books")
         await self._opened(self.books)
         for at in range(self.plan.workers):
-            worker = Worker(self.installation, f"worker-{at}")
+            worker = self._new_worker(at)
             self.workers.append(worker)
             await self._opened(worker)
+
+    def _new_worker(self, at: int) -> Worker:
+        worker = Worker(self.installation, f"worker-{at}")
+        self._watches[worker.node] = Watch(worker, self.plan, self.story, self.calls)
+        return worker
+
+    def _look(self, node: Node) -> None:
+        if (watch := self._watches.get(node)) is not None:
+            watch.look(self.machine.now)
 
     async def _opened(self, process: Process) -> None:
         opening = asyncio.ensure_future(process.is_open.wait())
@@ -218,6 +230,9 @@ class World:
             manner=question.manner,
             idempotency_key=question.once,
         )
+        if question.once:
+            # The same request again and again, whoever asks it.
+            asked.nonce, asked.model, asked.stream, asked.max_tokens = 1_000, "auto", question.once.endswith("1"), 20
         self.asked.append(asked)
         self.story.tell("caller", "asks", nonce=nonce, team=asked.team, model=asked.model, stream=asked.stream)
         await ask(asked, self.workers[question.which].address, question.hang_up_s)
@@ -308,7 +323,7 @@ class World:
 
     async def _start_worker(self, at: int) -> None:
         for _ in range(50):
-            worker = self.workers[at] = Worker(self.installation, f"worker-{at}")
+            worker = self.workers[at] = self._new_worker(at)
             await self._opened(worker)
             if not worker.failed_to_start:
                 self.story.tell(worker.name, "is back")
