@@ -99,10 +99,16 @@ def _usage_is_believed(story: Story, request_id: str, made: Sequence[Call], ends
                 story.violate("a cost is its tokens at their price", request=request_id, cost=row["cost_nanousd"], due=cost)
 
 
-def callers_got_ends(story: Story, rows: Rows, asked: Iterable[Asked], calls: Sequence[Call]) -> None:
+def callers_got_ends(story: Story, plan: Plan, rows: Rows, asked: Iterable[Asked], calls: Sequence[Call]) -> None:
     """Each caller has an end, the words of one call alone, and, with a whole answer, one entry for it."""
     text_of = {call.number: call.text for call in calls}
-    served = Counter(row["request_id"] for row in rows if row["entry"] == "settle" and row["served"])
+    # Where the disk took no entry, and the process was killed before it did, it is the estimate that is booked.
+    is_lost = any(event.trouble.startswith("disk") for event in plan.events)
+    served = Counter(
+        row["request_id"]
+        for row in rows
+        if row["entry"] == "settle" and (row["served"] or (is_lost and "orphaned" in row["flags"]))
+    )
     for each in asked:
         if each.ended_at is None or each.end == "gave_up" and each.manner != "hangs_up":
             story.violate("each caller gets an end", nonce=each.nonce, end=each.end)

@@ -25,6 +25,7 @@ Trouble = Literal[
     "disk_full",
     "disk_ill",
     "database_away",
+    "provider_away",
 ]
 PROVIDERS: Final = ("alpha", "beta", "gamma")
 TEAMS: Final = ("team_a", "team_b", "team_c")
@@ -62,6 +63,7 @@ _TROUBLES: Final[Mapping[Trouble, float]] = {
     "disk_full": 3,
     "disk_ill": 2,
     "database_away": 3,
+    "provider_away": 5,
 }
 
 
@@ -126,7 +128,7 @@ def plan_of(machine: Machine) -> Plan:
         weather=_weather(chance),
         temper=_temper(chance),
         moods={name: _mood(chance) for name in PROVIDERS},
-        budget_nanousd=chance.choice((None, 300_000_000, 1_500_000_000, 6_000_000_000)),
+        budget_nanousd=chance.choice((None, 80_000_000, 400_000_000, 2_000_000_000)),
         concurrency=chance.choice((None, 2, 4)),
         requests_per_minute=chance.choice((None, 12, 60)),
         queue_requests=chance.choice((None, 1, 2, 4)),
@@ -158,7 +160,7 @@ def _questions(chance: Random, length_s: float, workers: int) -> tuple[Question,
 
 def _events(chance: Random, length_s: float, sync: str) -> tuple[Event, ...]:
     found = []
-    for _ in range(chance.choice((0, 1, 2, 4))):
+    for _ in range(chance.choice((0, 1, 2, 5))):
         trouble: Trouble = _some(chance, _TROUBLES)
         if trouble == "lose_power" and sync != "power":
             # What the kernel has outlasts a process, and no more is promised.
@@ -221,7 +223,7 @@ def configuration(plan: Plan, folder: str) -> dict[str, Any]:
                 _model("large", 1.0, ("beta", "gamma")),
             ],
             "timeouts": {"connect_s": 2, "first_token_interactive_s": 6, "idle_s": 8, "total_s": 60},
-            "breaker": {"base_ejection_s": 3},
+            "breaker": {"base_ejection_s": 1, "consecutive_failures": 2},
         },
         "limits": {"team": each},
         "queues": queues,

@@ -17,7 +17,9 @@ from tests.simulation.planted import FAULTS
 from tests.simulation.seed import Result, live
 from tests.sqlite import newest_sqlite
 
-_MOST_S = 20
+_MOST_S = 60
+"""Seconds of the processor for a seed."""
+_MOST_WAITED_S = 300
 """Real seconds: a seed that takes longer waits for something that is not simulated."""
 _FIRST_SEED = 5
 """Lived through by the parent, for what is loaded and compiled at the first use. In it nobody is killed."""
@@ -42,8 +44,10 @@ def in_child(seed: int, *, tells: bool = False, fault: str = "") -> Result:
 def _in_this(seed: int, writing: int, *, tells: bool, fault: str) -> None:
     """Never returns: what dead processes left must not be cleaned up by an orderly end."""
     gc.disable()
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, _MOST_S)
     signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(_MOST_S)
+    signal.alarm(_MOST_WAITED_S)
     try:
         if fault:
             FAULTS[fault]()
@@ -94,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     one.add_argument("--seed", type=int, help="tell the story of one seed")
     one.add_argument("--seeds", type=_seeds, help="live through these, as in 0-999, and tell what did not hold")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each seed")
+    parser.add_argument("--first", action="store_true", help="end with the first that breaks something")
     parser.add_argument("--fault", choices=FAULTS, default="", help="with a fault planted in the product")
     said = parser.parse_args(arguments)
     warm()
@@ -109,6 +114,8 @@ def main(arguments: Sequence[str]) -> int:
                 print(msgspec.json.encode(result).decode())  # noqa: T201
             elif result.broken:
                 print(f"seed {seed} breaks {len(result.broken)}; again: {_COMMAND} {seed}\n  {result.broken[0]}")  # noqa: T201
+            if said.first and result.broken:
+                break
     broken = [each for each in results if each.broken]
     for result in broken if said.seed is not None else ():
         print(*result.broken, sep="\n")  # noqa: T201

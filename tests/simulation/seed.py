@@ -200,7 +200,7 @@ class World:
         rows = await checks.ledger_rows(self.engine)
         checks.attempts_are_closed_once(self.story, rows)
         checks.calls_are_booked(self.story, self.plan, rows, self.calls)
-        checks.callers_got_ends(self.story, rows, self.asked, self.calls)
+        checks.callers_got_ends(self.story, self.plan, rows, self.asked, self.calls)
         checks.budget_holds(self.story, self.plan, rows)
         await checks.books_agree(self.engine, self.story, rows)
         checks.journals_are_empty(self.story, self.installation)
@@ -268,6 +268,12 @@ class World:
                 self.machine.now += event.for_s
             case "disk_full" | "disk_ill":
                 self._disk_ill[event.trouble] = self.machine.now + event.for_s
+            case "provider_away":
+                address = (PROVIDERS[event.which % len(PROVIDERS)], 80)
+                door = self.network.listening.pop(address, None)
+                await asyncio.sleep(event.for_s)
+                if door is not None:
+                    self.network.listening[address] = door
             case "database_away":
                 self.database.temper = Temper(fails=1.0)
                 await asyncio.sleep(event.for_s)
