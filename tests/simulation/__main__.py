@@ -6,7 +6,8 @@ import sys
 
 if os.environ.get("PYTHONHASHSEED") != "0":
     # The order of sets of words follows from it.
-    os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+    again = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
+    os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this very program
 
 from tests.simulation import machine
 

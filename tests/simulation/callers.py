@@ -41,7 +41,7 @@ class Asked(msgspec.Struct, kw_only=True):
         """True for a good answer that came whole."""
         broken = b'"error"' in self.body
         done = not self.stream or b"[DONE]" in self.body
-        return self.end == "whole" and self.status == 200 and done and not broken  # noqa: PLR2004
+        return self.end == "whole" and self.status == 200 and done and not broken
 
 
 class _Reply(asyncio.Protocol):
@@ -64,7 +64,7 @@ class _Reply(asyncio.Protocol):
     def eof_received(self) -> None:
         self._end("cut")
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self._end("cut")
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -51,7 +51,9 @@ def attempts_are_closed_once(story: Story, rows: Rows) -> None:
     ends = Counter((row["request_id"], row["attempt"]) for row in rows if row["entry"] in _CLOSED)
     for key in reserves.keys() | ends.keys():
         if (reserves[key], ends[key]) != (1, 1):
-            story.violate("each attempt has one reserve and one end", attempt=key, reserves=reserves[key], ends=ends[key])
+            story.violate(
+                "each attempt has one reserve and one end", attempt=key, reserves=reserves[key], ends=ends[key]
+            )
 
 
 def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]) -> None:
@@ -69,7 +71,9 @@ def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]
     for request_id, made in asked.items():
         sent = [row for row in ends[request_id] if row["entry"] != "void"]
         if len(sent) < sum(not call.refused for call in made):
-            story.violate("what a provider was asked is in the books", request=request_id, calls=len(made), booked=len(sent))
+            story.violate(
+                "what a provider was asked is in the books", request=request_id, calls=len(made), booked=len(sent)
+            )
         _usage_is_believed(story, request_id, made, ends[request_id])
     for request_id, booked in ends.items():
         paid = [row for row in booked if row["cost_nanousd"] and "orphaned" not in (row["flags"] or "")]
@@ -80,11 +84,7 @@ def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]
 
 
 def _usage_is_believed(story: Story, request_id: str, made: Sequence[Call], ends: Rows) -> None:
-    told = Counter(
-        (call.input_tokens, call.output_tokens)
-        for call in made
-        if call.told_usage
-    )
+    told = Counter((call.input_tokens, call.output_tokens) for call in made if call.told_usage)
     booked = Counter(
         (row["input_tokens"], row["output_tokens"])
         for row in ends
@@ -96,12 +96,13 @@ def _usage_is_believed(story: Story, request_id: str, made: Sequence[Call], ends
         if row["usage_source"] == "upstream":
             cost = row["input_tokens"] * INPUT_NANOUSD + row["output_tokens"] * OUTPUT_NANOUSD
             if cost != row["cost_nanousd"]:
-                story.violate("a cost is its tokens at their price", request=request_id, cost=row["cost_nanousd"], due=cost)
+                story.violate(
+                    "a cost is its tokens at their price", request=request_id, cost=row["cost_nanousd"], due=cost
+                )
 
 
 def callers_got_ends(story: Story, plan: Plan, rows: Rows, asked: Iterable[Asked], calls: Sequence[Call]) -> None:
     """Each caller has an end, the words of one call alone, and, with a whole answer, one entry for it."""
-    text_of = {call.number: call.text for call in calls}
     # Where the disk took no entry, and the process was killed before it did, it is the estimate that is booked.
     is_lost = any(event.trouble.startswith("disk") for event in plan.events)
     served = Counter(
@@ -109,30 +110,34 @@ def callers_got_ends(story: Story, plan: Plan, rows: Rows, asked: Iterable[Asked
         for row in rows
         if row["entry"] == "settle" and (row["served"] or (is_lost and "orphaned" in row["flags"]))
     )
-    for each in asked:
-        if each.ended_at is None or each.end == "gave_up" and each.manner != "hangs_up":
-            story.violate("each caller gets an end", nonce=each.nonce, end=each.end)
-        words = each.words
-        numbers = {word.partition("w")[0][1:] for word in words}
-        if len(numbers) > 1:
-            story.violate("nothing is retried after the first word", nonce=each.nonce, calls=sorted(numbers))
-        elif words and not text_of[int(min(numbers))].startswith("".join(words)):
-            story.violate("the answer is what the provider said", nonce=each.nonce, got="".join(words))
-        if each.answered and words:
-            call = calls[int(min(numbers))]
-            if call.request_id != each.request_id and each.idempotency_key:
-                # It was given again.
-                continue
-            if "".join(words) != call.text:
-                story.violate("a whole answer is whole", nonce=each.nonce, call=call.number)
-            if served[each.request_id] != 1:
-                story.violate("an answer is booked once", nonce=each.nonce, request=each.request_id, served=served[each.request_id])
-    later = {}
+    last: dict[str, float] = {}
     for call in calls:
-        later[call.request_id] = max(later.get(call.request_id, 0.0), call.began_at)
+        last[call.request_id] = max(last.get(call.request_id, 0.0), call.began_at)
     for each in asked:
-        if each.first_word_at is not None and later.get(each.request_id, 0.0) > each.first_word_at:
+        if each.ended_at is None or (each.end == "gave_up" and each.manner != "hangs_up"):
+            story.violate("each caller gets an end", nonce=each.nonce, end=each.end)
+        if each.first_word_at is not None and last.get(each.request_id, 0.0) > each.first_word_at:
             story.violate("nothing is retried after the first word", nonce=each.nonce, request=each.request_id)
+        if each.words:
+            _words_are_of_one_call(story, each, calls, served)
+
+
+def _words_are_of_one_call(story: Story, asked: Asked, calls: Sequence[Call], served: Mapping[str, int]) -> None:
+    words = "".join(asked.words)
+    numbers = {word.partition("w")[0][1:] for word in asked.words}
+    call = calls[int(min(numbers))]
+    if len(numbers) > 1:
+        story.violate("nothing is retried after the first word", nonce=asked.nonce, calls=sorted(numbers))
+    elif not call.text.startswith(words):
+        story.violate("the answer is what the provider said", nonce=asked.nonce, got=words)
+    is_given_again = call.request_id != asked.request_id and asked.idempotency_key
+    if not asked.answered or is_given_again:
+        return
+    if words != call.text:
+        story.violate("a whole answer is whole", nonce=asked.nonce, call=call.number)
+    if served[asked.request_id] != 1:
+        times = served[asked.request_id]
+        story.violate("an answer is booked once", nonce=asked.nonce, request=asked.request_id, served=times)
 
 
 def nothing_is_held(story: Story, worker: Worker) -> None:
@@ -141,10 +146,10 @@ def nothing_is_held(story: Story, worker: Worker) -> None:
     held: dict[str, object] = {
         "requests": line.in_flight,
         "tasks": len(worker.server.tasks),
-        "concurrency": dict(gate.limiter._local.in_flight),  # noqa: SLF001
-        "money": len(holds._open),  # noqa: SLF001
-        "waiting for money": len(holds._waiting),  # noqa: SLF001
-        "bodies": worker.server.held.held if hasattr(worker.server.held, "held") else 0,
+        "concurrency": dict(gate.limiter._local.in_flight),
+        "money": len(holds._open),
+        "waiting for money": len(holds._waiting),
+        "bodies": worker.server.held.held,
     }
     for name in worker.installation.config.queues:
         state = gate.queues.snapshot(name).state
@@ -159,9 +164,7 @@ def budget_holds(story: Story, plan: Plan, rows: Rows) -> None:
     if plan.budget_nanousd is None:
         return
     reserved = {
-        (row["request_id"], row["attempt"]): row["cost_nanousd"] or 0
-        for row in rows
-        if row["entry"] == "reserve"
+        (row["request_id"], row["attempt"]): row["cost_nanousd"] or 0 for row in rows if row["entry"] == "reserve"
     }
     spent: Counter[int] = Counter()
     beyond: Counter[int] = Counter()

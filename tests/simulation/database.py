@@ -1,5 +1,4 @@
 """SQLite without its threads: a connection's statements run in the loop, some time later, and fail as the seed says."""
-# ruff: noqa: SLF001  The driver's queue is where its thread begins.
 
 import asyncio
 import sqlite3
@@ -33,67 +32,8 @@ class Database:
     def __init__(self, machine: Machine) -> None:
         self._chance = machine.chance("database")
         self.temper = Temper()
-        database = self
-
-        class Turns:
-            """The queue of one connection, whose work is done one after another."""
-
-            def __init__(self) -> None:
-                self._work: list[tuple[Any, Callable[[], Any]]] = []
-                self._node = NODE.get()
-                self._busy_until: float | None = None
-                if self._node is not None:
-                    self._node.databases.append(self)
-                self.connection: sqlite3.Connection | None = None
-
-            def put_nowait(self, item: tuple[Any, Callable[[], Any]]) -> None:
-                self._work.append(item)
-                if len(self._work) == 1:
-                    self._next()
-
-            def _next(self) -> None:
-                asyncio.get_running_loop().call_later(database.takes_s(), self._turn)
-
-            def _turn(self) -> None:
-                loop = asyncio.get_running_loop()
-                future, work = self._work[0]
-                try:
-                    result = database.run(work, harmless=self.connection is None or _closes(work))
-                    if isinstance(result, sqlite3.Connection):
-                        self.connection = result
-                except sqlite3.OperationalError as error:
-                    if _is_busy(error):
-                        # Another connection writes, and goes on only while this one lets the loop go on.
-                        self._busy_until = self._busy_until or loop.time() + _BUSY_FOR_S
-                        if loop.time() < self._busy_until:
-                            loop.call_later(_AGAIN_S, self._turn)
-                            return
-                    _told(future, error, failed=True)
-                except BaseException as error:  # noqa: BLE001 - as the driver's thread does
-                    _told(future, error, failed=True)
-                else:
-                    _told(future, result, failed=False)
-                self._busy_until = None
-                self._work.pop(0)
-                if self._work:
-                    self._next()
-
-            def kill(self) -> None:
-                """Roll back what its process had begun."""
-                if self.connection is not None:
-                    self.connection.close()
-
-        class NoThread:
-            daemon = True
-
-            def __init__(self, **_named: Any) -> None:
-                pass
-
-            def start(self) -> None:
-                pass
-
-        aiosqlite.core.SimpleQueue = Turns  # type: ignore[attr-defined, misc, assignment]
-        aiosqlite.core.Thread = NoThread  # type: ignore[attr-defined, misc, assignment]
+        aiosqlite.core.SimpleQueue = lambda: _Turns(self)  # type: ignore[attr-defined, misc, assignment]
+        aiosqlite.core.Thread = _NoThread  # type: ignore[attr-defined, misc, assignment]
 
     def takes_s(self) -> float:
         if self._chance.random() < self.temper.stalls:
@@ -135,3 +75,67 @@ def _told(future: Any, result: Any, *, failed: bool) -> None:
         future.set_exception(result)
     else:
         future.set_result(result)
+
+
+class _NoThread:
+    daemon = True
+
+    def __init__(self, **_named: Any) -> None:
+        """Take what a thread takes."""
+
+    def start(self) -> None:
+        """Do nothing: the loop does its work."""
+
+
+class _Turns:
+    """The queue of one connection, whose work is done one after another."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._work: list[tuple[Any, Callable[[], Any]]] = []
+        self._busy_until: float | None = None
+        self._connection: sqlite3.Connection | None = None
+        node = NODE.get()
+        if node is not None:
+            node.databases.append(self)
+
+    def put_nowait(self, item: tuple[Any, Callable[[], Any]]) -> None:
+        self._work.append(item)
+        if len(self._work) == 1:
+            self._next()
+
+    def kill(self) -> None:
+        """Roll back what its process had begun."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _next(self) -> None:
+        asyncio.get_running_loop().call_later(self._database.takes_s(), self._turn)
+
+    def _turn(self) -> None:
+        future, work = self._work[0]
+        try:
+            result = self._database.run(work, harmless=self._connection is None or _closes(work))
+        except sqlite3.OperationalError as error:
+            if _is_busy(error) and self._waits():
+                return
+            _told(future, error, failed=True)
+        except BaseException as error:  # noqa: BLE001 - as the driver's thread does
+            _told(future, error, failed=True)
+        else:
+            if isinstance(result, sqlite3.Connection):
+                self._connection = result
+            _told(future, result, failed=False)
+        self._busy_until = None
+        self._work.pop(0)
+        if self._work:
+            self._next()
+
+    def _waits(self) -> bool:
+        """Try again later, while another connection writes, which goes on only while this one lets the loop go on."""
+        loop = asyncio.get_running_loop()
+        self._busy_until = self._busy_until or loop.time() + _BUSY_FOR_S
+        if loop.time() >= self._busy_until:
+            return False
+        loop.call_later(_AGAIN_S, self._turn)
+        return True

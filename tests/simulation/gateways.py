@@ -7,7 +7,9 @@ sources from the database itself, as the control plane's own pipeline does.
 import asyncio
 import contextlib
 import socket
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from cost.times import wall_us
 from gateway.configuration.environment import Environment
@@ -66,10 +68,10 @@ class Process:
         self.is_open = asyncio.Event()
         self.life = self._within(self._live())
 
-    def _within(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
+    def _within(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         token = NODE.set(self.node)
         try:
-            return asyncio.ensure_future(work)  # type: ignore[arg-type, return-value]
+            return asyncio.ensure_future(work)
         finally:
             NODE.reset(token)
 
@@ -170,5 +172,3 @@ def _nobody(_message: object) -> None:
 
 async def _elsewhere(exchange: Exchange) -> None:
     raise ModelNotFound(exchange.path)
-
-

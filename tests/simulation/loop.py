@@ -3,7 +3,6 @@
 It is asyncio's own loop without a selector. Threads' work is done in the loop, some simulated time later. Of a process that was killed
 nothing runs any more, not even what its code would do at last.
 """
-# ruff: noqa: SLF001  asyncio has no other way to its queue.
 
 import asyncio
 import collections
@@ -94,7 +93,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # noqa: ARG002
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Do a thread's work in the loop, when its turn would have come."""
         future = self.create_future()
 
@@ -120,11 +119,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
         """Do nothing: nothing comes by a real socket."""
 
-    def remove_reader(self, fd: Any) -> bool:  # noqa: ARG002
+    def remove_reader(self, fd: Any) -> bool:
         return False
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:
-        assert self.network is not None and named.get("ssl") is None
+        assert self.network is not None
+        assert named.get("ssl") is None
         return await self.network.connect(protocol_factory, str(host), int(port))
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:

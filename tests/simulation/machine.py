@@ -9,8 +9,7 @@ import errno
 import os
 import random
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -155,9 +154,9 @@ def _write(descriptor: int, data: Any) -> int:
 
 def _pwrite(descriptor: int, data: Any, offset: int) -> int:
     path = _path(descriptor)
-    if _machine is not None and _machine.disk is not None and path is not None:
-        if _machine.disk(descriptor, path, len(data)) < len(data):
-            raise IllDisk(errno.EIO, os.strerror(errno.EIO))
+    disk = None if _machine is None or path is None else _machine.disk
+    if disk is not None and path is not None and disk(descriptor, path, len(data)) < len(data):
+        raise IllDisk(errno.EIO, os.strerror(errno.EIO))
     return int(_real["pwrite"](descriptor, data, offset))
 
 
@@ -165,16 +164,10 @@ def _fdatasync(descriptor: int) -> None:
     if _machine is None:
         _real["fdatasync"](descriptor)
         return
-    path = next((known for known in _paths_of(descriptor)), None)
-    if path is not None:
-        _machine.flush(path)
-        _machine.flushed[path] = os.fstat(descriptor).st_size
-
-
-def _paths_of(descriptor: int) -> Iterator[Path]:
     # A copy of a descriptor was made by no `open`.
-    with contextlib.suppress(OSError):
-        yield Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    path = Path(f"/proc/self/fd/{descriptor}").readlink()
+    _machine.flush(path)
+    _machine.flushed[path] = os.fstat(descriptor).st_size
 
 
 def replace() -> None:
@@ -187,4 +180,3 @@ def replace() -> None:
     os.urandom = random._urandom = _urandom  # type: ignore[attr-defined]
     random.Random = _Random  # type: ignore[misc]
     os.open, os.close, os.write, os.pwrite, os.fdatasync = _open, _close, _write, _pwrite, _fdatasync  # type: ignore[assignment]
-    uuid._generate_time_safe = None  # type: ignore[attr-defined]

@@ -170,7 +170,7 @@ class Wire(asyncio.Transport):
     def _send(self, act: Callable[..., Any], *arguments: Any) -> None:
         loop = self._network.loop
         self._last_at = max(self._last_at + _LEAST_S, loop.time() + self._network.latency_s())
-        loop.call_at(self._last_at, act, *arguments, context=self.other._context)  # noqa: SLF001
+        loop.call_at(self._last_at, act, *arguments, context=self.other._context)
 
 
 class Door:
@@ -240,14 +240,14 @@ class Network:
             if door.context.get(NODE) is node:
                 del self.listening[address]
         for wire in node.transports:
-            self.loop.call_later(self.latency_s(), wire.other.reset, context=wire.other._context)  # noqa: SLF001
+            self.loop.call_later(self.latency_s(), wire.other.reset, context=wire.other._context)
 
     def latency_s(self) -> float:
         return self._chance.expovariate(1 / self.weather.latency_s)
 
     def pieces(self, data: bytes) -> list[bytes]:
         """Cut what was written once into what arrives."""
-        if len(data) < 2 or self._chance.random() >= self.weather.pieces:  # noqa: PLR2004
+        if len(data) < 2 or self._chance.random() >= self.weather.pieces:
             return [data]
         at = self._chance.randrange(1, len(data))
         return [data[:at], data[at:]]

@@ -140,18 +140,18 @@ def _questions(chance: Random, length_s: float, workers: int) -> tuple[Question,
     found = []
     for _ in range(chance.choice((8, 20, 35))):
         at_s = chance.uniform(0, length_s)
-        if chance.random() < 0.5:  # noqa: PLR2004
+        if chance.random() < 0.5:
             at_s = min(length_s, chance.choice(bursts) + chance.expovariate(20))
         found.append(
             Question(
                 at_s=at_s,
                 team=chance.choice(TEAMS),
                 model=chance.choice(("auto", "large", "small")),
-                stream=chance.random() < 0.6,  # noqa: PLR2004
+                stream=chance.random() < 0.6,
                 max_tokens=chance.choice((5, 20, 60)),
                 manner=_some(chance, _MANNERS),
                 hang_up_s=chance.expovariate(1.0),
-                once=f"once-{chance.randrange(4)}" if chance.random() < 0.15 else "",  # noqa: PLR2004
+                once=f"once-{chance.randrange(4)}" if chance.random() < 0.15 else "",
                 which=chance.randrange(workers),
             )
         )
@@ -166,13 +166,19 @@ def _events(chance: Random, length_s: float, sync: str) -> tuple[Event, ...]:
             # What the kernel has outlasts a process, and no more is promised.
             trouble = "kill_worker"
         found.append(
-            Event(chance.uniform(0, length_s), trouble, chance.uniform(0.2, 10), 1 + chance.randrange(60), chance.randrange(9))
+            Event(
+                chance.uniform(0, length_s),
+                trouble,
+                chance.uniform(0.2, 10),
+                1 + chance.randrange(60),
+                chance.randrange(9),
+            )
         )
     return tuple(sorted(found, key=lambda each: each.at_s))
 
 
 def _weather(chance: Random) -> Weather:
-    if chance.random() < 0.5:  # noqa: PLR2004
+    if chance.random() < 0.5:
         return CALM
     return Weather(
         latency_s=chance.choice((0.0005, 0.005, 0.05)),
@@ -184,7 +190,7 @@ def _weather(chance: Random) -> Weather:
 
 
 def _temper(chance: Random) -> Temper:
-    if chance.random() < 0.5:  # noqa: PLR2004
+    if chance.random() < 0.5:
         return Temper()
     return Temper(
         turn_s=chance.choice((0.0005, 0.01)),
@@ -196,9 +202,9 @@ def _temper(chance: Random) -> Temper:
 
 def _mood(chance: Random) -> Mood:
     weights: dict[Behaviour, float] = {"answers": 20.0}
-    if chance.random() < 0.7:  # noqa: PLR2004
+    if chance.random() < 0.7:
         worse = chance.choice((0.3, 1.0, 4.0))
-        weights |= {name: weight * worse for name, weight in _BAD.items() if chance.random() < 0.6}  # noqa: PLR2004
+        weights |= {name: weight * worse for name, weight in _BAD.items() if chance.random() < 0.6}
     return Mood(weights=weights, first_s=chance.choice((0.05, 0.3, 1.0)), word_s=chance.choice((0.005, 0.05)))
 
 

@@ -1,5 +1,4 @@
 """Faults planted in the product, by which the simulation itself is tested: each has to be found within some seeds."""
-# ruff: noqa: SLF001  Faults are made where they would be.
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -80,7 +79,7 @@ def money_kept() -> None:
 def reserved_later() -> None:
     """An attempt is made before its reserve is in the journal."""
 
-    async def reserve(self: Ledger, entry: Entry, hold_nanousd: int | None = None) -> bool:  # noqa: ARG001
+    async def reserve(self: Ledger, entry: Entry, hold_nanousd: int | None = None) -> bool:
         asyncio.get_running_loop().call_later(0.3, self.settle, entry)
         return False
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import gc
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -35,9 +38,10 @@ from tests.simulation.watching import Watch
 from tests.sqlite import newest_sqlite
 
 PEPPER = "a pepper for the simulation, of 32 bytes and more"
-_SETTLES_S = 5.0
+_MEMORY: Final = Path("/dev") / "shm"
+_SETTLES_S: Final = 5.0
 """Time for what runs behind the last request."""
-_MOST_S = 90
+_MOST_S: Final = 90
 """After the last caller's end: a request with an Idempotency-Key is answered to its own, which is `total_s` away at most."""
 
 
@@ -88,9 +92,9 @@ class World:
         logging.getLogger().handlers[:] = [errors]
         try:
             self.loop.run_until_complete(self._live())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the seed's to tell
+        except Exception as error:
             self.story.violate("the simulation comes to its end", error=repr(error))
-            if self.story._listen is not None:  # noqa: SLF001
+            if self.story._listen is not None:
                 raise
         gc.collect()
         for told in [*errors.lines, *self.loop.exceptions]:
@@ -109,7 +113,9 @@ class World:
         await self._found()
         self.machine.disk = self._write
         self.machine.flush = self._flush
-        self.story.tell("world", "begins", **msgspec.structs.asdict(self.plan) | {"questions": len(self.plan.questions)})
+        self.story.tell(
+            "world", "begins", **msgspec.structs.asdict(self.plan) | {"questions": len(self.plan.questions)}
+        )
         await self._trouble_and_questions()
         self._calm_down()
         await self._recover()
@@ -206,14 +212,24 @@ class World:
         checks.journals_are_empty(self.story, self.installation)
         for row in rows:
             self.story.tell(
-                "ledger", row["entry"], request=row["request_id"], cost=row["cost_nanousd"], status=row["status"], usage=row["usage_source"], flags=row["flags"]
+                "ledger",
+                row["entry"],
+                request=row["request_id"],
+                cost=row["cost_nanousd"],
+                status=row["status"],
+                usage=row["usage_source"],
+                flags=row["flags"],
             )
         await self.engine.dispose()
         # Providers that never answer are no part of the product.
         for task in asyncio.all_tasks():
             node = task.get_context().get(machine.NODE) if hasattr(task, "get_context") else None
             told = repr(task.get_coro())
-            if task is not asyncio.current_task() and "_Connection._answer" not in told and task not in self.loop.graves:
+            if (
+                task is not asyncio.current_task()
+                and "_Connection._answer" not in told
+                and task not in self.loop.graves
+            ):
                 self.story.violate("no task is left", task=told, node=node)
 
     # Callers.
@@ -237,7 +253,13 @@ class World:
         self.story.tell("caller", "asks", nonce=nonce, team=asked.team, model=asked.model, stream=asked.stream)
         await ask(asked, self.workers[question.which].address, question.hang_up_s)
         self.story.tell(
-            "caller", "is done", nonce=nonce, end=asked.end, status=asked.status, request=asked.request_id, words=len(asked.words)
+            "caller",
+            "is done",
+            nonce=nonce,
+            end=asked.end,
+            status=asked.status,
+            request=asked.request_id,
+            words=len(asked.words),
         )
 
     # What goes wrong.
@@ -255,6 +277,15 @@ class World:
                 self._lose_power()
             case "restart_worker":
                 await self._restart(at)
+            case "disk_full" | "disk_ill":
+                self._disk_ill[event.trouble] = self.machine.now + event.for_s
+            case "provider_away" | "database_away":
+                await self._go_away(event)
+            case _:
+                self._step_clocks(event)
+
+    def _step_clocks(self, event: Event) -> None:
+        match event.trouble:
             case "clock_back":
                 self.machine.wall -= event.for_s * 20
             case "clock_forward":
@@ -266,31 +297,31 @@ class World:
             case "freeze":
                 # Everything stands still, as under a debugger or a host that swaps.
                 self.machine.now += event.for_s
-            case "disk_full" | "disk_ill":
-                self._disk_ill[event.trouble] = self.machine.now + event.for_s
-            case "provider_away":
-                address = (PROVIDERS[event.which % len(PROVIDERS)], 80)
-                door = self.network.listening.pop(address, None)
-                await asyncio.sleep(event.for_s)
-                if door is not None:
-                    self.network.listening[address] = door
-            case "database_away":
-                self.database.temper = Temper(fails=1.0)
-                await asyncio.sleep(event.for_s)
-                self.database.temper = Temper() if self._calm else self.plan.temper
 
-    def _write(self, descriptor: int, path: Path, size: int) -> int:  # noqa: ARG002
+    async def _go_away(self, event: Event) -> None:
+        if event.trouble == "database_away":
+            self.database.temper = Temper(fails=1.0)
+            await asyncio.sleep(event.for_s)
+            self.database.temper = Temper() if self._calm else self.plan.temper
+            return
+        address = (PROVIDERS[event.which % len(PROVIDERS)], 80)
+        door = self.network.listening.pop(address, None)
+        await asyncio.sleep(event.for_s)
+        if door is not None:
+            self.network.listening[address] = door
+
+    def _write(self, descriptor: int, path: Path, size: int) -> int:
         now = self.machine.now
         if self._disk_ill.get("disk_full", 0.0) > now:
-            if self._disk.random() < 0.3:  # noqa: PLR2004
+            if self._disk.random() < 0.3:
                 return self._disk.randrange(1, size) if size > 1 else size
             raise IllDisk(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if self._disk_ill.get("disk_ill", 0.0) > now and self._disk.random() < 0.5:  # noqa: PLR2004
+        if self._disk_ill.get("disk_ill", 0.0) > now and self._disk.random() < 0.5:
             raise IllDisk(errno.EIO, os.strerror(errno.EIO))
         return size
 
-    def _flush(self, path: Path) -> None:  # noqa: ARG002
-        if self._disk_ill.get("disk_ill", 0.0) > self.machine.now and self._disk.random() < 0.5:  # noqa: PLR2004
+    def _flush(self, path: Path) -> None:
+        if self._disk_ill.get("disk_ill", 0.0) > self.machine.now and self._disk.random() < 0.5:
             raise IllDisk(errno.EIO, os.strerror(errno.EIO))
 
     def _last_step(self, node: Node) -> None:
@@ -319,13 +350,13 @@ class World:
         self.story.tell(process.name, "is killed")
         process.kill()
 
-    def _later(self, start: "asyncio._CoroutineLike[None]") -> None:
+    def _later(self, start: Coroutine[Any, Any, None]) -> None:
         async def begin() -> None:
             await asyncio.sleep(0.5)
-            await start  # type: ignore[misc]
+            await start
 
-        context = __import__("contextvars").Context()
-        self._starts.append(self.loop.create_task(begin(), context=context))
+        # It is the world's to do, not the killed one's.
+        self._starts.append(self.loop.create_task(begin(), context=contextvars.Context()))
 
     async def _start_worker(self, at: int) -> None:
         for _ in range(50):
@@ -368,8 +399,6 @@ class _Errors(logging.Handler):
 
 
 def _to_month_end(wall: float) -> float:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
     at = datetime.fromtimestamp(wall, UTC)
     following = at.replace(year=at.year + at.month // 12, month=at.month % 12 + 1, day=1, hour=0, minute=0, second=0)
     return following.timestamp() - wall
@@ -377,7 +406,7 @@ def _to_month_end(wall: float) -> float:
 
 def live(seed: int, listen: Callable[[str], object] | None = None) -> Result:
     """Live through one seed in this process, which has to end with it."""
-    folder = Path(tempfile.mkdtemp(prefix="wb-sim-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="wb-sim-", dir=_MEMORY if _MEMORY.is_dir() else None))
     with contextlib.suppress(OSError):
         os.chdir(folder)
     return World(seed, folder, listen).run()

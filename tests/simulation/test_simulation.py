@@ -47,9 +47,7 @@ def _simulated(*arguments: str) -> list[_Told]:
 
 
 def _hold(told: list[_Told]) -> None:
-    broken = [
-        f"make simulate SEED={each.seed}\n    " + "\n    ".join(each.broken[:5]) for each in told if each.broken
-    ]
+    broken = [f"make simulate SEED={each.seed}\n    " + "\n    ".join(each.broken[:5]) for each in told if each.broken]
     assert not broken, "\n".join(broken)
 
 

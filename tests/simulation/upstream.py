@@ -115,7 +115,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._answering is not None:
             self._answering.cancel()
 
@@ -153,7 +153,9 @@ class _Connection(asyncio.Protocol):
             await self._misbehave_or_answer(call, most, chance)
         finally:
             call.ended_at = self._provider.now
-            self._provider.story.tell(self._provider.name, "is done", call=call.number, said=call.said, whole=call.whole)
+            self._provider.story.tell(
+                self._provider.name, "is done", call=call.number, said=call.said, whole=call.whole
+            )
 
     async def _misbehave_or_answer(self, call: Call, most: int, chance: Random) -> None:
         mood = self._provider.mood

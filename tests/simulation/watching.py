@@ -69,7 +69,7 @@ class Watch:
 
     def _look_at_limits(self, now: float) -> None:
         running: dict[str, int] = {}
-        for context in self._worker.pipeline.line._under_way:  # noqa: SLF001
+        for context in self._worker.pipeline.line._under_way:
             if context.admission is None or context.caller is None:
                 continue
             team = context.caller.team_id
@@ -80,7 +80,9 @@ class Watch:
                 self._check_rate(team)
         for team, count in running.items():
             if self._plan.concurrency is not None and count > self._plan.concurrency:
-                self._story.violate("no more run at once than may", team=team, running=count, limit=self._plan.concurrency)
+                self._story.violate(
+                    "no more run at once than may", team=team, running=count, limit=self._plan.concurrency
+                )
 
     def _check_rate(self, team: str) -> None:
         """A minute's worth at once, and what a minute brings from then on."""
@@ -90,5 +92,7 @@ class Watch:
         times = self._admitted[team]
         for at, first in enumerate(times):
             if len(times) - at > rate + (times[-1] - first) * rate / 60 + 1e-3:
-                self._story.violate("no more are admitted than the rate", team=team, admitted=len(times) - at, since=first)
+                self._story.violate(
+                    "no more are admitted than the rate", team=team, admitted=len(times) - at, since=first
+                )
                 return
