@@ -32,8 +32,8 @@ class Database:
     def __init__(self, machine: Machine) -> None:
         self._chance = machine.chance("database")
         self.temper = Temper()
-        aiosqlite.core.SimpleQueue = lambda: _Turns(self)  # type: ignore[attr-defined, misc, assignment]
-        aiosqlite.core.Thread = _NoThread  # type: ignore[attr-defined, misc, assignment]
+        driver: Any = aiosqlite.core
+        driver.SimpleQueue, driver.Thread = lambda: _Turns(self), _NoThread
 
     def takes_s(self) -> float:
         if self._chance.random() < self.temper.stalls:

@@ -57,8 +57,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._machine.now
 
     def _run_once(self) -> None:
-        ready: collections.deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        ready: collections.deque[Any] = self._ready  # type: ignore[attr-defined]
+        timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
         if not ready:
@@ -74,7 +74,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 self._step(handle)
 
-    def _step(self, handle: asyncio.Handle) -> None:
+    def _step(self, handle: Any) -> None:
         node = handle._context.get(NODE)
         if node is not None and not node.alive:
             self.graves.append(handle)
@@ -90,10 +90,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if not node.steps_left:
                 self.killed(node)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]  # The base has a type for each number of arguments; so below.
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """Do a thread's work in the loop, when its turn would have come."""
         future = self.create_future()
 
@@ -116,7 +118,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Do nothing: no thread has to wake the loop."""
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Do nothing: nothing comes by a real socket."""
 
     def remove_reader(self, fd: Any) -> bool:

@@ -18,7 +18,7 @@ NODE: Final[ContextVar["Node | None"]] = ContextVar("node", default=None)
 """The simulated process on whose behalf code runs; None for the world outside."""
 
 _REAL_RANDOM: Final = random.Random
-_real: Final[dict[str, Callable[..., Any]]] = {
+_real: dict[str, Callable[..., Any]] = {
     name: getattr(os, name) for name in ("open", "close", "write", "pwrite", "fdatasync", "urandom")
 }
 _real |= {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep")}
@@ -172,11 +172,14 @@ def _fdatasync(descriptor: int) -> None:
 
 def replace() -> None:
     """Put the machine's answers in the place of the real ones."""
-    time.time = _clock("time", lambda machine: machine.now + machine.wall)  # type: ignore[assignment]
-    time.time_ns = _clock("time_ns", lambda machine: int((machine.now + machine.wall) * 1e6) * 1_000)  # type: ignore[assignment]
-    time.monotonic = _clock("monotonic", lambda machine: machine.now)  # type: ignore[assignment]
-    time.perf_counter = _clock("perf_counter", lambda machine: machine.now)  # type: ignore[assignment]
-    time.sleep = _sleep  # type: ignore[assignment]
-    os.urandom = random._urandom = _urandom  # type: ignore[attr-defined]
-    random.Random = _Random  # type: ignore[misc]
-    os.open, os.close, os.write, os.pwrite, os.fdatasync = _open, _close, _write, _pwrite, _fdatasync  # type: ignore[assignment]
+    clocks: Any = time
+    clocks.time = _clock("time", lambda machine: machine.now + machine.wall)
+    clocks.time_ns = _clock("time_ns", lambda machine: int((machine.now + machine.wall) * 1e6) * 1_000)
+    clocks.monotonic = _clock("monotonic", lambda machine: machine.now)
+    clocks.perf_counter = _clock("perf_counter", lambda machine: machine.now)
+    clocks.sleep = _sleep
+    chance: Any = random
+    chance._urandom, chance.Random = _urandom, _Random
+    calls: Any = os
+    calls.urandom = _urandom
+    calls.open, calls.close, calls.write, calls.pwrite, calls.fdatasync = _open, _close, _write, _pwrite, _fdatasync

@@ -53,7 +53,7 @@ class Watch:
                     self._story.violate("a circuit moves legally", of=name, before=before, now=state)
                 if state == "open":
                     self._opened_at[name] = len(self._calls)
-                elif before == "half-open" and state != "open" and not self._answered_since(name):
+                elif before == "half-open" and not self._answered_since(name):
                     self._story.violate("a circuit closes by an answer", of=name)
 
     def _answered_since(self, name: str) -> bool:
