@@ -86,9 +86,13 @@ def warm() -> None:
     gc.freeze()
 
 
-def _seeds(said: str) -> range:
-    first, _, last = said.partition("-")
-    return range(int(first), int(last or first) + 1)
+def _seeds(said: str) -> list[int]:
+    """Read `0-999`, or several such with commas between."""
+    found: list[int] = []
+    for part in said.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
