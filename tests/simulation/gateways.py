@@ -6,6 +6,7 @@ sources from the database itself, as the control plane's own pipeline does.
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
@@ -66,7 +67,10 @@ class Process:
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self.is_open = asyncio.Event()
+        self.over = asyncio.Event()
+        """Set once it has ended, or was killed."""
         self.life = self._within(self._live())
+        self.life.add_done_callback(lambda _life: self.over.set(), context=contextvars.Context())
 
     def _within(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         token = NODE.set(self.node)
@@ -93,9 +97,11 @@ class Process:
         return self.life.done() and not self.is_open.is_set()
 
     async def close(self) -> None:
-        """Stop in order."""
+        """Stop in order; it may be killed meanwhile."""
         self._stop.set()
-        await self.life
+        await self.over.wait()
+        if self.life.done():
+            self.life.result()
 
     def kill(self) -> None:
         """End it like `kill -9`: nothing of its code runs any more."""
@@ -105,6 +111,7 @@ class Process:
             database.kill()
         self.node.close_files()
         self.installation.network.gone(self.node)
+        self.over.set()
 
 
 class Worker(Process):

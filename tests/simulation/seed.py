@@ -174,9 +174,10 @@ class World:
             watch.look(self.machine.now)
 
     async def _opened(self, process: Process) -> None:
-        opening = asyncio.ensure_future(process.is_open.wait())
-        await asyncio.wait({opening, process.life}, return_when=asyncio.FIRST_COMPLETED)
-        opening.cancel()
+        waits = [asyncio.ensure_future(each.wait()) for each in (process.is_open, process.over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
 
     async def _trouble_and_questions(self) -> None:
         self.network.weather, self.database.temper, self._calm = self.plan.weather, self.plan.temper, False
@@ -359,6 +360,9 @@ class World:
         self._starts.append(self.loop.create_task(begin(), context=contextvars.Context()))
 
     async def _start_worker(self, at: int) -> None:
+        if self.workers[at].node.alive and not self.workers[at].life.done():
+            # It was killed twice before it was started once.
+            return
         for _ in range(50):
             worker = self.workers[at] = self._new_worker(at)
             await self._opened(worker)
@@ -369,6 +373,8 @@ class World:
             await asyncio.sleep(0.5)
 
     async def _start_books(self) -> None:
+        if self.books.node.alive and not self.books.life.done():
+            return
         for _ in range(50):
             self.books = Books(self.installation, "books")
             await self._opened(self.books)
@@ -382,7 +388,8 @@ class World:
         worker = self.workers[at]
         if worker.node.alive and worker.is_open.is_set():
             await worker.close()
-            await self._start_worker(at)
+            if worker.node.alive:
+                await self._start_worker(at)
 
 
 class _Errors(logging.Handler):
