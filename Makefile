@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ check-deploy: $(VENV)/.dev packages build/helm/.ready build/kinds/.ready  ## the
 build/helm/.ready: .ci/helm requirements/helm.txt
 	@.ci/helm $(BIN)/python
 	@touch $@
+
+simulate: $(VENV)/.dev  ## the story of one seed of the simulated gateway, as in SEED=17; SEEDS=0-999 lives through many
+	@$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
 check: style types  ## format, lint, types and import contracts
 
