@@ -52,6 +52,11 @@ def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable
     whole = 0.0
     for replica in replicas:
         holds, load = kv_tokens_of(replica, room.tokens), load_of(replica.name)
+        if load is not None and load.shares:
+            whole += load.asked * max(1.0, load.in_flight / load.requests)
+            whole += max(0.0, holds * room.kv_high - load.busy_tokens) * load.asked_per_token
+            whole += max(0, room.max_waiting - load.waiting) * load.asked / load.requests
+            continue
         asked = 1.0 if load is None else load.asked_per_token
         if full(replica, room, load):
             stats = replica.stats
@@ -59,9 +64,6 @@ def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable
             whole += holds * min(used, room.kv_high) * asked
         else:
             whole += holds * room.kv_high * max(room.overcommit, asked)
-        if load is not None and load.shares:
-            # Which replica a request goes to matters, so each has its own line, and one must not stand before all of them.
-            whole += max(0, room.max_waiting - load.waiting) * load.asked / load.requests
     return int(whole)
 
 
