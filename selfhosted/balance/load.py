@@ -186,6 +186,7 @@ class Load:
         "name",
         "pinned_tokens",
         "rate",
+        "read_lately",
         "requests",
         "rest_s",
         "room_tokens",
@@ -210,6 +211,8 @@ class Load:
         """Tokens of the blocks that known requests have pinned, each block once however many share it."""
         self.asked = 0
         """Tokens of known requests as a queue counts them: whole prompts, and the answers that are expected."""
+        self.read_lately = 0.0
+        """Tokens of prompts that were to be read there, in the measure of `Balancer`: the longer ago, the less they count."""
         self.rate = pace.rate
         self.speed = pace
         self._tuning = pace.tuning
