@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.balance.load import Lease, Load, PrefillSpeed, TrafficVisibility
+from selfhosted.balance.load import Lease, Load, PrefillSpeed, Recency, TrafficVisibility
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full, reading_of, room_of
 from selfhosted.config import BalanceConfig, BalanceTuning, RoomConfig
@@ -37,7 +37,8 @@ from selfhosted.replica import (
 
 _ENDLESS: Final = float("inf")
 _LEAST_POOL_TOKENS: Final = 1_000_000
-_MOST_RECENCY: Final = 1e100
+_SLACK: Final = 0.25
+"""Part of a prompt within which replicas have read as much of late, so that the ring may tell them apart."""
 _ALIKE: Final = 0.8
 """Part of the most that a replica would have to read of a prompt, from which on the least is about as much."""
 
@@ -54,8 +55,8 @@ class Rules(NamedTuple):
     """The candidates' places by name, where they are known already."""
     lacking: frozenset[str] = frozenset()
     """Replicas that would have to load the request's adapter first."""
-    sees_all: bool = False
-    """True where nearly all of the pool's requests are known here."""
+    recency: Recency | None = None
+    """The measure of what was read of late, where nearly all of the pool's requests are known here."""
 
 
 class Balancer:
@@ -86,7 +87,7 @@ class Balancer:
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
         self._snapshot: PoolSnapshot | None = None
-        self._recency = 1.0
+        self._recency = Recency()
         self._pool_kv_tokens = _LEAST_POOL_TOKENS
         self._block_tokens = 0.0
         self._read_tokens = 1.0
@@ -230,15 +231,12 @@ class Balancer:
         self._written_tokens = self._written_tokens * decay + ask.output_tokens
 
     def _note_read(self, load: Load, tokens: float) -> None:
-        """Count what a request will read there. What was read a whole pool's KV caches ago counts for a third: instead of all that was
-        before being made less, what comes is made more.
-        """
-        load.read_lately += tokens * self._recency
-        self._recency *= 1 + tokens / self._pool_kv_tokens
-        if self._recency > _MOST_RECENCY:
+        """Count what a request will read there, for as long as the pool's KV caches may hold it."""
+        self._recency.note(load, tokens, self._pool_kv_tokens)
+        if self._recency.factor > Recency.most:
             for each in self._loads.values():
-                each.read_lately /= self._recency
-            self._recency = 1.0
+                each.read_lately /= self._recency.factor
+            self._recency.factor = 1.0
 
     def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
         """Take over the replicas and statistics of a new snapshot, once for each."""
@@ -263,7 +261,7 @@ class Balancer:
             self._ring = Ring(self._replicas)
         places = {load.name: at for at, load in enumerate(self._taking)}
         sees_all = self._visibility.part >= self.config.tuning.place_visibility
-        self._rules = Rules(self._ring, self.config, places, frozenset(), sees_all)
+        self._rules = Rules(self._ring, self.config, places, recency=self._recency if sees_all else None)
         told = [load.stats.kv_tokens or 0 for load in self._taking if load.stats is not None]
         self._pool_kv_tokens = max(_LEAST_POOL_TOKENS, sum(told))
         self._snapshot = snapshot
@@ -320,10 +318,15 @@ def choose(
     best = scores.index(min(scores))
     if scores[best] > tuning.beside_wait_s and candidates[best].is_reading(ask, int(ask.tokens - cold[best])):
         cold, scores = _weighed(ask, candidates, matched, rules, now, tuning.prefill_weight_beside)
-    placed = None
-    if rules.sees_all and min(cold) >= _ALIKE * max(cold):
-        placed = _least_read_lately(candidates, scores, tuning)
-    chosen, ringed = _among_near(ask, candidates, scores, rules, rng) if placed is None else (placed, False)
+    near_s = min(scores) + tuning.tie_s
+    near = [at for at, score in enumerate(scores) if score <= near_s]
+    if rules.recency is not None and min(cold) >= _ALIKE * max(cold):
+        near = _least_read_lately(ask, candidates, scores, tuning, rules.recency) or near
+    chosen, ringed = near[0], False
+    if len(near) > 1:
+        home = _home_on_ring(ask, candidates, near, rules)
+        ringed = home is not None
+        chosen = _less_loaded_of_two(candidates, near, rng) if home is None else home
     name = candidates[chosen].name
     why = _why(cold[chosen], cold, ask.tokens, ringed)
     if rules.lacking and why in {"load", "ring"} and name not in rules.lacking:
@@ -332,26 +335,19 @@ def choose(
     return ReplicaChoice(replica=name, why=why, matched_tokens=max(0, min(ask.tokens, matched_tokens)))
 
 
-def _least_read_lately(candidates: Sequence[Load], scores: Sequence[float], tuning: BalanceTuning) -> int | None:
-    """Return the place of the candidate where the least was read of late, among those that are about as good, whatever they
-    generate, for a prompt of which none has more than the others; None where one is better than the rest.
+def _least_read_lately(
+    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], tuning: BalanceTuning, recency: Recency
+) -> list[int]:
+    """Return the places of the candidates where, to within this prompt, the least was read of late, among those that are about as
+    good for it, whatever they generate; none where one is better than the rest.
     """
     bare = [score - load.batch_s for load, score in zip(candidates, scores, strict=True)]
     near_s = min(bare) + tuning.place_s
     near = [at for at, score in enumerate(bare) if score <= near_s]
-    return min(near, key=lambda at: candidates[at].read_lately) if len(near) > 1 else None
-
-
-def _among_near(
-    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], rules: Rules, rng: random.Random
-) -> tuple[int, bool]:
-    """Return the place of one of those that are equally good, and whether the ring decided."""
-    near_s = min(scores) + rules.config.tuning.tie_s
-    near = [at for at, score in enumerate(scores) if score <= near_s]
     if len(near) == 1:
-        return near[0], False
-    home = _home_on_ring(ask, candidates, scores, near_s, rules)
-    return (_less_loaded_of_two(candidates, near, rng), False) if home is None else (home, True)
+        return []
+    most = min([candidates[at].read_lately for at in near]) + _SLACK * ask.tokens * recency.factor
+    return [at for at in near if candidates[at].read_lately <= most]
 
 
 def choose_along_ring(
@@ -471,9 +467,7 @@ def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> 
     ]
 
 
-def _home_on_ring(
-    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], near_s: float, rules: Rules
-) -> int | None:
+def _home_on_ring(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
     """Return the first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
     none.
     """
@@ -484,7 +478,7 @@ def _home_on_ring(
         places = {load.name: at for at, load in enumerate(candidates)}
     for name in rules.ring.first(ask.root):
         at = places.get(name)
-        if at is not None and scores[at] <= near_s:
+        if at is not None and at in near:
             busy_tokens = candidates[at].busy_tokens
             if not busy_tokens or busy_tokens <= most:
                 return at
