@@ -84,13 +84,15 @@ def test_prompts_that_share_their_beginning_share_its_place() -> None:
 def test_a_long_line_takes_no_room_of_the_others() -> None:
     """However many wait at one replica, a queue before both lets in what the other one has room for."""
     loads = {name: Load(name, at, PrefillSpeed(1_000, BalanceTuning())) for at, name in enumerate("ab", 1)}
-    told = [replica(name, stats=stats(running=12, waiting=(name == "a") * 50, kv_usage=0.9)) for name in loads]
-    for each in told:
-        load, known = loads[each.name], 62 if each.name == "a" else 12
-        for _ in range(known):
+    told = []
+    for name, load in loads.items():
+        waiting = 50 if name == "a" else 0
+        for _ in range(12 + waiting):
             load.take(Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None), 0.0)
         load.tokens = 40_000
-        load.read(each.stats, 1.0)
+        for at in (1.0, 2.0):
+            load.read(stats(at, running=12, waiting=waiting, kv_usage=0.9), at)
+        told.append(replica(name, stats=load.stats))
     in_flight = sum(load.asked for load in loads.values())
     assert pool_tokens(told, ROOM, loads.__getitem__) == pytest.approx(in_flight + ROOM.max_waiting * 10_100, rel=0.001)
 
