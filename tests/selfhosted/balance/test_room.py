@@ -91,7 +91,7 @@ def test_a_long_line_takes_no_room_of_the_others() -> None:
             load.take(Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None), 0.0)
         load.tokens = 40_000
         for at in (1.0, 2.0):
-            load.read(stats(at, running=12, waiting=waiting, kv_usage=0.9), at)
+            load.read(stats(at, running=12, waiting=waiting, kv_usage=1.0 if waiting else 0.9), at)
         told.append(replica(name, stats=load.stats))
     in_flight = sum(load.asked for load in loads.values())
     assert pool_tokens(told, ROOM, loads.__getitem__) == pytest.approx(in_flight + ROOM.max_waiting * 10_100, rel=0.001)
