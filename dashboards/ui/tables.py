@@ -111,7 +111,7 @@ class Column(msgspec.Struct, frozen=True):
         """The CSV heading, with the unit, which cells omit."""
         units = {"money": "_usd", "seconds": "_s", "bytes": "_bytes", "share": "_share", "exact_share": "_share"}
         unit = units.get(self.kind, "")
-        return self.key if self.key.endswith(unit) else f"{self.key}{unit}"
+        return self.key if f"_{self.key}".endswith(unit) else f"{self.key}{unit}"
 
 
 class Heading(msgspec.Struct, frozen=True):

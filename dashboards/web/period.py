@@ -134,19 +134,24 @@ def last_days(now_us: int, calendar: Calendar, days: int) -> Days:
 
 
 def presets(query: Mapping[str, str], now_us: int, shown: Period) -> list[tuple[str, str, bool]]:
-    """Return links to common periods as (label, href, is shown now). Other parameters of the address are kept."""
+    """Return links to common periods as (label, href, is shown now). Other parameters of the address are kept.
+
+    One is shown at most: on a month's 30th the last 30 days are this month, too, and the address says which was asked for.
+    """
     calendar = shown.span.calendar
     this = month_of(now_us, calendar)
-    months: list[tuple[str, Month]] = [("This month", this), ("Last month", this.previous)]
+    offered: list[tuple[str, Days, dict[str, str]]] = []
+    for label, count in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
+        days = last_days(now_us, calendar, count)
+        offered.append((label, days, {"from": days.first.isoformat(), "to": days.last.isoformat()}))
+    offered += [
+        (label, month.days, {"month": month.text})
+        for label, month in (("This month", this), ("Last month", this.previous))
+    ]
+    fitting = [label for label, days, _ in offered if days == shown.span]
+    here = fitting[-1 if query.get("month") else 0] if fitting else None
     kept = {name: value for name, value in query.items() if name not in _OWN}
-    links = []
-    for label, days in (("7 days", _WEEK), ("30 days", _MONTH_DAYS), ("90 days", _QUARTER)):
-        found = last_days(now_us, calendar, days)
-        given = {"from": found.first, "to": found.last}
-        links.append((label, f"?{urlencode({**kept, **given})}", found == shown.span))
-    for label, month in months:
-        links.append((label, f"?{urlencode({**kept, 'month': month.text})}", month.days == shown.span))
-    return links
+    return [(label, f"?{urlencode({**kept, **given})}", label == here) for label, _, given in offered]
 
 
 def kept_fields(query: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -242,7 +242,7 @@ async def test_tokens_from_caches_are_part_of_prompts_and_of_no_sum_twice(runnin
     page = (await finance.get(f"{TEAM}/caching")).text
     assert "49.5 %" in page.partition("Read from caches")[2][:200]
     read = {row["model"]: row for row in await rows_of(finance, f"{TEAM}/caching?format=csv&table=read")}
-    assert [(read[model]["tokens"], read[model]["share_share"]) for model in ("small", "large")] == [
+    assert [(read[model]["tokens"], read[model]["share"]) for model in ("small", "large")] == [
         ("10000", "0.99"),
         ("10000", "0.0"),
     ]

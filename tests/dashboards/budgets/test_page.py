@@ -381,7 +381,7 @@ async def test_all_budgets_of_the_organisation_are_on_one_page(running: Running,
     assert "90.0 %" in found.text
     assert "b_theirs" not in found.text
     rows = list(csv.DictReader(io.StringIO((await ada.get("/dashboard/budgets?format=csv&table=budgets")).text)))
-    assert [(row["id"], row["state"], row["share_share"]) for row in rows] == [
+    assert [(row["id"], row["state"], row["share"]) for row in rows] == [
         ("b_team", "80 % spent", "0.9000"),
         ("b_key", "open", "0.0900"),
     ]

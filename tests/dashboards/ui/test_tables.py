@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from dashboards.ui.rendering import environment
-from dashboards.ui.tables import Column, LazyRow, Row, Table, table_asked
+from dashboards.ui.tables import Column, Kind, LazyRow, Row, Table, table_asked
 
 COLUMNS = (
     Column("name", "Name"),
@@ -46,6 +46,22 @@ def names(table: Table) -> list[str]:
 def test_state_is_the_address(query: dict[str, str], expected: list[str]) -> None:
     """Sorted and searched as it says; what it says wrongly is left out; unknown figures stand last."""
     assert names(Table.of(COLUMNS, ROWS, query, sort="-cost", search=("name",))) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "heading"),
+    [
+        ("cost", "money", "cost_usd"),
+        ("cost_usd", "money", "cost_usd"),
+        ("share", "share", "share"),
+        ("saved_share", "share", "saved_share"),
+        ("kept", "exact_share", "kept_share"),
+        ("bytes", "bytes", "bytes"),
+        ("share", "number", "share"),
+    ],
+)
+def test_a_heading_of_a_file_tells_the_unit_once(key: str, kind: Kind, heading: str) -> None:
+    assert Column(key, "Label", kind).heading == heading
 
 
 def test_pages() -> None:
