@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom
+.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.
 	@# Types and contracts beside the tests, which wait for timers and sockets at times.
 	@{ $(TYPES); } & checked=$$!; \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"; tested=$$?; \
-	wait $$checked && exit $$tested
+	wait $$checked && [ $$tested = 0 ] && $(BIN)/python .ci/release.py note || exit 1
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready $(VENV)-schemathesis/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"
@@ -87,6 +87,9 @@ check-deploy: $(VENV)/.dev packages build/helm/.ready build/kinds/.ready  ## the
 build/helm/.ready: .ci/helm requirements/helm.txt
 	@.ci/helm $(BIN)/python
 	@touch $@
+
+simulate: $(VENV)/.dev  ## the story of one seed of the simulated gateway, as in SEED=17; SEEDS=0-999 lives through many
+	@$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
 check: style types  ## format, lint, types and import contracts
 
@@ -212,6 +215,18 @@ test-image: $(VENV)/.dev image  ## the image run without a network, on a root th
 
 sbom: $(VENV)-release/.ready image  ## what the image is made of (SPDX and CycloneDX) and under which licences, in dist/
 	@.ci/sbom $(IMAGE) $(VENV)-release/bin/python
+
+release: $(VENV)-release/.ready $(VENV)/.dev  ## a release of the tag at this commit (VERSION=1.2.3) in dist/: refuses what is not clean, pushes nothing; DRY=1 lists the steps, SKIP_IMAGE=1 leaves the image out
+	@$(BIN)/python .ci/release.py $(or $(VERSION),none) $(if $(DRY),--dry) $(if $(SKIP_IMAGE),--skip-image)
+
+fuzz: $(VENV)/.dev  ## try the readers of strangers' bytes for MINUTES (30) with a fresh seed, or SEED; what breaks one is told, and how to replay it
+	@nice $(BIN)/python -m tests.fuzz.fuzzing $(or $(MINUTES),30) "$(SEED)" $(ONLY)
+
+mutate: $(VENV)/.dev  ## change one thing of money and limits at a time (MOST=50 of them, by SEED) and see whether a test notices
+	@nice $(BIN)/python -m tests.mutation.mutate $(or $(SEED),0) $(or $(MOST),50) $(MODULE)
+
+dependencies: $(VENV)/.dev  ## each package of an installation with its licence and who wants it
+	@$(BIN)/python .ci/dependencies.py
 
 lock: $(VENV)/.dev  ## compile the locks anew; needs uv
 	@./requirements/compile.sh

@@ -11,7 +11,7 @@ _REFUSED = re.compile(r"\b(A?GPL|GNU (Affero )?General Public|SSPL|BUSL|propriet
 _CLASSIFIER = "License :: "
 
 
-def _licence(package: importlib.metadata.Distribution) -> str:
+def licence(package: importlib.metadata.Distribution) -> str:
     stated = package.metadata
     classified = [
         each.rpartition(" :: ")[2] for each in stated.get_all("Classifier") or () if each.startswith(_CLASSIFIER)
@@ -25,11 +25,11 @@ def main() -> int:
     """Print a line for each package."""
     refused = 0
     for package in sorted(importlib.metadata.distributions(), key=lambda each: each.metadata["Name"].lower()):
-        licence = _licence(package)
-        wrong = not licence or _REFUSED.search(licence) is not None
+        stated = licence(package)
+        wrong = not stated or _REFUSED.search(stated) is not None
         refused += wrong
         sys.stdout.write(
-            f"{package.metadata['Name']}\t{package.version}\t{licence or 'none stated'}{'  <-- refused' if wrong else ''}\n"
+            f"{package.metadata['Name']}\t{package.version}\t{stated or 'none stated'}{'  <-- refused' if wrong else ''}\n"
         )
     return 1 if refused else 0
 

@@ -55,3 +55,17 @@ async def one_at_a_time(connection: AsyncConnection, *names: str) -> None:
     number = int.from_bytes(blake2b("\0".join(names).encode(), digest_size=8).digest(), "big", signed=True)
     # A statement of its own: the next one sees all that was committed before the lock was taken.
     await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": number})
+
+
+@contextlib.asynccontextmanager
+async def overwriting(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Return a transaction in which SQLite overwrites with zeros what is deleted or replaced. It is slower, and for erasures alone."""
+    async with engine.begin() as connection:
+        is_sqlite = connection.dialect.name == "sqlite"
+        if is_sqlite:
+            await connection.exec_driver_sql("PRAGMA secure_delete=1")
+        try:
+            yield connection
+        finally:
+            if is_sqlite:
+                await connection.exec_driver_sql("PRAGMA secure_delete=0")

@@ -9,6 +9,7 @@ from api.audit import admin as audit
 from api.budgets import admin as budgets
 from api.calendar import admin as calendar
 from api.end_users import admin as end_users
+from api.erasure import admin as erasure
 from api.guard import admin as guard
 from api.keys import admin as keys
 from api.limits import admin as limits
@@ -23,6 +24,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     budgets.router,
     calendar.router,
     end_users.router,
+    erasure.router,
     guard.router,
     keys.router,
     limits.router,

@@ -548,3 +548,44 @@ class EventSinkRow(SQLModel, table=True):
     name: str = Field(sa_column=Column(String(64), primary_key=True))
     sequence: int = Field(sa_column=Column(BigInteger, nullable=False))
     moved_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class ArchivedMonth(SQLModel, table=True):
+    """A UTC month of the ledger that is being put into files, or stands there."""
+
+    __tablename__: ClassVar[str] = "archived_month"
+
+    month_us: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    place: str = Field(sa_column=Column(Text, nullable=False))
+    """The folder, or `s3://BUCKET/PREFIX`."""
+    run: str = Field(sa_column=Column(String(64), nullable=False))
+    """Folder of the files within it, of this run alone."""
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    """`cost.ledger.archived.State`."""
+    holder: str = Field(sa_column=Column(String(64), nullable=False))
+    held_until_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    changed_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class ArchivedFile(SQLModel, table=True):
+    """One file of such a month, of entries of one UTC day."""
+
+    __tablename__: ClassVar[str] = "archived_file"
+    __table_args__ = (
+        PrimaryKeyConstraint("month_us", "number", name="pk_archived_file"),
+        Index("ix_archived_file_day_us", "day_us"),
+    )
+
+    month_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    number: int = Field(sa_column=Column(Integer, nullable=False))
+    name: str = Field(sa_column=Column(String(_ID), nullable=False))
+    sha256: str = Field(sa_column=Column(String(64), nullable=False))
+    bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    rows: int = Field(sa_column=Column(BigInteger, nullable=False))
+    day_us: int = Field(sa_column=Column(BigInteger, nullable=False))
+    last_key: str = Field(sa_column=Column(Text, nullable=False))
+    """Moment and key of its last entry as JSON: the next file goes on behind it."""
+    sums: str = Field(sa_column=Column(Text, nullable=False))
+    """What it adds to each of `ROLLUP_SUMS`, as JSON."""
+    is_gone: bool = Field(sa_column=Column(Boolean, nullable=False))
+    """True if its entries are in the ledger no more."""

@@ -14,6 +14,7 @@ from gateway.commands.budgets import budgets_app
 from gateway.commands.classifier import classifier_app
 from gateway.commands.config import config_app
 from gateway.commands.database import database_app
+from gateway.commands.erase import erase_app
 from gateway.commands.events import events_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
@@ -119,6 +120,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "backup": backup,
     "restore": restore,
     "audit": audit_app,
+    "erase": erase_app,
     "import": import_app,
     "webhooks": webhooks_app,
     "events": events_app,

@@ -15,6 +15,7 @@ import msgspec
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
 _MOST_PORT: Final = 65_535
+_MOST_PORT_DIGITS: Final = 5
 _MOST_S: Final = 3_600
 
 DatabaseKind = Literal["sqlite", "postgresql"]
@@ -207,7 +208,9 @@ def parse_hosts(netloc: str, more: list[str], given: Mapping[str, str]) -> list[
         is_port_told = not host.startswith("/") and ":" in host.rpartition("]")[2]
         name, _, port = host.rpartition(":") if is_port_told else (host, "", "")
         port = port or (ports[place] if place < len(ports) else ports[0] if len(ports) == 1 else "")
-        if port and not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MOST_PORT):
+        if port and not (
+            port.isascii() and port.isdecimal() and len(port) <= _MOST_PORT_DIGITS and 0 < int(port) <= _MOST_PORT
+        ):
             raise UnknownDatabase(
                 "what follows a host of the database's address is no port; several hosts are written "
                 "`HOST1:5432,HOST2:5432`, and a `/` within the password %2F"

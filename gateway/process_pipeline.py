@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,7 +50,9 @@ from gateway.wiring.told_hosts import EVERY_S, ToldHosts
 from gateway.wiring.worker_ledger import ProcessParts
 from providers.breaker import Breakers
 from providers.catalog import Catalog, build_catalog, configured_prices, costs_nothing, repriced, with_deployments
+from providers.key_files import KeyFiles
 from providers.retry_budget import RetryBudgets
+from providers.secret_references import secrets_in
 from proxy.admin.worker_report import WorkerReport, report_of
 from proxy.admit.admission import AdmissionControl
 from proxy.admit.moderating import services_of
@@ -125,6 +127,7 @@ class ProcessPipeline:
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""
+        self._keys = KeyFiles(resolve_secret, metrics.keys, clock=time.monotonic, wall_s=time.time)
         self.guard = open_guard(config, environment)
         self.findings = FindingCounts(wall_us)
         """What the guard found, also in what the control plane sends."""
@@ -140,13 +143,13 @@ class ProcessPipeline:
         self.prices = PriceWatch(sources.prices, configured_prices(config.providers), self._repriced, wall_us)
         await self.prices.refresh()
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
-        self._catalog = catalog = self._built(config, self.prices.book)
+        self._catalog = catalog = self._built(config, self.prices.book, self._keys.read)
         self.breakers.adopt(catalog)
         self.plugins = Plugins(config.plugins, resolve_secret, metrics.plugins)
         stack.push_async_callback(self.plugins.aclose)
         exporters = self.plugins.exporters(stack)
         upstreams = await open_upstreams(
-            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects()
+            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects(), self._keys
         )
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
@@ -291,6 +294,7 @@ class ProcessPipeline:
                 await learn_from_own_requests(found, lambda team_id: sources.own_requests(team_id, artifact, width))
 
         background(stack, every(_TICK_S, tick))
+        background(stack, every(_TICK_S, self._look_at_keys))
         background(stack, every(_OWN_REQUESTS_S, learn_own))
         background(stack, self.prices.follow(self.config.cost.prices_poll_s))
         background(stack, every(self.config.classifier.learning.poll_s, self.tunings.refresh))
@@ -376,9 +380,9 @@ class ProcessPipeline:
     def _in_flight(self) -> int:
         return self.line.in_flight if self._is_open else 0
 
-    def _built(self, config: GatewayConfig, book: PriceBook) -> Catalog:
+    def _built(self, config: GatewayConfig, book: PriceBook, secret: Callable[[str], str]) -> Catalog:
         """Return the catalog with the replicas that are known now."""
-        catalog = build_catalog(config.providers, resolve_secret, book, wall_us(), self._pools, self._served_as)
+        catalog = build_catalog(config.providers, secret, book, wall_us(), self._pools, self._served_as)
         return with_deployments(catalog, self._fleet.deployments())
 
     def fleet_changed(self) -> None:
@@ -443,6 +447,13 @@ class ProcessPipeline:
             for deployment in target.deployments:
                 metrics.set_breaker(deployment.deployment_id, self.breakers.state(deployment.deployment_id))
 
+    async def _look_at_keys(self) -> None:
+        """Take over keys whose files were replaced; the circuits of their deployments begin anew."""
+        if self._keys.has_files and await asyncio.to_thread(self._keys.look):
+            rules = self._reloaded_rules(self.config, self._built(self.config, self.prices.book, self._keys.current))
+            self._catalog, self.line.config = rules.catalog, rules
+            self.breakers.adopt(rules.catalog)
+
     def reload(self) -> None:
         """Read the file again and swap the rules whole; a bad file changes nothing."""
         if not self._is_open:
@@ -454,7 +465,7 @@ class ProcessPipeline:
         try:
             configured = configured_prices(answer.config.providers)
             book = self.prices.with_configured(configured)
-            catalog = self._built(answer.config, book)
+            catalog = self._built(answer.config, book, self._keys.read)
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self.line.config.catalog.needs_litellm:
                 self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
@@ -466,6 +477,7 @@ class ProcessPipeline:
             self._log.error("reload refused, the old configuration stays: %s", error)
             return
         self.config = answer.config
+        self._keys.keep(each.reference for each in secrets_in(answer.config.providers, {}))
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules

@@ -93,6 +93,7 @@ class _Turn(msgspec.Struct):
 _decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_turns: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_roles: Final = msgspec.json.Decoder(list[_Turn]).decode
+_decode_any_number: Final = msgspec.json.Decoder(float_hook=lambda number: msgspec.Raw(number.encode())).decode
 _MAY_HOLD: Final = (b'"', b"[", b"{")
 _MOST_DIGITS: Final = 8
 _BACKSLASH: Final = 0x5C
@@ -248,7 +249,7 @@ class Walk:
             self.unseen[media] = self.unseen.get(media, 0) + count
 
     def _over(self, part: Part) -> None:
-        value = msgspec.json.decode(part.raw)
+        value = _value_in(part.raw)
         path: Path = (part.name,)
         if part.number is None:
             whole = Encoded(self._fields, part.name, {part.name: value}, part.name, is_part=True)
@@ -414,6 +415,18 @@ class Walk:
     def _see_not(self, media: str) -> None:
         if media:
             self._noted[media] = self._noted.get(media, 0) + 1
+
+
+def _value_in(raw: bytes) -> Any:
+    """Return a part's value. Raises TooMuch for a number that nobody reads."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        # A number beyond a float's, such as 1e400, which the target may read: it stays as it came.
+        try:
+            return _decode_any_number(raw)
+        except msgspec.ValidationError as error:
+            raise TooMuch from error
 
 
 def kind_of(value: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,6 +15,7 @@ from providers.known_rows import KnownRow, row_of
 from providers.model_facts import Known, bundled_table, facts_of, names_under, provider_of
 from providers.parameters import lacking, most_output_tokens
 from providers.provider_tools import common_dialect, known_tools
+from providers.secret_references import read_secret_file
 from providers.target import (
     ASSUMED_OUTPUT_TOKENS,
     CHAT_CAPABILITIES,
@@ -30,7 +30,6 @@ from settings.secret_ref import SecretRef, is_reference
 
 ResolveSecret = Callable[[SecretRef], str]
 
-_MAX_SECRET_BYTES = 64 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}")
 _MOST_UNLISTED: Final = 256
 """The most names of one wildcard that the table does not know and that are kept in mind."""
@@ -319,8 +318,7 @@ def secret_reader(environment: Mapping[str, str]) -> ResolveSecret:
 
     def read(reference: SecretRef) -> str:
         if reference.startswith("file:"):
-            with Path(reference.removeprefix("file:")).open("rb") as file:
-                return file.read(_MAX_SECRET_BYTES).decode().strip()
+            return read_secret_file(reference)
         return environment[reference.removeprefix("env:").removeprefix("os.environ/")]
 
     return read

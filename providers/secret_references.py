@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pydantic import BaseModel
 
 from settings.secret_ref import is_reference
 
+_MAX_SECRET_BYTES: Final = 64 * 1024
 _REFERENCE = re.compile(r"(?:env:|os\.environ/)([A-Za-z_][A-Za-z0-9_]*)\Z")
 
 
@@ -33,6 +34,12 @@ class Secret(msgspec.Struct, frozen=True):
 def _secret_name(reference: str) -> str:
     found = _REFERENCE.match(reference)
     return found[1] if found is not None else reference
+
+
+def read_secret_file(reference: str) -> str:
+    """Return the secret in the file of a `file:` reference. Raises OSError, or ValueError where it is no text."""
+    with Path(reference.removeprefix("file:")).open("rb") as file:
+        return file.read(_MAX_SECRET_BYTES).decode().strip()
 
 
 def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int, ...] = ()) -> Iterator[Secret]:

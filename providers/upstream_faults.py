@@ -279,7 +279,7 @@ def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | Non
         told = body[:_MOST_OF_ORIGINAL]
         try:
             said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
-        except msgspec.MsgspecError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         status = status_of(said.type, None)
         return None if status is None else Original(status, said.type, said.message)

@@ -3,8 +3,11 @@
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+import msgspec
+
 from providers.errors import UpstreamRefusedUs
 from providers.http_client import HttpUpstream
+from providers.key_files import KeyFiles
 from providers.target import OWN_ENGINES, Deployment, DeploymentKind
 from providers.token_counts import Question
 from providers.upstream import Upstream, UpstreamCall, UpstreamStream
@@ -16,8 +19,9 @@ OPENAI_SHAPED: frozenset[DeploymentKind] = OWN_ENGINES | {"openai", "azure"}
 class Upstreams:
     """All upstream clients, chosen by the deployment's kind. A client may serve several kinds; each is closed once."""
 
-    def __init__(self, by_kind: Mapping[DeploymentKind, Upstream]) -> None:
+    def __init__(self, by_kind: Mapping[DeploymentKind, Upstream], keys: KeyFiles | None = None) -> None:
         self._by_kind = dict(by_kind)
+        self._keys = keys
 
     def open(self, call: UpstreamCall) -> Coroutine[Any, Any, UpstreamStream]:
         """Open the call with the client of its deployment's kind. Raises UpstreamRefusedUs where there is none."""
@@ -30,6 +34,8 @@ class Upstreams:
                 f"This gateway was started without an upstream of kind {call.deployment.kind}.",
                 deployment_id=call.deployment.deployment_id,
             )
+        if self._keys is not None and self._keys.knows(call.deployment.api_key):
+            return _opened_with_either_key(upstream, call, self._keys)
         return upstream.open(call)
 
     async def count_tokens(self, deployment: Deployment, question: Question, request_id: str) -> int | None:
@@ -43,3 +49,31 @@ class Upstreams:
         """Close every client once."""
         for upstream in {id(upstream): upstream for upstream in self._by_kind.values()}.values():
             await upstream.aclose()
+
+
+async def _opened_with_either_key(upstream: Upstream, call: UpstreamCall, keys: KeyFiles) -> UpstreamStream:
+    """Open a call whose key may be changing: where the provider refuses it, once more with the other one. A refused key costs nothing,
+    so both are one attempt.
+    """
+    key = keys.first(call.deployment.api_key or "")
+    try:
+        return await upstream.open(_with_key(call, key))
+    except UpstreamRefusedUs as error:
+        other = await keys.after_refusal(key) if error.reason == "key" else None
+        if other is None:
+            raise
+        # The first one a last time: the provider may have changed from one to the other between the two calls.
+        for tried, before in ((other, key), (key, other)):
+            try:
+                stream = await upstream.open(_with_key(call, tried))
+            except UpstreamRefusedUs:
+                continue
+            keys.went_on(before, tried)
+            return stream
+        raise
+
+
+def _with_key(call: UpstreamCall, key: str) -> UpstreamCall:
+    if key == call.deployment.api_key:
+        return call
+    return msgspec.structs.replace(call, deployment=msgspec.structs.replace(call.deployment, api_key=key))

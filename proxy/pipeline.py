@@ -88,6 +88,8 @@ class RequestPipeline:
     ) -> None:
         """`reported_at_once` bounds how many finished requests are reported together, at least and at most."""
         self.config = config
+        self.leaving = False
+        """True while balancers are told to go elsewhere and whoever comes is served."""
         self.draining = False
         self.shadow: Shadow | None = None
         """The sampler that is offered answers which their callers have. It needs this pipeline's configuration, so it comes later."""

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,13 +38,23 @@ _KEEPER: Final = 'exec 3<&0; "$0" "$@" </dev/null 3<&- & echo $!; cat <&3 >/dev/
 class RedisServer:
     """A server on a port that stays the same when it is killed and started again."""
 
-    def __init__(self, binary: Path, folder: Path) -> None:
-        self.port = quiet_port()
+    def __init__(
+        self,
+        binary: Path,
+        folder: Path,
+        settings: Sequence[tuple[str, str]] = (),
+        *,
+        sentinel: bool = False,
+        port: int | None = None,
+    ) -> None:
+        self.port = quiet_port() if port is None else port
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.log_path = folder / "redis.log"
         self.pid = 0
         self._binary = binary
         self._folder = folder
+        self._settings = settings
+        self._sentinel = sentinel
         self._keeper: subprocess.Popen[bytes] | None = None
         self._frozen = False
 
@@ -60,8 +70,15 @@ class RedisServer:
     def start(self) -> None:
         """Starts it, empty, and returns once it answers."""
         assert self._keeper is None, "it runs already"
-        settings = [*_SETTINGS, ("port", str(self.port)), ("dir", str(self._folder)), ("logfile", str(self.log_path))]
-        options = [word for name, value in settings for word in (f"--{name}", value)]
+        own = [("port", str(self.port)), ("dir", str(self._folder)), ("logfile", str(self.log_path))]
+        if self._sentinel:
+            # It writes what it learns into its file.
+            file = self._folder / "sentinel.conf"
+            lines = [f"{name} {value}\n" for name, value in (("bind", "127.0.0.1"), *own, *self._settings)]
+            file.write_text("".join(lines))
+            options = [str(file), "--sentinel"]
+        else:
+            options = [word for name, value in (*_SETTINGS, *own, *self._settings) for word in (f"--{name}", value)]
         self._keeper = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, str(self._binary), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

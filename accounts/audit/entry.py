@@ -59,6 +59,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     previous_hash: str
     hash: str
+    salt: str = ""
+    """Random, and part of what is hashed, so that a text that was taken out cannot be guessed from the hash. Empty in entries from before
+    it, and where a text was taken out.
+    """
+    redacted: int = 0
+    """Number of the later entry that vouches for this one since personal data was taken out of it; 0 where nothing was."""
 
     def differences(self) -> list[Difference]:
         """Return the changed fields, with dotted names in alphabetical order."""

@@ -177,12 +177,12 @@ class AuditLog:
             raise ValueError(f"{action!r} is no action: use object.what_was_done")
         owner = actor.organisation_id if organisation_id is None else organisation_id
         async with self._engine.begin() as connection:
-            head = await _lock_head(connection)
+            head = await lock_head(connection)
             change = Change(connection, team_id, owner)
             yield change
             change.entries = await self._append(connection, head, change.object_changes, actor, action, reason)
         for entry in change.entries:
-            _log_anchor(entry)
+            log_anchor(entry)
 
     async def note(
         self,
@@ -268,16 +268,16 @@ class AuditLog:
     ) -> list[Entry]:
         number = col(AuditEntryRow.number)
         wanted = [*_conditions(scope, filters), number >= first, number <= last]
-        query = select(*_COLUMNS).where(*wanted).order_by(number.asc() if forward else number.desc()).limit(limit)
+        query = select(*COLUMNS).where(*wanted).order_by(number.asc() if forward else number.desc()).limit(limit)
         async with self._engine.connect() as connection:
-            return [_entry_of(row) for row in await connection.execute(query)]
+            return [entry_of(row) for row in await connection.execute(query)]
 
     async def entry(self, scope: Scope, number: int) -> Entry | None:
         """Return one entry by number; None when it does not exist or is outside of the scope."""
-        query = select(*_COLUMNS).where(*_conditions(scope, Filters()), col(AuditEntryRow.number) == number)
+        query = select(*COLUMNS).where(*_conditions(scope, Filters()), col(AuditEntryRow.number) == number)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).first()
-        return None if row is None else _entry_of(row)
+        return None if row is None else entry_of(row)
 
     async def export(
         self, scope: Scope, filters: Filters | None = None, *, limit: int | None = None
@@ -318,9 +318,9 @@ class AuditLog:
         wanted = _conditions(scope, filters)
         if last is not None:
             wanted.append(number > last)
-        query = select(*_COLUMNS).where(*wanted).order_by(number).limit(limit)
+        query = select(*COLUMNS).where(*wanted).order_by(number).limit(limit)
         async with self._engine.connect() as connection:
-            return [_entry_of(row) for row in await connection.execute(query)]
+            return [entry_of(row) for row in await connection.execute(query)]
 
     async def _append(
         self,
@@ -362,17 +362,17 @@ class AuditLog:
         return tuple(entries)
 
 
-_COLUMNS: Final = tuple(col(getattr(AuditEntryRow, name)) for name in Entry.__struct_fields__)
+COLUMNS: Final = tuple(col(getattr(AuditEntryRow, name)) for name in Entry.__struct_fields__)
 _HEAD: Final = select(col(AuditHeadRow.number), col(AuditHeadRow.hash)).where(col(AuditHeadRow.only) == _HEAD_KEY)
 # One statement sees one moment, also while others write.
 _HEAD_AND_LAST: Final = _HEAD.add_columns(select(func.max(col(AuditEntryRow.number))).scalar_subquery())
 
 
-def _entry_of(row: Row[*tuple[Any, ...]]) -> Entry:
+def entry_of(row: Row[*tuple[Any, ...]]) -> Entry:
     return Entry(**row._mapping)  # noqa: SLF001
 
 
-async def _lock_head(connection: AsyncConnection) -> _Head:
+async def lock_head(connection: AsyncConnection) -> _Head:
     """Lock the head for this transaction and return it.
 
     The lock is an UPDATE, so the transaction begins with a write, which savepoints on SQLite need.
@@ -433,7 +433,7 @@ def _clean_reason(reason: str) -> str:
     return "\n".join(lines).strip()[:MAX_REASON_CHARS]
 
 
-def _log_anchor(entry: Entry) -> None:
+def log_anchor(entry: Entry) -> None:
     """Log the entry's number and hash, so that a chain rewritten in the database is found out by the process's log."""
     who = f"{entry.actor_kind} {entry.actor_id} of {entry.organisation_id}"
     what = f"{entry.action} {entry.object_kind} {entry.object_id}"

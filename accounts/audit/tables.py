@@ -2,14 +2,16 @@
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, String, Text, text
 from sqlmodel import Field, SQLModel
 
 from accounts.tables import ID_CHARS, NAME_CHARS
 
 
 class AuditEntryRow(SQLModel, table=True):
-    """One entry: actor, action, object, and the object's state before and after. Rows are never updated or deleted."""
+    """One entry: actor, action, object, and the object's state before and after. Rows are never deleted, and only changed where a person
+    is erased.
+    """
 
     __tablename__: ClassVar[str] = "audit_entry"
     __table_args__ = (
@@ -39,7 +41,10 @@ class AuditEntryRow(SQLModel, table=True):
     after: str = Field(sa_column=Column(Text, nullable=False))
     previous_hash: str = Field(sa_column=Column(String(64), nullable=False))
     hash: str = Field(sa_column=Column(String(64), nullable=False))
-    """SHA-256 of the previous hash and of everything above."""
+    """SHA-256 of the previous hash, of everything above and of the salt."""
+    salt: str = Field(default="", sa_column=Column(String(32), nullable=False, server_default=text("''")))
+    redacted: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """The entry that vouches for this one since personal data was taken out of it; 0 where nothing was."""
 
 
 class AuditHeadRow(SQLModel, table=True):

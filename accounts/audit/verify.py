@@ -1,16 +1,18 @@
 """Verification of the audit log's hash chain, entry by entry in constant memory."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from accounts.audit.audit_errors import BadAnchor, BadExport
-from accounts.audit.chain import FIRST, hash_of
+from accounts.audit.chain import FIRST, digest_of_redacted, hash_of
 from accounts.audit.entry import Entry
 
 MAX_BREAKS: Final = 20
+REDACTED: Final = "audit.redacted"
+"""The action of the entry that vouches for those that personal data was taken out of."""
 _ANCHOR: Final = re.compile(r"(\d{1,18}):([0-9a-f]{64})", re.ASCII)
 
 
@@ -58,6 +60,8 @@ class Verification:
         self._number = 0
         self._hash = FIRST
         self._breaks: list[Break] = []
+        self._unvouched: dict[int, tuple[int, str]] = {}
+        """Entries that something was taken out of: the later one that has to say so, and their digest."""
 
     def check(self, entry: Entry) -> None:
         """Check the next entry: its place in the chain, its own hash, and an anchor noted for it."""
@@ -66,8 +70,12 @@ class Verification:
         elif entry.previous_hash != self._hash:
             before = f"entry {self._number}" if self._number else "the beginning"
             self._report(entry.number, f"it does not follow {before}: one of the two was changed or put in later")
-        if hash_of(entry) != entry.hash:
+        if entry.redacted > entry.number:
+            self._unvouched[entry.number] = (entry.redacted, digest_of_redacted(entry))
+        elif hash_of(entry) != entry.hash:
             self._report(entry.number, "it was changed: what it says does not give its hash")
+        if entry.action == REDACTED:
+            self._check_vouched(entry)
         noted = self._anchors.pop(entry.number, None)
         if noted is not None and noted != entry.hash:
             self._report(entry.number, f"it is not the one whose hash was noted, {noted}: the log was written anew")
@@ -86,9 +94,20 @@ class Verification:
             self._report(self._number, "the head does not say its hash")
         if number is not None and newest is not None and newest > number:
             self._report(number + 1, f"it stands after entry {number}, which the head says is the last")
+        for unvouched, (by, _) in sorted(self._unvouched.items()):
+            if not self._part or by <= self._number:
+                self._report(unvouched, f"it was changed: entry {by} should say that something was taken out of it")
         for missing in sorted(self._anchors):
             self._report(missing, "its hash was noted, but it is not there")
         return VerifyResult(entries=self._entries, number=self._number, hash=self._hash, breaks=tuple(self._breaks))
+
+    def _check_vouched(self, entry: Entry) -> None:
+        """Compare the entries that something was taken out of with what this one says of them."""
+        for number, digest in vouched_by(entry).items():
+            expected = self._unvouched.get(number)
+            if expected == (entry.number, digest):
+                del self._unvouched[number]
+            # Another erasure since then may have taken out more, and a later entry vouches.
 
     def _report_jump(self, entry: Entry) -> None:
         if entry.number <= self._number:
@@ -101,6 +120,19 @@ class Verification:
     def _report(self, number: int, what: str) -> None:
         if len(self._breaks) < MAX_BREAKS:
             self._breaks.append(Break(number=number, what=what))
+
+
+def vouched_by(entry: Entry) -> Mapping[int, str]:
+    """Return the digests that an entry of REDACTED has of what was left of others, by their numbers."""
+    try:
+        told = msgspec.json.decode(entry.after or "{}", type=_Vouched)
+    except msgspec.MsgspecError:
+        return {}
+    return {int(number): digest for number, digest in told.redacted.items() if number.isdecimal()}
+
+
+class _Vouched(msgspec.Struct):
+    redacted: dict[str, str] = {}
 
 
 def parse_anchor(text: str) -> Anchor:
@@ -121,7 +153,7 @@ def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part
             continue
         try:
             entry = _decoder.decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadExport(f"line {count} is no entry of an export: {error}") from error
         verification.check(entry)
     return verification.result()

@@ -80,7 +80,7 @@ def parse_budget(body: bytes) -> EnteredBudget:
     """Decode a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
     try:
         return msgspec.json.decode(body, type=EnteredBudget)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadBudget(str(error)) from error
 
 

@@ -156,7 +156,7 @@ def _decoded(body: bytes) -> GiveFeedback:
             f"The feedback is not valid: {error}. It has `request_id`, one of `rating` and `passed`, "
             "and may have `better_target`."
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest("The body is not JSON.") from error
 
 

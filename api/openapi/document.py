@@ -47,6 +47,7 @@ _TAGS: Final = {
     "feedback": "What callers say of answers.",
     "metrics": "What Prometheus reads. Liveness and readiness, `GET /healthz` and `/readyz`, are answered by the workers.",
     "audit": "Who changed what.",
+    "erasure": "A person, or a team's content, taken out.",
     "keys": "A team's API keys.",
     "members": "Who belongs to a team.",
     "people": "Who may sign in, and what they are to the organisation.",

@@ -52,7 +52,7 @@ async def disable_person(log: AuditLog, actor: Actor, organisation_id: str, emai
         before = await one_person(store, organisation_id, email)
         if before.disabled_at is not None:
             return before
-        await _check_another_admin(store, before)
+        await check_another_admin(store, before)
         person = await store.disable(before.person_id, organisation_id=organisation_id)
         change.tell("person", person.person_id, audit_record(before), audit_record(person))
     return person
@@ -137,12 +137,12 @@ async def _update(
     if not isinstance(name, UnsetType) and name != before.name:
         person = await store.rename(before.person_id, name, organisation_id=owner)
     if not isinstance(role, UnsetType) and role != before.role:
-        await _check_another_admin(store, before)
+        await check_another_admin(store, before)
         person = await store.set_role(before.person_id, role, organisation_id=owner, source="local")
     return person
 
 
-async def _check_another_admin(store: PeopleStore, person: Person) -> None:
+async def check_another_admin(store: PeopleStore, person: Person) -> None:
     """Raise LastAdmin for the only enabled administrator. Changes are serialised, so two cannot leave together."""
     if person.role != "admin" or person.disabled_at is not None:
         return

@@ -104,7 +104,7 @@ def parse_prices(text: str | bytes) -> dict[str, Any]:
         found = json.loads(
             text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_without_repeated_keys
         )
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise BadPrice("", str(error) if isinstance(error, BadPrice) else "this is not JSON") from error
     if not isinstance(found, dict):
         raise BadPrice("", "this is not an object such as " + '{"input": "2.50", "output": "10"}')
@@ -137,4 +137,19 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise BadPrice("", "a field stands there twice")
+    for name, value in pairs:
+        _check_letters(name)
+        _check_letters(value)
     return found
+
+
+def _check_letters(value: Any) -> None:
+    """Refuse half a letter, which JSON may escape and which no answer that repeats it could be written with."""
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadPrice("", "there is half of a pair of surrogates in it, which is no letter") from error
+    elif isinstance(value, list):
+        for each in value:
+            _check_letters(each)

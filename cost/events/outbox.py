@@ -16,6 +16,7 @@ from sqlmodel import col
 
 from cost.database_clock import DATABASE_US
 from cost.events.event import Event
+from cost.ledger.archived import refuse_archived
 from cost.ledger.rows import ALL, entry_of
 from cost.tables import EventOutboxRow, EventSinkRow, EventStreamRow, LedgerEntry
 from cost.times import MINUTE_US, wall_us
@@ -207,7 +208,7 @@ class EventOutbox:
 
     async def replay(self, start_us: int, end_us: int) -> int:
         """Have entries of a time told once more, under new numbers and their own ids; returns how many. What still waits is not told
-        twice.
+        twice. Raises ArchivedTime.
         """
         names = ("request_id", "attempt", "entry")
         found = select(*(getattr(LedgerEntry, name) for name in names), literal(self._now_us(), BigInteger)).where(
@@ -215,6 +216,7 @@ class EventOutbox:
         )
         row = self._insert(EventOutboxRow).from_select([*names, "written_us"], found)
         async with self._engine.begin() as connection:
+            await refuse_archived(connection, start_us, end_us, "these days cannot be told again")
             return max(0, (await connection.execute(row.on_conflict_do_nothing())).rowcount)
 
     async def places(self) -> tuple[SinkPlace, ...]:

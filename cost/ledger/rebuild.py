@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Table, delete, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cost.ledger.archived import refuse_archived
 from cost.ledger.rollups import (
     MONTH_KEY,
     QUARTER_KEY,
@@ -26,17 +27,26 @@ from cost.ledger.rollups import (
 )
 from cost.ledger.verify import next_day
 from cost.tables import COARSER_DAYS, ROLLUP_SUMS, rollup_day, rollup_hour
-from cost.times import DAY_US, HOUR_US, month_of
+from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 # Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
 _LOCKED: Final = (rollup_hour, rollup_day, *COARSER_DAYS, spend_day, spend_quarter, end_user_month)
 _LOCK: Final = text(f"LOCK TABLE {', '.join(table.name for table in _LOCKED)} IN SHARE ROW EXCLUSIVE MODE")
+_REFUSED: Final = "the roll-ups cannot be made anew"
+_LAST_US: Final = 250_000_000_000_000_000
+"""A moment in the year 9892: what is asked for may have no end."""
 _COLUMNS: Final = [*ROLLUP_KEY, *ROLLUP_SUMS]
 
 
 async def rebuild(engine: AsyncEngine, from_us: int, to_us: int) -> int:
-    """Rewrite the roll-ups of the UTC days that touch `from_us` up to `to_us`; return the number of days with data."""
+    """Rewrite the roll-ups of the UTC days that touch `from_us` up to `to_us`; return the number of days with data.
+
+    Raises ArchivedTime before anything is changed where the ledger lacks what they were made of.
+    """
     start_us, end_us, days = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US, 0
+    async with engine.connect() as connection:
+        # A month's end users are summed up from all of it.
+        await refuse_archived(connection, month_of(start_us), next_month(month_of(min(end_us, _LAST_US) - 1)), _REFUSED)
     months: set[int] = set()
     while True:
         async with engine.connect() as connection:
@@ -44,11 +54,13 @@ async def rebuild(engine: AsyncEngine, from_us: int, to_us: int) -> int:
         if day_us is None:
             break
         async with _locked(engine) as connection:
+            await refuse_archived(connection, day_us, day_us + DAY_US, _REFUSED)
             await _rebuild_day(connection, day_us)
         start_us, days = day_us + DAY_US, days + 1
         months.add(month_of(day_us))
     for month_us in sorted(months):
         async with _locked(engine) as connection:
+            await refuse_archived(connection, month_us, next_month(month_us), _REFUSED)
             await connection.execute(delete(end_user_month).where(end_user_month.c.month_us == month_us))
             made = insert(end_user_month).from_select([*MONTH_KEY, "spent_nanousd"], month_sums(month_us))
             await connection.execute(made)

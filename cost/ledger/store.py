@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import Connection, Select, exists, literal
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -17,6 +17,7 @@ from sqlmodel import col
 
 from cost.errors import EntriesRefused
 from cost.ledger import rollups
+from cost.ledger.archived import unknowable
 from cost.ledger.entries import TERMINAL, Entry
 from cost.ledger.late_entries import may_be_late, moved, note_late
 from cost.ledger.orphan_reaper import with_lost_hosts
@@ -24,6 +25,7 @@ from cost.ledger.rows import ALL, COLUMNS, read, row_of
 from cost.tables import LedgerEntry
 from cost.times import DAY_US, wall_us
 
+_T = TypeVar("_T")
 _NAMES: Final = ", ".join(COLUMNS)
 _key: Final = attrgetter("request_id", "attempt", "entry")
 
@@ -31,7 +33,7 @@ _key: Final = attrgetter("request_id", "attempt", "entry")
 _INSERT_SQLITE: Final = (
     f"INSERT INTO ledger_entry ({_NAMES}) VALUES ({', '.join('?' for _ in COLUMNS)}) ON CONFLICT DO NOTHING"  # noqa: S608
 )
-# Nobody else writes meanwhile, and no row is ever deleted: what was just written has the highest rowids.
+# Nobody else writes meanwhile, and a new row's id is above all others': what was just written has the highest.
 _NEWEST_SQLITE: Final = "SELECT request_id, attempt, entry FROM ledger_entry ORDER BY rowid DESC LIMIT ?"
 _ABANDONED_US: Final = DAY_US
 """Time after which nobody is expected to tell events any more, and no entry is noted for it."""
@@ -39,6 +41,7 @@ _TOLD_SQLITE: Final = "SELECT 1 FROM event_stream WHERE seen_us > ?"
 _NOTE_SQLITE: Final = (
     "INSERT INTO event_outbox (request_id, attempt, entry, written_us) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
+_REMOVE_SQLITE: Final = "DELETE FROM ledger_entry WHERE request_id = ? AND attempt = ? AND entry = ?"
 _PG_ARRAYS: Final = {int: "bigint[]", bool: "boolean[]", float: "double precision[]", str: "text[]"}
 
 
@@ -98,6 +101,8 @@ class LedgerStore:
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
         kept = await moved(connection, entries)
+        if may_be_late(entries) and await unknowable(connection, entries):
+            raise EntriesRefused("its month is archived, and may have it: restore the month first")
         if self._sqlite:
             new = await connection.run_sync(_in_one_turn, partial(_write_sqlite, kept, self._now_us()))
         else:
@@ -113,6 +118,21 @@ class LedgerStore:
         for table, rows in rollups.upserts(rollups.roll_up(new)):
             await connection.exec_driver_sql(rollups.POSTGRESQL[table], _as_columns(rows))
         return new
+
+    async def remove_within(self, connection: AsyncConnection, keys: Sequence[tuple[Any, ...]]) -> int:
+        """Delete entries by their keys, for an archive that has them; returns how many were there. Roll-ups stay."""
+        if self._sqlite:
+            found: int = await connection.run_sync(_in_one_turn, partial(_remove_sqlite, keys))
+            return found
+        result = await connection.exec_driver_sql(_REMOVE_POSTGRESQL, _as_columns(keys))
+        return result.rowcount
+
+    async def put_back_within(self, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows of the archive, in the order of `COLUMNS`. Roll-ups have them already, and events were told."""
+        if self._sqlite:
+            await connection.run_sync(_in_one_turn, partial(_put_back_sqlite, rows))
+        else:
+            await connection.exec_driver_sql(_PUT_BACK_POSTGRESQL, _as_columns(rows))
 
     async def open_reserves(self, boot_ids: Sequence[str]) -> list[Entry]:
         """Return the reserves of these processes that no entry closes, oldest first."""
@@ -140,10 +160,18 @@ class LedgerStore:
             return await read(connection, query)
 
 
-def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], list[Entry]]) -> list[Entry]:
+def _in_one_turn(connection: Connection, write: Callable[[sqlite3.Connection], _T]) -> _T:
     """Run all statements in one turn of the connection's thread instead of one turn each: see `gateway.sqlite_driver`."""
     driver: Any = connection.connection.dbapi_connection
-    return cast("list[Entry]", driver.run(write))
+    return cast("_T", driver.run(write))
+
+
+def _remove_sqlite(keys: Sequence[tuple[Any, ...]], connection: sqlite3.Connection) -> int:
+    return connection.executemany(_REMOVE_SQLITE, keys).rowcount
+
+
+def _put_back_sqlite(rows: Sequence[tuple[Any, ...]], connection: sqlite3.Connection) -> None:
+    connection.executemany(_INSERT_SQLITE, rows)
 
 
 def _transact_sqlite(entries: list[Entry], now_us: int, connection: sqlite3.Connection) -> list[Entry]:
@@ -196,3 +224,13 @@ def _with_keys(entries: Sequence[Entry], keys: Iterable[Any]) -> list[Entry]:
 
 
 _INSERT_POSTGRESQL: Final = _postgresql_insert()
+_PUT_BACK_POSTGRESQL: Final = (
+    f"INSERT INTO ledger_entry ({_NAMES}) SELECT * FROM unnest("  # noqa: S608
+    + ", ".join(f"${place}::{_array_type(name)}" for place, name in enumerate(COLUMNS, 1))
+    + ") ON CONFLICT DO NOTHING"
+)
+_REMOVE_POSTGRESQL: Final = (
+    "DELETE FROM ledger_entry USING unnest($1::text[], $2::bigint[], $3::text[]) AS gone (request_id, attempt, entry) "
+    "WHERE ledger_entry.request_id = gone.request_id AND ledger_entry.attempt = gone.attempt "
+    "AND ledger_entry.entry = gone.entry"
+)

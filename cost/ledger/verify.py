@@ -4,9 +4,10 @@ All is read in one snapshot, hour by hour, so that neither concurrent writes nor
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import Select, Table, and_, case, func, or_, select, tuple_
@@ -14,6 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.end_users import LEAST_KEPT_DAYS
+from cost.ledger.archive_files import ArchiveReader, FileDamaged, PlaceUnreachable
+from cost.ledger.archived import FileRow, files_of_day, month_text, place_of
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
@@ -21,6 +24,9 @@ from cost.ledger.rollups import (
     QUARTER_KEY,
     ROLLUP_KEY,
     SPEND_KEY,
+    MonthSums,
+    RollupDeltas,
+    SpendSums,
     Sums,
     add,
     coarser_of,
@@ -33,12 +39,14 @@ from cost.ledger.rollups import (
     ledger_sums,
     month_sums,
     quarter_sums,
+    roll_up,
     spend_day,
     spend_of,
     spend_quarter,
     spend_sums,
 )
 from cost.meters import METER_COLUMNS
+from cost.scopes import SCOPES
 from cost.tables import COARSER_DAYS, ROLLUP_SUMS, LedgerEntry, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, month_of, next_month
 
@@ -47,7 +55,9 @@ MOST_DIFFERENCES: Final = 1000
 _OPEN_US: Final = HOUR_US
 _HANDED_OPEN_US: Final = 28 * HOUR_US
 _HANDED: Final = "handed"
+_START: Final = ROLLUP_KEY.index("start_us")
 _BATCH: Final = 500
+_Place = TypeVar("_Place", bound=tuple[Any, ...])
 _ZEROS: Final = (0,) * len(ROLLUP_SUMS)
 
 
@@ -76,6 +86,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     told: tuple[Difference, ...]
     open_reserves: int
     """Reserves that are open for longer than an hour: no difference, but worth a look."""
+    archived: int = 0
+    """Entries in files of archived months, which the sums contain."""
+    damaged: tuple[str, ...] = ()
+    """Files that are missing or not what was written."""
+    unread: tuple[str, ...] = ()
+    """Months whose files were not read, so that days were compared with the manifest's totals alone; each with its reason."""
 
 
 class _Findings:
@@ -84,6 +100,10 @@ class _Findings:
     def __init__(self) -> None:
         self.rows = self.cost_nanousd = self.differences = self.open_reserves = 0
         self.told: list[Difference] = []
+        self.archived = 0
+        self.damaged: list[str] = []
+        self.unread: dict[str, str] = {}
+        self.months: MonthSums = {}
 
     def add(self, found: Iterable[Difference]) -> None:
         for difference in found:
@@ -109,17 +129,29 @@ class _Findings:
             differences=self.differences,
             told=tuple(self.told),
             open_reserves=self.open_reserves,
+            archived=self.archived,
+            damaged=tuple(self.damaged),
+            unread=tuple(f"{month}: {why}" for month, why in self.unread.items()),
         )
 
 
-async def check(engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int) -> Verification:
-    """Compare the roll-ups of the UTC days from `from_us` up to `to_us` with the ledger."""
+OpenArchive = Callable[[str, str], ArchiveReader]
+"""Opens an archive by its place and folder. Raises PlaceUnreachable."""
+
+
+async def check(
+    engine: AsyncEngine, from_us: int, to_us: int, *, now_us: int, open_archive: OpenArchive | None = None
+) -> Verification:
+    """Compare the roll-ups of the UTC days from `from_us` up to `to_us` with the ledger, and with the files of archived months;
+    without `open_archive` with what is known of these alone.
+    """
     findings = _Findings()
+    archives = _Archives(open_archive, findings)
     start_us, end_us = from_us - from_us % DAY_US, -(-to_us // DAY_US) * DAY_US
     days: list[int] = []
     async with _snapshot(engine) as connection:
         while (day_us := await next_day(connection, start_us, end_us)) is not None:
-            await _check_day(connection, day_us, findings, now_us)
+            await _check_day(connection, day_us, findings, now_us, archives)
             days.append(day_us)
             start_us = day_us + DAY_US
         await _check_months(connection, days, from_us - from_us % DAY_US, end_us, findings, now_us)
@@ -154,15 +186,131 @@ async def next_day(connection: AsyncConnection, start_us: int, end_us: int) -> i
     return None if first is None else first - first % DAY_US
 
 
-async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findings, now_us: int) -> None:
+class _Archives:
+    """The files of archived months, as far as they can be read."""
+
+    def __init__(self, open_archive: OpenArchive | None, findings: _Findings) -> None:
+        self._open = open_archive
+        self._findings = findings
+        self._opened: dict[int, ArchiveReader | None] = {}
+
+    async def read(self, connection: AsyncConnection, files: Sequence[FileRow]) -> RollupDeltas | None:
+        """Return the sums of files of one day; None where one of them could not be read, which is noted."""
+        reader = await self._reader(connection, files[0].month_us)
+        if reader is None:
+            return None
+        found: list[RollupDeltas] = []
+        for file in files:
+            try:
+                found.append(roll_up(await asyncio.to_thread(reader.entries, file)))
+            except FileDamaged as error:
+                self._findings.damaged.append(str(error))
+                self._findings.differences += 1
+            except PlaceUnreachable as error:
+                self._opened[file.month_us] = None
+                self._findings.unread[month_text(file.month_us)] = str(error)
+                return None
+        return _added(found) if len(found) == len(files) else None
+
+    async def _reader(self, connection: AsyncConnection, month_us: int) -> ArchiveReader | None:
+        if month_us not in self._opened:
+            self._opened[month_us] = await self._open_month(connection, month_us)
+        return self._opened[month_us]
+
+    async def _open_month(self, connection: AsyncConnection, month_us: int) -> ArchiveReader | None:
+        place, month = await place_of(connection, month_us), month_text(month_us)
+        if self._open is None or place is None:
+            self._findings.unread[month] = "its files were not asked for"
+            return None
+        try:
+            reader = await asyncio.to_thread(self._open, *place)
+            await asyncio.to_thread(reader.check_manifest, month)
+        except FileDamaged as error:
+            self._findings.damaged.append(str(error))
+            self._findings.differences += 1
+        except PlaceUnreachable as error:
+            self._findings.unread[month] = str(error)
+            return None
+        return reader
+
+
+def _added(parts: Sequence[RollupDeltas]) -> RollupDeltas:
+    """Add up what the checks below ask of the files of a day."""
+    hours: dict[tuple[Any, ...], Sums] = {}
+    spend: SpendSums = {}
+    quarters: SpendSums = {}
+    months: MonthSums = {}
+    for part in parts:
+        for key, figures in part.hours.items():
+            add(hours, key, figures)
+        _add_amounts(spend, part.spend)
+        _add_amounts(quarters, part.quarters)
+        _add_amounts(months, part.months)
+    return RollupDeltas(hours, {}, (), spend, quarters, months)
+
+
+def _add_amounts(sums: dict[_Place, int], more: Mapping[_Place, int]) -> None:
+    for place, amount in more.items():
+        sums[place] = sums.get(place, 0) + amount
+
+
+_ALONE_SCOPES: Final = frozenset(each.name for each in SCOPES if not each.rolled_up)
+
+
+async def _check_day(
+    connection: AsyncConnection, day_us: int, findings: _Findings, now_us: int, archives: _Archives
+) -> None:
+    files = await files_of_day(connection, day_us)
+    archived = await archives.read(connection, files) if files else RollupDeltas({}, {}, (), {}, {}, {})
+    findings.archived += sum(each.rows for each in files)
+    if archived is None:
+        await _check_totals(connection, day_us, files, findings, now_us)
+    else:
+        await _check_figures(connection, day_us, archived, findings, now_us)
+
+
+async def _check_totals(
+    connection: AsyncConnection, day_us: int, files: Sequence[FileRow], findings: _Findings, now_us: int
+) -> None:
+    """Compare the totals of a day whose files are not at hand with what is known of these."""
+    total: Sums = _ZEROS
+    for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
+        for sums in (await _ledger_hour(connection, hour_us, findings)).values():
+            total = tuple(map(operator.add, total, sums))
+        await _check_closings(connection, hour_us, findings, now_us)
+    for file in files:
+        told = msgspec.json.decode(file.sums, type=dict[str, int])
+        total = tuple(amount + told.get(name, 0) for name, amount in zip(ROLLUP_SUMS, total, strict=True))
+        findings.cost_nanousd += told.get("cost_nanousd", 0)
+    for table in (rollup_hour, rollup_day, *COARSER_DAYS):
+        start = table.c.start_us
+        query = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in ROLLUP_SUMS))
+        row = (await connection.execute(query.where(start >= day_us, start < day_us + DAY_US))).one()
+        await findings.look(
+            table.name, ("start_us",), ROLLUP_SUMS, {(day_us,): total}, {(day_us,): tuple(map(int, row))}
+        )
+
+
+async def _check_figures(
+    connection: AsyncConnection, day_us: int, archived: RollupDeltas, findings: _Findings, now_us: int
+) -> None:
     days: dict[tuple[Any, ...], Sums] = {}
+    by_hour: dict[int, list[tuple[tuple[Any, ...], Sums]]] = {}
+    for key, sums in archived.hours.items():
+        by_hour.setdefault(key[_START], []).append((key, sums))
+        findings.cost_nanousd += sums[COST]
+    for place, amount in archived.months.items():
+        findings.months[place] = findings.months.get(place, 0) + amount
+    alone = {place: amount for place, amount in archived.quarters.items() if place[0] in _ALONE_SCOPES}
     for hour_us in range(day_us, day_us + DAY_US, HOUR_US):
         hours = await _ledger_hour(connection, hour_us, findings)
+        for key, sums in by_hour.get(hour_us, ()):
+            add(hours, key, sums)
         found = await _read_rollup(connection, rollup_hour, hour_us)
         await findings.look("rollup_hour", ROLLUP_KEY, ROLLUP_SUMS, hours, found)
         for key, sums in days_of(hours).items():
             add(days, key, sums)
-        await _check_quarters(connection, hour_us, hours, findings, now_us)
+        await _check_quarters(connection, hour_us, hours, findings, now_us, alone)
         await _check_closings(connection, hour_us, findings, now_us)
     await findings.look("rollup_day", ROLLUP_KEY, ROLLUP_SUMS, days, await _read_rollup(connection, rollup_day, day_us))
     for table in COARSER_DAYS:
@@ -170,9 +318,11 @@ async def _check_day(connection: AsyncConnection, day_us: int, findings: _Findin
         found = await _read_rollup(connection, table, day_us)
         await findings.look(table.name, key_of(table), ROLLUP_SUMS, sums_of_day, found)
     spent = {key: (amount,) for key, amount in (await asyncio.to_thread(spend_of, days)).items()}
+    spent |= {place: (amount,) for place, amount in archived.spend.items() if place[0] in _ALONE_SCOPES}
     for query in spend_sums(day_us, rolled_up=False):
         async for scope, scope_id, day, amount in await connection.stream(query):
-            spent[scope, scope_id, day] = (int(amount),)
+            of_day = (scope, scope_id, day)
+            spent[of_day] = (spent.get(of_day, (0,))[0] + int(amount),)
     query = select(spend_day).where(spend_day.c.day_us == day_us)
     found = {tuple(row[:3]): (int(row[3]),) for row in await connection.execute(query)}
     expected, kept = (_without_forgotten(each, day_us, now_us) for each in (spent, found))
@@ -189,7 +339,12 @@ async def _check_months(
             continue
         if month_us < month_of(now_us - LEAST_KEPT_DAYS * DAY_US):
             continue
-        expected = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(month_sums(month_us))}
+        if month_text(month_us) in findings.unread or findings.damaged:
+            continue
+        expected = {place: (amount,) for place, amount in findings.months.items() if place[1] == month_us}
+        async for row in await connection.stream(month_sums(month_us)):
+            place = tuple(row[:3])
+            expected[place] = (expected.get(place, (0,))[0] + int(row[3]),)
         query = select(end_user_month).where(end_user_month.c.month_us == month_us)
         found = {tuple(row[:3]): (int(row[3]),) async for row in await connection.stream(query)}
         await findings.look("end_user_month", MONTH_KEY, ("spent_nanousd",), expected, found)
@@ -203,14 +358,23 @@ def _without_forgotten(sums: Mapping[tuple[Any, ...], Sums], at_us: int, now_us:
 
 
 async def _check_quarters(
-    connection: AsyncConnection, hour_us: int, hours: dict[tuple[Any, ...], Sums], findings: _Findings, now_us: int
+    connection: AsyncConnection,
+    hour_us: int,
+    hours: dict[tuple[Any, ...], Sums],
+    findings: _Findings,
+    now_us: int,
+    archived: Mapping[tuple[str, str, int], int],
 ) -> None:
-    """Compare the spend by quarters of an hour, hour by hour."""
+    """Compare the spend by quarters of an hour, hour by hour. `archived` is what files have of it that the roll-ups do not."""
     start = spend_quarter.c.start_us
     key = (spend_quarter.c.scope, spend_quarter.c.scope_id)
     query = select(*key, func.sum(spend_quarter.c.spent_nanousd)).where(start >= hour_us, start < hour_us + HOUR_US)
     found = {(*row[:2], hour_us): (int(row[2]),) for row in await connection.execute(query.group_by(*key))}
     spent = {each: (amount,) for each, amount in (await asyncio.to_thread(spend_of, hours)).items()}
+    for (scope, scope_id, start_us), amount in archived.items():
+        if hour_us <= start_us < hour_us + HOUR_US:
+            place = (scope, scope_id, hour_us)
+            spent[place] = (spent.get(place, (0,))[0] + amount,)
     for sums in quarter_sums(hour_us, HOUR_US, rolled_up=False):
         async for scope, scope_id, _, amount in await connection.stream(sums):
             place = (scope, scope_id, hour_us)

@@ -19,6 +19,7 @@ from sqlmodel import col
 
 from cost.dimensions import POSTED_COLUMNS, PostedGroup
 from cost.errors import PriceRefused, UnknownPrice
+from cost.ledger.archived import refuse_archived
 from cost.ledger.entries import Entry, Origin, adjustment
 from cost.ledger.store import LedgerStore
 from cost.meters import METER_COLUMNS, TOKEN_COLUMNS, ZERO_METERS, Meters
@@ -108,7 +109,7 @@ async def find_correction(
     """Compute the change at `price` of a target's attempts of these days, booked at `version`. Posts nothing.
 
     An empty `version` means attempts without a price. Raises PriceRefused for a range that is empty or too long, or too
-    many groups, and UnknownPrice if nothing was booked at an unknown version.
+    many groups, ArchivedTime for days whose entries are archived, and UnknownPrice if nothing was booked at an unknown version.
     """
     if not 0 <= (last_day - first_day).days < MOST_DAYS:
         raise PriceRefused(f"a correction is for 1 to {MOST_DAYS} days, the last one not before the first")
@@ -116,6 +117,9 @@ async def find_correction(
     within = (_at_us >= start_of(first_day)) & (_at_us < start_of(last_day) + DAY_US)
     found = _Recomputed(old, price)
     async with engine.connect() as connection:
+        await refuse_archived(
+            connection, start_of(first_day), start_of(last_day) + DAY_US, "these days cannot be corrected"
+        )
         async for row in _stream_rows(connection, and_(within, col(LedgerEntry.target_id) == target_id), version):
             found.add(row)
         posted = await _read_posted(connection, and_(within, col(LedgerEntry.target_id) == target_id), version)

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.dimensions import POSTED_COLUMNS
+from cost.ledger.archived import refuse_archived
 from cost.ledger.entries import BASELINE_COLUMNS, price_of
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reconcile.matching import OurRow
@@ -68,6 +69,7 @@ async def booked(
     rows = [_our_row(row) for row in await connection.execute(query)]
     if len(rows) > MAX_ROWS:
         raise TooManyRows(f"more than {MAX_ROWS:,} groups in the books; give a shorter range")
+    await refuse_archived(connection, first_day_us, last_day_us + DAY_US, "these days cannot be reconciled")
     own = await _own_baselines(connection, first_day_us, last_day_us, providers)
     return [structs.replace(row, own_baselines=own.get(_key_of(row), row.own_baselines)) for row in rows]
 

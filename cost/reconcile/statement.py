@@ -282,7 +282,8 @@ def _table(name: str, text: str, row_of: Callable[[Node], dict[str, Any]]) -> No
 
 def whole_number(cell: str | None) -> int | str | None:
     """Return a cell's count, where it is one; otherwise as it stands, for whoever reads it to refuse."""
-    return int(cell) if cell is not None and cell.isascii() and cell.isdigit() else cell
+    is_one = cell is not None and cell.isascii() and cell.isdigit() and len(cell) <= _MAX_DIGITS
+    return int(cell) if cell is not None and is_one else cell
 
 
 def _lines(name: str, text: str) -> Iterator[Node]:

@@ -12,7 +12,7 @@ from sqlmodel import col
 from cost.dimensions import COLUMNS, Dimension, UsageFilters
 from cost.ledger.rollups import counted, ledger_sums
 from cost.reports.cursor import decode_cursor, encode_cursor
-from cost.reports.report_errors import BadQuery
+from cost.reports.report_errors import BadQuery, refuse_archived
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageRow, check_values, filtered, plain, scoped, sums_of
 from cost.tables import LedgerEntry
@@ -108,6 +108,7 @@ class AttemptReader:
             conditions.append(_before(decode_cursor(query.cursor, _without_cursor(query), (int, str, int, str))))
         statement = select(*_LOG_COLUMNS).where(*conditions).order_by(*(column.desc() for column in _LOG_ORDER))
         async with self._engine.connect() as connection:
+            await refuse_archived(connection, query.start_us, query.end_us)
             found = (await connection.execute(statement.limit(query.limit + 1))).mappings().all()
         rows = tuple(LoggedAttempt(**{str(name): value for name, value in each.items()}) for each in found)
         shown = rows[: query.limit]
@@ -143,6 +144,7 @@ class AttemptReader:
             .limit(limit)
         )
         async with self._engine.connect() as connection:
+            await refuse_archived(connection, start_us, end_us)
             found = (await connection.execute(statement)).mappings().all()
         names = [label.name for label in labels]
         return tuple(UsageRow(group=tuple(plain(row[name]) for name in names), sums=sums_of(row)) for row in found)

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.dimensions import COLUMNS, UsageFilters
 from cost.ledger.rollups import counted, ledger_amounts
-from cost.reports.report_errors import BadQuery
+from cost.reports.report_errors import BadQuery, refuse_archived
 from cost.reports.scope import ReadScope
 from cost.reports.usage import filtered, scoped
 from cost.tables import LedgerEntry
@@ -43,5 +43,6 @@ async def read_minutes(
         .limit(_MOST_ROWS)
     )
     async with engine.connect() as connection:
+        await refuse_archived(connection, start_us, end_us)
         rows = (await connection.execute(statement)).all()
     return [MinuteRow(int(at), str(model), int(requests or 0), int(cost or 0)) for at, model, requests, cost in rows]

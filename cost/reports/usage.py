@@ -24,7 +24,7 @@ from cost.ledger.rolled_up import rolled_up, whole_sum
 from cost.ledger.rollups import counted, ledger_amounts
 from cost.meters import MeterSums
 from cost.reports.cursor import decode_cursor, encode_cursor
-from cost.reports.report_errors import BadQuery
+from cost.reports.report_errors import BadQuery, refuse_archived
 from cost.reports.scope import ReadScope
 from cost.tables import ROLLUP_SUMS, LedgerEntry
 from cost.times import DAY_US, HOUR_US, QUARTER_US
@@ -121,6 +121,14 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
         return any(name in _LEDGERS_OWN for name in (*self.group_by, *filters))
 
     @property
+    def of_entries(self) -> tuple[tuple[int, int], ...]:
+        """The times of it that only entries can answer: all, or its ends where an hour is cut. Those that days begin within are never archived."""
+        if self.in_ledger:
+            return ((self.start_us, self.end_us),)
+        ends = (self.start_us, self.end_us) if not self.offsets else ()
+        return tuple((each - each % HOUR_US, each - each % HOUR_US + 1) for each in ends if each % HOUR_US)
+
+    @property
     def order(self) -> tuple[Dimension, ...]:
         """Sort order: time first, then as grouped."""
         times: list[Dimension] = [each for each in self.group_by if each in TIMES]
@@ -160,6 +168,8 @@ class UsageReader:
         """
         source = source_of(self._engine, query)
         async with self._engine.connect() as connection:
+            for span in query.of_entries:
+                await refuse_archived(connection, *span)
             found = (await connection.execute(_page_statement(source, query))).all()
             # Thousands of groups are converted in a thread, not in the event loop.
             many = len(found) > _MANY

@@ -22,6 +22,7 @@ from cost.fleet.cost_adjustment import IDLE, Pending, PostedDay, TrueUpStore, bi
 from cost.fleet.cost_adjustment import PoolDay as PoolBooks
 from cost.fleet.hours import PoolRecord, up_us
 from cost.fleet.pool_config import PoolSection
+from cost.ledger.archived import archived_note
 from cost.ledger.entries import Arm
 from cost.ledger.rolled_up import days_with, rolled_up
 from cost.reports.report_errors import BadQuery
@@ -245,12 +246,14 @@ class SavingsReader:
     async def _read_arms(self, scope: ReadScope, days: Days, now_us: int) -> tuple[dict[Arm, ArmSums], int]:
         """Sum the arms day by day, newest first, while there is time; both arms have the same days, so they compare.
 
-        Returns the arms and the first microsecond that they cover.
+        They end where entries are archived. Returns the arms and the first microsecond that they cover.
         """
         begun, day, from_us = self._clock(), days.last, days.end_us
         arms: dict[Arm, ArmSums] = {}
         while day >= days.first and self._clock() - begun <= self._arms_within_s:
             span = (days.calendar.start(day), from_us)
+            if await archived_note(self._engine, *span):
+                break
             for arm, found in (await self._cached_arms(scope, span, begun, now_us)).items():
                 arms[arm] = arms.get(arm, ArmSums()).plus(found)
             day, from_us = day - timedelta(days=1), span[0]

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from accounts.caller import CacheUse, Escalation, Learning
 from accounts.store import TeamRecord
+from api.erasure.change import erase_content
 from api.policy.anchored import AnchoredPreview, Month, anchored
 from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
 from api.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
@@ -27,6 +28,7 @@ from api.web.reading import reading
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
+from cost.times import start_of
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -201,6 +203,32 @@ def _option(preview: Preview, same: Sequence[tuple[FloorResult, Month | None]], 
         month=month,
         room=(*room_words(preview, offer, per_s), *own_words(preview, offer)),
     )
+
+
+@router.post("/dashboard/teams/{team_id}/policy/erase")
+async def erase(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -> Response:
+    """Erase the team's content, or tell how much of it there is."""
+    form, team = await view.form(), view.the_team
+    back = f"/dashboard/teams/{team.team_id}/policy#erase"
+    try:
+        before = form.day("before")
+    except FormError as error:
+        return view.redirect(back, error.message, "info")
+    batch, is_counted = view.gateway.jobs.batch, form.flag("count")
+    erased = await erase_content(
+        view.gateway.database,
+        view.gateway.identity.audit,
+        view.actor,
+        team.organisation_id,
+        team.team_id,
+        before_us=None if before is None else start_of(before),
+        blobs=None if batch is None else batch.files.blobs,
+        dry_run=is_counted,
+    )
+    rows = sum(erased.rows.values())
+    told = f"{rows:,} rows would go; nothing was erased." if is_counted else f"{rows:,} rows are erased."
+    left = sum(erased.left.values())
+    return view.redirect(back, f"{told} {left:,} are left until a batch under way has ended." if left else told)
 
 
 async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: TeamRecord | None = None) -> FloorForecast:

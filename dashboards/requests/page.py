@@ -18,6 +18,7 @@ from api.web.reading import reading
 from classifier.prediction import Prompt
 from cost.amounts import ungrouped
 from cost.dimensions import REQUEST_FILTERS
+from cost.ledger.archived import archived_note
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
@@ -37,7 +38,7 @@ from cost.reports.recent import (
 )
 from cost.reports.request_search import FIELDS, span_of
 from cost.reports.scope import ReadScope
-from cost.times import iso
+from cost.times import iso, wall_us
 from dashboards.requests.considered import considered_of, considered_table, deciding
 from dashboards.requests.refused import (
     REFUSED,
@@ -206,6 +207,7 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
             page, found = await _merged_page(view, reader, query, asked.outcome)
             guarded = await _guarded(view, found)
         views = await _saved(view).read()
+        archived = await archived_note(view.gateway.database, query.since_us or 0, query.until_us or wall_us())
     kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
     previous, following = _pages(kept, query, page)
     table = Table.paged(
@@ -227,6 +229,7 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
         table=table,
         csv_rows=_CSV_PAGES * MAX_ROWS,
         page=page,
+        archived="" if page.next_place or query.order else archived,
         query=query,
         line=asked.line,
         problems=asked.problems,
@@ -306,8 +309,10 @@ async def _refused_page(view: PageRequest, request_id: str) -> Response:
     """Show why a request that reached no model was refused, and what to do. Raises RequestNotFound."""
     refused = await _refused(view, request_id)
     if refused is None:
+        archived = await archived_note(view.gateway.database, 0, wall_us())
         raise RequestNotFound(
             f"There is no request `{request_id[:80]}` of this team: neither in the ledger nor among the latest refused ones."
+            + (f" It may be an old one: {archived}." if archived else "")
         )
     names = await key_names(view)
     return view.page(

@@ -15,6 +15,7 @@ from gateway.table import counted, print_table
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from cost.ledger.archiving import Archiving
     from cost.ledger.journal_gaps import Gap
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
@@ -28,6 +29,8 @@ _FROM_OPTION = typer.Option(
 _TO_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day; otherwise the very last.")
 _FIRST_OPTION = typer.Option("--from", metavar="DAY", formats=_FORMATS, help="The first UTC day.")
 _LAST_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day.")
+_MONTH_OPTION = typer.Option("--month", metavar="MONTH", help="A UTC month, such as 2026-05.")
+_PLACE_OPTION = typer.Option("--to", metavar="PLACE", help="A folder, or s3://BUCKET/PREFIX.")
 _END_OF_TIME_US = 2**62
 
 
@@ -35,6 +38,10 @@ _END_OF_TIME_US = 2**62
 async def verify(
     from_day: Annotated[datetime | None, _FROM_OPTION] = None,
     to_day: Annotated[datetime | None, _TO_OPTION] = None,
+    read_files: Annotated[
+        bool,
+        typer.Option("--files/--no-files", help="Read the files of archived months, too; else compare their totals."),
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Sum the ledger up anew and hold it against every roll-up. Exit status 1: they differ; 2: no telling.
@@ -43,10 +50,11 @@ async def verify(
     now, as after a restore, is a difference.
     """
     from cost.ledger.verify import check
+    from gateway.ledger_places import open_archive
 
     days = _range(from_day, to_day)
     async with open_engine() as engine:
-        found = await check(engine, *days, now_us=wall_us())
+        found = await check(engine, *days, now_us=wall_us(), open_archive=open_archive if read_files else None)
         waits, gaps = await _waiting(engine), await _gaps(engine)
     if as_json:
         told = [msgspec.structs.asdict(each) for each in gaps]
@@ -67,6 +75,119 @@ async def rebuild(
     """Write the roll-ups of these days anew from the ledger, which is never changed. Gateways keep what they book meanwhile."""
     days = await _rebuilt(*_range(from_day, to_day))
     typer.echo(f"the roll-ups of {counted(days, 'day')} were rebuilt from the ledger")
+
+
+@ledger_app.command("archive")
+async def archive(
+    month: Annotated[str | None, _MONTH_OPTION] = None,
+    to: Annotated[str | None, _PLACE_OPTION] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the entries of a month that everybody signed off into Parquet files, read them back, and delete them here.
+
+    Killed, it goes on when it is called again. Without --month: list what is archived.
+    """
+    from cost.ledger.archiving import archived_list
+    from gateway.commands.audit import note, operators
+
+    async with open_engine() as engine:
+        if month is None:
+            _print_archived(await archived_list(engine), as_json=as_json)
+            return
+        if to is None:
+            fail("--to: where are the files to be? a folder, or s3://BUCKET/PREFIX", 2)
+        await _refuse_waiting(engine, _month_us(month))
+        done = await _archiving(engine, to).archive(_month_us(month))
+        told = {"rows": done.rows, "files": done.files, "where": done.where}
+        await note(engine, operators(), "ledger.archived", "month", done.month, told)
+        is_sqlite = engine.dialect.name == "sqlite"
+    if as_json:
+        print_json(msgspec.structs.asdict(done))
+        return
+    entries = counted(done.rows, "entry", "entries")
+    typer.echo(f"{done.month}: {entries} in {counted(done.files, 'file')} of {done.bytes:,} bytes, {done.where}")
+    shrink = "VACUUM while no gateway runs" if is_sqlite else "VACUUM FULL ledger_entry or pg_repack"
+    typer.echo(f"the room in the database is used again; {shrink} gives it back to the disk", err=True)
+
+
+@ledger_app.command("restore")
+async def restore(
+    month: Annotated[str, _MONTH_OPTION],
+    to: Annotated[str | None, _PLACE_OPTION] = None,
+) -> None:
+    """Put the entries of an archived month back into the ledger. The files stay; --to only where they have moved."""
+    from gateway.commands.audit import note, operators
+
+    async with open_engine() as engine:
+        place = to or await _place_of(engine, _month_us(month))
+        done = await _archiving(engine, place).restore(_month_us(month))
+        told = {"rows": done.rows, "where": done.where}
+        await note(engine, operators(), "ledger.restored", "month", done.month, told)
+    typer.echo(f"{done.month}: {counted(done.rows, 'entry', 'entries')} are in the ledger again; {done.where} stays")
+
+
+def _archiving(engine: "AsyncEngine", place: str) -> "Archiving":
+    from importlib.metadata import version
+
+    from cost.ledger.archiving import Archiving
+    from gateway.ledger_places import open_codec, open_place
+
+    return Archiving(engine, open_place(place), open_codec(), version=version("weighbridge"))
+
+
+async def _refuse_waiting(engine: "AsyncEngine", month_us: int) -> None:
+    """End where this host's journals have entries of the month that are not in the ledger yet."""
+    from cost.ledger.journal_places import read_places
+    from cost.ledger.segments import waiting
+    from cost.times import next_month
+
+    folder = journal_dir()
+    if folder is None:
+        return
+    found = waiting(folder, await read_places(engine))
+    if any(
+        each.oldest_at_us is not None and each.oldest_at_us < next_month(month_us) for each in found if each.entries
+    ):
+        fail("journals of this host have entries of that month, or of before, which are not in the ledger yet")
+
+
+async def _place_of(engine: "AsyncEngine", month_us: int) -> str:
+    from cost.ledger.archived import month_text, place_of
+
+    async with engine.connect() as connection:
+        found = await place_of(connection, month_us)
+    if found is None:
+        fail(f"{month_text(month_us)} is not archived")
+    return found[0]
+
+
+def _month_us(text: str) -> int:
+    from cost.times import start_of
+
+    try:
+        return start_of(datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC).date())
+    except ValueError:
+        fail("--month: a month is written like 2026-05", 2)
+
+
+def _print_archived(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    elif not found:
+        typer.echo("no month is archived", err=True)
+    else:
+        rows = [
+            [
+                each["month"],
+                each["state"],
+                f"{each['files']:,}",
+                f"{each['rows']:,}",
+                f"{each['bytes']:,}",
+                each["where"],
+            ]
+            for each in found
+        ]
+        print_table(["month", "state", "files", "entries", "bytes", "where"], rows, right=(2, 3, 4))
 
 
 @ledger_app.command("postings")
@@ -224,7 +345,10 @@ def _plain(found: "Verification") -> dict[str, Any]:
 
     return {
         "agree": found.differences == 0,
-        "entries": found.rows,
+        "entries": found.rows + found.archived,
+        "archived": found.archived,
+        "damaged": list(found.damaged),
+        "unread": list(found.unread),
         "cost_usd": f"{usd(found.cost_nanousd):f}",
         "open_reserves": found.open_reserves,
         "differences": found.differences,
@@ -245,7 +369,7 @@ def _print(found: "Verification") -> None:
     from cost.shown import fine_money
 
     checked = f"{counted(found.rows, 'entry', 'entries')}, {fine_money(found.cost_nanousd)}"
-    if found.told:
+    if found.differences:
         headings = ["table", "when", "where", "figure", "ledger", "found", "difference"]
         print_table(headings, [_row(each) for each in found.told], right=(4, 5, 6))
         hidden = found.differences - len(found.told)
@@ -256,6 +380,12 @@ def _print(found: "Verification") -> None:
         )
     else:
         typer.echo(f"the books agree: {checked}")
+    if found.archived:
+        typer.echo(f"beside them in archived months: {counted(found.archived, 'entry', 'entries')}", err=True)
+    for each in found.damaged:
+        typer.echo(f"damaged: {each}", err=True)
+    for each in found.unread:
+        typer.echo(f"only the totals of its days were compared: {each}", err=True)
     if found.open_reserves:
         typer.echo(f"open for longer than an hour: {counted(found.open_reserves, 'reserve')}", err=True)
 

@@ -15,7 +15,7 @@ from gateway.configuration.gateway_config import GatewayConfig
 from providers.catalog import secret_reader
 from providers.config import ProvidersSection
 from providers.known_rows import NO_ROW
-from proxy.shared.redis.redis_config import address_problem
+from proxy.shared.redis.redis_address import address_problem
 
 
 def ability_problems(providers: ProvidersSection, classifier: ClassifierSection, document: Document) -> list[Problem]:

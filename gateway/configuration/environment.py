@@ -16,8 +16,9 @@ from providers.catalog import secret_reader
 from providers.connections.address import AddressInvalid
 from providers.connections.forward_proxy import ForwardProxy, forward_proxy_of
 from proxy.settle.observers.logs import LogForm
-from proxy.shared.redis.redis_config import FILES as REDIS_FILES
-from proxy.shared.redis.redis_config import RedisSection, address_problem
+from proxy.shared.redis.redis_address import FILES as REDIS_FILES
+from proxy.shared.redis.redis_address import address_problem
+from proxy.shared.redis.redis_config import RedisSection
 from settings.words import closest, in_words
 
 PREFIX = "WEIGHBRIDGE_"

@@ -1,9 +1,9 @@
 """The sections of the configuration file. Each folder types its own section; here they meet."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from accounts.config import AccountsSection
 from accounts.people.sign_in_config import SignInSection
@@ -88,6 +88,13 @@ class ServerConfig(Section):
     drain_s: float = Field(
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )
+    leave_s: Finite = Field(
+        default=0.0,
+        ge=0,
+        le=600,
+        description="The first part of `drain_s`, in which `/readyz` says 503 already and new requests are still served: two or three "
+        "looks of the balancer in front.",
+    )
     max_in_flight: Reloadable[int] = Field(
         default=10_000, ge=1, le=1_000_000, description="Requests that one worker holds at once; more get 503."
     )
@@ -98,6 +105,12 @@ class ServerConfig(Section):
         description="An event loop later than this for about a second, or connections unaccepted for half a "
         "second (Linux), means overload: some requests get 503. 0 turns it off.",
     )
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Self:
+        if self.leave_s and self.leave_s >= self.drain_s:
+            raise ValueError("`leave_s` is a part of `drain_s` and has to be shorter")
+        return self
 
 
 class TelemetryConfig(Section):

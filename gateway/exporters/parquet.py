@@ -111,7 +111,7 @@ class ParquetFiles:
         self._obstore = importlib.import_module("obstore")
         self._arrow = importlib.import_module("pyarrow")
         self._parquet = importlib.import_module("pyarrow.parquet")
-        self._store = _store(settings)
+        self._store = open_store(settings)
         self.failures: tuple[type[Exception], ...] = (
             importlib.import_module("obstore.exceptions").BaseError,
             OSError,
@@ -133,14 +133,15 @@ class ParquetFiles:
         self._obstore.put(self._store, name, file.getvalue())
 
 
-def _store(settings: Bucket) -> Any:
+def open_store(settings: Bucket) -> Any:
+    """Return the client of a store. What is not given comes from the environment, as AWS's own tools read it."""
     named = {"endpoint": settings.endpoint} if settings.endpoint else {}
     if settings.access_key_id:
         named |= {"access_key_id": settings.access_key_id, "secret_access_key": settings.secret_access_key}
     made_by = importlib.import_module("obstore.store").S3Store
-    return made_by(
-        settings.bucket, prefix=settings.prefix, region=settings.region, client_options={"allow_http": True}, **named
-    )
+    if settings.region:
+        named |= {"region": settings.region}
+    return made_by(settings.bucket, prefix=settings.prefix, client_options={"allow_http": True}, **named)
 
 
 def hour_of(moment: float) -> str:

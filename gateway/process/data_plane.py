@@ -79,6 +79,11 @@ class DataPlane:
             return Sender(site, is_known=False)
         return Sender(caller.team_id, is_known=True)
 
+    def begin_leave(self) -> None:
+        """Turn readiness false, and go on serving."""
+        if self._is_open:
+            self.live.line.leaving = True
+
     def begin_drain(self) -> None:
         """Begin to drain: readiness turns false and new work is refused; running work goes on."""
         if self._is_open:

@@ -127,6 +127,9 @@ async def _unless(stopped: asyncio.Event, work: Awaitable[Opened]) -> Opened | N
 class Drains(Protocol):
     """A worker's plane, as far as its end goes."""
 
+    def begin_leave(self) -> None:
+        """Tell balancers to go elsewhere, and serve whoever still comes."""
+
     def begin_drain(self) -> None:
         """Refuse new work."""
 
@@ -134,8 +137,12 @@ class Drains(Protocol):
         """End the requests that still run."""
 
 
-async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, drain_s: float) -> None:
-    """Serve until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most."""
+async def until_stopped(
+    server: HttpServer, plane: Drains, signals: Signals, drain_s: float, leave_s: float = 0
+) -> None:
+    """Serve until a stop or a replacement, and then until requests under way have ended, `drain_s` seconds at most. At a stop whoever
+    comes in the first `leave_s` of them is served.
+    """
     replaced = asyncio.Event()
     signals.when_replaced = replaced.set
     signals.when_forced = server.hurry
@@ -146,6 +153,9 @@ async def until_stopped(server: HttpServer, plane: Drains, signals: Signals, dra
     if not signals.stopped.is_set():
         stopping.add_done_callback(lambda _: server.stop_moving())
         await server.move(until)
+    elif leave_s > 0:
+        plane.begin_leave()
+        await server.leave(leave_s)
     plane.begin_drain()
 
     def cut_off() -> bool:

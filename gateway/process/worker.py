@@ -61,7 +61,7 @@ def _run(given: argparse.Namespace, report: StartReport) -> int:
 
     async def serve(server: HttpServer, signals: Signals) -> None:
         report.serves()
-        await until_stopped(server, plane, signals, config.server.drain_s)
+        await until_stopped(server, plane, signals, config.server.drain_s, config.server.leave_s)
 
     return live(opening(), serve, reload=plane.reload)
 

@@ -62,7 +62,7 @@ def open_batch_tier(
     shared = DatabaseTime(engine)
     files = FileStore(
         engine,
-        _blobs(section, places),
+        open_blobs(section, places),
         shared,
         max_file_bytes=section.max_file_bytes,
         max_stored_bytes=section.max_stored_bytes,
@@ -73,7 +73,7 @@ def open_batch_tier(
     return BatchTier(section, shared, files, batches, money)
 
 
-def _blobs(section: BatchSection, places: Places) -> Blobs:
+def open_blobs(section: BatchSection, places: Places) -> Blobs:
     """Open the store of files; the extra that an object store needs was looked for when the configuration was read."""
     if section.s3 is None:
         return LocalBlobs(section.folder or places.kept(FILES))

@@ -10,6 +10,7 @@ from cost.events.event_metrics import EventMetrics
 from cost.ledger.ledger_metrics import LedgerMetrics
 from gateway.plugins.plugin_metrics import PluginMetrics
 from gateway.wiring.other_hosts import HostMetrics
+from providers.key_metrics import KeyMetrics
 from proxy.admit.idempotency.idempotency_metrics import IdempotencyMetrics
 from proxy.admit.limits.limit_metrics import LimitMetrics
 from proxy.admit.overload_metrics import OverloadMetrics
@@ -59,6 +60,7 @@ class AllMetrics(NamedTuple):
     cache: CacheMetrics
     plugins: PluginMetrics
     events: EventMetrics
+    keys: KeyMetrics
 
 
 def all_metrics() -> AllMetrics:
@@ -92,4 +94,5 @@ def all_metrics() -> AllMetrics:
         cache=CacheMetrics(page),
         plugins=PluginMetrics(page),
         events=EventMetrics(page),
+        keys=KeyMetrics(page),
     )

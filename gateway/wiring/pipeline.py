@@ -21,6 +21,7 @@ from guard.inspector import Guard
 from providers.catalog import Catalog, unknown_facts
 from providers.connections.forward_proxy import ForwardProxy
 from providers.http_client import HttpLimits, HttpUpstream
+from providers.key_files import KeyFiles
 from providers.retry_budget import RetryBudget
 from providers.spoken_dialects import SpokenDialect
 from providers.target import Deployment, DeploymentKind
@@ -112,7 +113,11 @@ def open_tracing(
 
 
 async def open_upstreams(
-    catalog: Catalog, server: ServerConfig, proxy: ForwardProxy | None, dialects: Mapping[str, SpokenDialect]
+    catalog: Catalog,
+    server: ServerConfig,
+    proxy: ForwardProxy | None,
+    dialects: Mapping[str, SpokenDialect],
+    keys: KeyFiles,
 ) -> Upstreams:
     """Return one client for each kind of deployment. litellm is imported only when a target needs it, and finds the proxy itself."""
     # The pipeline bounds the requests in flight; none of them may ever wait for a connection of the pool.
@@ -130,7 +135,7 @@ async def open_upstreams(
         litellm = by_kind["litellm"] = LitellmUpstream()
         # Importing litellm takes seconds: at the start, not in somebody's request.
         await litellm.prepare()
-    return Upstreams(by_kind)
+    return Upstreams(by_kind, keys)
 
 
 def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:

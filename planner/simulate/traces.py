@@ -162,7 +162,7 @@ def _mooncake(path: Path, file: BinaryIO) -> Iterator[TraceRequest]:
         where = f"{path}:{number}"
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TraceUnreadable(f"{where}: {error}") from None
         prompt = _tokens(where, "input_length", row.input_length)
         blocks = -(-prompt // BLOCK_TOKENS)

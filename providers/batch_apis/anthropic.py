@@ -132,7 +132,7 @@ _decode_line: Final = msgspec.json.Decoder(_Line).decode
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(deployment, _WHOSE) from error
     result = read.result
     if result.type == "succeeded":

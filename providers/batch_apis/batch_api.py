@@ -142,7 +142,7 @@ class BatchHttp:
             read = await _bounded(reply.content, _MOST_REPLY_BYTES, deployment)
         try:
             return msgspec.json.decode(read)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedReply(
                 "The provider's batch API did not answer with JSON.", deployment_id=deployment.deployment_id
             ) from error

@@ -162,7 +162,7 @@ def _line(call: BatchCall, url: str) -> bytes:
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise malformed(deployment, _WHOSE) from error
     if read.response is None:
         return CallOutcome(custom_id=read.custom_id, status=0)

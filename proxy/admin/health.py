@@ -110,13 +110,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     now_us: Callable[[], int] = wall_us
 
     async def look(self) -> Readiness:
-        """Return the readiness now. 503 while the process drains or its journal accepts no entries. Neither the
+        """Return the readiness now. 503 while the process leaves or drains, or its journal accepts no entries. Neither the
         database nor the control plane is a reason to leave: known keys are served from memory, and the journal holds
         the books. Nor is the heuristic: it serves, with less accuracy; nor a plug-in, without which some are served.
         """
         journals = _sum(await self.backlog(), self.now_us())
         checks = {
-            "accepting": not self.pipeline.draining,
+            "accepting": not (self.pipeline.leaving or self.pipeline.draining),
             "ledger": self.journal().accepting,
             "journals": journals.oldest_s < _JOURNAL_OLD_S,
             "database": await self.database(),

@@ -379,7 +379,7 @@ class BatchRunner:
         raw = b"".join([piece async for piece in pieces])
         try:
             return bytes(_decode_line(raw).body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FileNotFound("The input file is not what it was when the batch was validated.") from error
 
     async def _caller(self, key_id: str) -> Caller | None:

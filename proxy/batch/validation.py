@@ -291,7 +291,7 @@ def _texts_in(raw: bytes) -> int:
     """Return the number of texts of an embeddings request; a list of numbers is one."""
     try:
         each = _decode_list(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 1
     return len(each) if each and bytes(each[0])[:1] in {b'"', b"["} else 1
 
@@ -300,7 +300,7 @@ def _beginning(body: _Body) -> bytes:
     """Return a hash of the instructions or the first message, which lines mostly share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
-    except msgspec.MsgspecError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         messages = []
     first = bytes(body.system) or (bytes(messages[0]) if messages else bytes(body.instructions))
     return blake2b(first[:_BEGINNING], digest_size=8).digest()

@@ -41,7 +41,7 @@ def read(record: bytes) -> KeptAnswer | None:
     """Return what `written` wrote; None for anything else."""
     try:
         return _decode(record)
-    except msgspec.MsgspecError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -183,4 +183,8 @@ def _target(url: bytes) -> tuple[bytes, bytes]:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserError:
         raise InvalidHttp(_NO_REQUEST) from None
-    return parsed.path or b"/", parsed.query or b""
+    path = parsed.path or b"/"
+    if not path.startswith(b"/"):
+        # Such as `*x`, of which the parser makes a path.
+        raise InvalidHttp(_NO_REQUEST)
+    return path, parsed.query or b""

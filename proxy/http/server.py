@@ -191,6 +191,11 @@ class HttpServer:
                     task.cancel()
         await self._wait(_CUT_OFF_S, self._is_done)
 
+    async def leave(self, seconds: float) -> None:
+        """Serve on for so long, telling each connection with its next reply to go elsewhere; `stop` must follow."""
+        self.leaving = True
+        await self._wait(seconds, lambda: False)
+
     async def move(self, until: float) -> None:
         """Hand over to others on the same sockets: nobody is refused, each connection has one more reply at most.
         Return when all have gone, after half the time `until`, or at `stop_moving`; `stop` must follow.

@@ -129,7 +129,7 @@ def read(text: str) -> Considered | None:
         return None
     try:
         return _decoder.decode(text)
-    except msgspec.MsgspecError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -10,6 +10,9 @@ A gateway of three hosts or more that do not hear of each other knows too little
 Replicas that are about equally good are told apart by consistent hashing, so that gateways that do not talk to each
 other send a new conversation to the same one. Its load is bounded: a home far above the mean is passed over for the
 next on the ring. Where that decides nothing either, two are drawn and the less loaded one is taken.
+
+Who knows of nearly all requests needs no ring for a prompt that is cached nowhere: it goes where the least was read of late
+(`Load.read_lately`). All that will share its beginning follows it, so beginnings are dealt out evenly, and not by the moment's loads.
 """
 
 import random
@@ -17,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from selfhosted.balance.index import PrefixIndex
-from selfhosted.balance.load import Lease, Load, PrefillSpeed, TrafficVisibility
+from selfhosted.balance.load import Lease, Load, PrefillSpeed, Recency, TrafficVisibility
 from selfhosted.balance.ring import Ring
 from selfhosted.balance.room import pool_full, reading_of, room_of
 from selfhosted.config import BalanceConfig, BalanceTuning, RoomConfig
@@ -33,6 +36,11 @@ from selfhosted.replica import (
 )
 
 _ENDLESS: Final = float("inf")
+_LEAST_POOL_TOKENS: Final = 1_000_000
+_SLACK: Final = 0.25
+"""Part of a prompt within which replicas have read as much of late, so that the ring may tell them apart."""
+_ALIKE: Final = 0.8
+"""Part of the most that a replica would have to read of a prompt, from which on the least is about as much."""
 
 Matched = tuple[tuple[float, int], Mapping[int, float]]
 """Cached prefix lengths of a prompt, in blocks, as `PrefixIndex.match` returns them."""
@@ -47,6 +55,8 @@ class Rules(NamedTuple):
     """The candidates' places by name, where they are known already."""
     lacking: frozenset[str] = frozenset()
     """Replicas that would have to load the request's adapter first."""
+    recency: Recency | None = None
+    """The measure of what was read of late, where nearly all of the pool's requests are known here."""
 
 
 class Balancer:
@@ -77,6 +87,8 @@ class Balancer:
         self._replicas: dict[str, Replica] = {}
         self._ring = Ring(())
         self._snapshot: PoolSnapshot | None = None
+        self._recency = Recency()
+        self._pool_kv_tokens = _LEAST_POOL_TOKENS
         self._block_tokens = 0.0
         self._read_tokens = 1.0
         self._written_tokens = 0.0
@@ -111,7 +123,7 @@ class Balancer:
         """Choose among at least one candidate. The baseline policies override only this."""
         rules = self._rules
         if ask.adapter is not None or candidates is not self._taking:
-            rules = Rules(self._ring, self.config, None, self._lacking(ask, candidates))
+            rules = self._rules._replace(places=None, lacking=self._lacking(ask, candidates))
         matched = _whole_where_all_compared(ask, self.index.match(ask.blocks))
         if self.use_consistent_hashing:
             return choose_along_ring(ask, candidates, matched, rules, now)
@@ -163,6 +175,7 @@ class Balancer:
         load = self.load(choice.replica)
         lease = Lease(load, ask, choice.matched_tokens, now, self._on_lease_end)
         self._update_averages(lease)
+        self._note_read(load, lease.uncached)
         # The next request with this prefix finds it cached, or being prefilled ahead of itself.
         lease.pinned = self.index.pin(choice.replica, ask.blocks)
         lease.held = max(1, ask.tokens - int(lease.pinned * ask.block_tokens)) + ask.output_tokens
@@ -217,6 +230,14 @@ class Balancer:
         self._read_tokens = self._read_tokens * decay + lease.uncached
         self._written_tokens = self._written_tokens * decay + ask.output_tokens
 
+    def _note_read(self, load: Load, tokens: float) -> None:
+        """Count what a request will read there, for as long as the pool's KV caches may hold it."""
+        self._recency.note(load, tokens, self._pool_kv_tokens)
+        if self._recency.factor > Recency.most:
+            for each in self._loads.values():
+                each.read_lately /= self._recency.factor
+            self._recency.factor = 1.0
+
     def _adopt_snapshot(self, snapshot: PoolSnapshot, now: float) -> None:
         """Take over the replicas and statistics of a new snapshot, once for each."""
         before, self._replicas = self._replicas, {replica.name: replica for replica in snapshot.replicas}
@@ -239,7 +260,10 @@ class Balancer:
         if self._ring.names != tuple(self._replicas):
             self._ring = Ring(self._replicas)
         places = {load.name: at for at, load in enumerate(self._taking)}
-        self._rules = Rules(self._ring, self.config, places)
+        sees_all = self._visibility.part >= self.config.tuning.place_visibility
+        self._rules = Rules(self._ring, self.config, places, recency=self._recency if sees_all else None)
+        told = [load.stats.kv_tokens or 0 for load in self._taking if load.stats is not None]
+        self._pool_kv_tokens = max(_LEAST_POOL_TOKENS, sum(told))
         self._snapshot = snapshot
 
     def _size_cache(self, load: Load) -> None:
@@ -296,9 +320,11 @@ def choose(
         cold, scores = _weighed(ask, candidates, matched, rules, now, tuning.prefill_weight_beside)
     near_s = min(scores) + tuning.tie_s
     near = [at for at, score in enumerate(scores) if score <= near_s]
+    if rules.recency is not None and min(cold) >= _ALIKE * max(cold):
+        near = _least_read_lately(ask, candidates, scores, tuning, rules.recency) or near
     chosen, ringed = near[0], False
     if len(near) > 1:
-        home = _home_on_ring(ask, candidates, scores, near_s, rules)
+        home = _home_on_ring(ask, candidates, near, rules)
         ringed = home is not None
         chosen = _less_loaded_of_two(candidates, near, rng) if home is None else home
     name = candidates[chosen].name
@@ -307,6 +333,21 @@ def choose(
         why = "adapter"
     matched_tokens = int(ask.tokens - cold[chosen])
     return ReplicaChoice(replica=name, why=why, matched_tokens=max(0, min(ask.tokens, matched_tokens)))
+
+
+def _least_read_lately(
+    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], tuning: BalanceTuning, recency: Recency
+) -> list[int]:
+    """Return the places of the candidates where, to within this prompt, the least was read of late, among those that are about as
+    good for it, whatever they generate; none where one is better than the rest.
+    """
+    bare = [score - load.batch_s for load, score in zip(candidates, scores, strict=True)]
+    near_s = min(bare) + tuning.place_s
+    near = [at for at, score in enumerate(bare) if score <= near_s]
+    if len(near) == 1:
+        return []
+    most = min([candidates[at].read_lately for at in near]) + _SLACK * ask.tokens * recency.factor
+    return [at for at in near if candidates[at].read_lately <= most]
 
 
 def choose_along_ring(
@@ -426,9 +467,7 @@ def _with_floor(candidates: Sequence[Load], scores: list[float], now: float) -> 
     ]
 
 
-def _home_on_ring(
-    ask: ReplicaRequest, candidates: Sequence[Load], scores: Sequence[float], near_s: float, rules: Rules
-) -> int | None:
+def _home_on_ring(ask: ReplicaRequest, candidates: Sequence[Load], near: Sequence[int], rules: Rules) -> int | None:
     """Return the first candidate along the ring that is among the best and not loaded beyond the bound; None when there is
     none.
     """
@@ -439,7 +478,7 @@ def _home_on_ring(
         places = {load.name: at for at, load in enumerate(candidates)}
     for name in rules.ring.first(ask.root):
         at = places.get(name)
-        if at is not None and scores[at] <= near_s:
+        if at is not None and at in near:
             busy_tokens = candidates[at].busy_tokens
             if not busy_tokens or busy_tokens <= most:
                 return at

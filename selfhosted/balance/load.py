@@ -61,6 +61,22 @@ class PrefillSpeed:
         return uncached * (1 + (tokens - uncached / 2) / self.tuning.attention_tokens)
 
 
+class Recency:
+    """What a token that is read now counts for in `Load.read_lately`. Instead of all that was before being made less, what comes is made
+    more: what was read `horizon` tokens of the whole pool ago counts for a third of it.
+    """
+
+    __slots__ = ("factor",)
+    most: Final = 1e100
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def note(self, load: "Load", tokens: float, horizon: float) -> None:
+        load.read_lately += tokens * self.factor
+        self.factor *= 1 + tokens / horizon
+
+
 class TrafficVisibility:
     """The part of a pool's requests that this process knows of: its own, and those that others tell it of. The rest was
     sent by gateways that it does not hear, and shows only in the engines' statistics.
@@ -186,6 +202,7 @@ class Load:
         "name",
         "pinned_tokens",
         "rate",
+        "read_lately",
         "requests",
         "rest_s",
         "room_tokens",
@@ -210,6 +227,8 @@ class Load:
         """Tokens of the blocks that known requests have pinned, each block once however many share it."""
         self.asked = 0
         """Tokens of known requests as a queue counts them: whole prompts, and the answers that are expected."""
+        self.read_lately = 0.0
+        """Tokens of prompts that were to be read there: the longer ago, the less they count (`Recency`)."""
         self.rate = pace.rate
         self.speed = pace
         self._tuning = pace.tuning

@@ -46,12 +46,15 @@ def pool_full(loads: Iterable[Load], room: RoomConfig) -> bool:
 
 def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable[[str], Load | None]) -> int:
     """Return the tokens of requests that the replicas can carry now: of each full one what it has in use, of each other
-    one its KV capacity times `kv_high` times `overcommit`. Where prompts share their beginnings, each holds as many more as
-    it shows to, and lets some wait. `load_of` returns a replica's load; None where only its engine's word is known.
+    one its KV capacity times `kv_high` times `overcommit`; of those whose prompts share their beginnings see `_shared_tokens`.
+    `load_of` returns a replica's load; None where only its engine's word is known.
     """
     whole = 0.0
     for replica in replicas:
         holds, load = kv_tokens_of(replica, room.tokens), load_of(replica.name)
+        if load is not None and load.shares:
+            whole += _shared_tokens(load, holds, room)
+            continue
         asked = 1.0 if load is None else load.asked_per_token
         if full(replica, room, load):
             stats = replica.stats
@@ -59,10 +62,19 @@ def pool_tokens(replicas: Iterable[Replica], room: RoomConfig, load_of: Callable
             whole += holds * min(used, room.kv_high) * asked
         else:
             whole += holds * room.kv_high * max(room.overcommit, asked)
-        if load is not None and load.shares:
-            # Which replica a request goes to matters, so each has its own line, and one must not stand before all of them.
-            whole += max(0, room.max_waiting - load.waiting) * load.asked / load.requests
     return int(whole)
+
+
+def _shared_tokens(load: Load, holds: int, room: RoomConfig) -> float:
+    """Return the tokens of requests that a replica can carry whose prompts share their beginnings, as a queue counts them: all that it
+    has, however long its line is, and what it has room for. Which replica a request goes to matters, so each has a line of its
+    own: one whose line is long must not stand before the others.
+    """
+    whole = max(load.asked * max(1.0, load.in_flight / load.requests), min(load.busy_tokens, holds * room.kv_high))
+    if load.waiting <= room.max_waiting:
+        whole += max(0.0, holds * room.kv_high - load.busy_tokens) * load.asked_per_token
+        whole += (room.max_waiting - load.waiting) * load.asked / load.requests
+    return whole
 
 
 def kv_tokens_of(replica: Replica, otherwise: int) -> int:

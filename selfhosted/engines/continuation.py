@@ -85,7 +85,7 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
     raw = request.fields.get("stop")
     try:
         given: Any = None if raw is None else msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     return tuple(text for text in texts if isinstance(text, str) and text)

@@ -155,7 +155,7 @@ def _rank_of(raw: bytes) -> int | None:
     """Return the rank; None for anything else that a version may have in its place."""
     try:
         return _ranks.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

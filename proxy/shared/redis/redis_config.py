@@ -4,7 +4,6 @@ it.
 
 import re
 from typing import Final, Self
-from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,24 +11,17 @@ from settings.secret_ref import SecretRef
 from settings.types import Finite, Section
 
 _PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")
-_SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
-FILES: Final = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
-"""Options of an address that name files."""
-_OPTIONS: Final = FILES | {"db", "ssl_cert_reqs", "ssl_check_hostname"}
-_NOT_AN_ADDRESS: Final = (
-    "must be an address such as redis://HOST:6379/0, rediss://USER:PASSWORD@HOST:6379/0 (TLS) or unix:///PATH"
-)
 # The least share of the time-out that is left for Redis's reply, once a call was sent.
 _REPLY_SHARE: Final = 0.75
 
 
 class RedisSection(Section):
-    """One Redis (or Valkey) that all processes share. There is no client for a cluster or for Sentinel."""
+    """One Redis (or Valkey) that all processes share: a server, what Sentinels watch, or a cluster."""
 
     url: SecretRef | None = Field(
         default=None,
-        description="Where the address is found, `env:NAME`; WEIGHBRIDGE_REDIS_URL goes first. Without it each "
-        "process enforces its share of limits.",
+        description="Where the address is found, `env:NAME`; WEIGHBRIDGE_REDIS_URL goes first. `redis://`, `rediss://`, `unix://`, "
+        "`redis+sentinel://HOST,HOST/SERVICE`, `redis+cluster://HOST,HOST`. Without it each process enforces its share of limits.",
     )
     prefix: str = Field(
         default="{weighbridge}:",
@@ -56,7 +48,7 @@ class RedisSection(Section):
         default=0.5,
         ge=0.05,
         le=30,
-        description="Longest connect, TLS and password included.",
+        description="Longest connect, TLS and password included; and before it the longest that Sentinels or a cluster's nodes are asked.",
     )
 
     @property
@@ -76,22 +68,3 @@ class RedisSection(Section):
         if self.slow_s >= self.reply_s:
             raise ValueError("slow_s must be less than three quarters of timeout_s")
         return self
-
-
-def address_problem(url: str) -> str | None:
-    """Return the problem with an address, or None. Never repeats the address, which may hold a password."""
-    try:
-        parts = urlsplit(url)
-        # Reading the port is what checks it.
-        whole = parts.scheme in _SCHEMES and parts.port != 0 and bool(parts.hostname or parts.scheme == "unix")
-        unknown = sorted(parse_qs(parts.query).keys() - _OPTIONS)
-    except ValueError:
-        return _NOT_AN_ADDRESS
-    if not whole or parts.fragment or (parts.scheme == "unix" and not parts.path):
-        return _NOT_AN_ADDRESS
-    database = parts.path.strip("/")
-    if parts.scheme != "unix" and database and not database.isdecimal():
-        return "must end with the number of a database, such as /0, or with none"
-    if unknown:
-        return f"may have these options: {', '.join(sorted(_OPTIONS))}"
-    return None

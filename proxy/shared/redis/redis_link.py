@@ -8,7 +8,8 @@ Each connection is a holder of its own. A holder's counts are given back when it
 anew, or when it was not seen for long; and scripts do nothing for one that is not registered. So commands that Redis
 executes late, from a connection that was given up long ago, change no holder's counts.
 
-There is no client for a cluster or for Sentinel: the address is one server, or a proxy that looks like one.
+Where the address is of Sentinels or of a cluster, they are asked for the primary before each connection, and every few seconds whether it is
+that one still (`redis_primary.py`): who was cut off together with an old primary leaves it as soon as they can be asked.
 """
 
 import asyncio
@@ -17,10 +18,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
+from proxy.shared.redis.redis_address import Node, read_address
 from proxy.shared.redis.redis_breaker import RedisBreaker
-from proxy.shared.redis.redis_config import RedisSection, address_problem
+from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.scripts import Script, script
 from proxy.shared.redis.shared_state import (
     Argument,
@@ -31,6 +32,7 @@ from proxy.shared.redis.shared_state import (
 )
 
 if TYPE_CHECKING:
+    from proxy.shared.redis.redis_primary import RedisPrimary
     from proxy.shared.redis.redis_wire import Connected, Wire
 
 __all__ = ["RedisLink", "SharedStateUnavailable"]
@@ -42,6 +44,8 @@ _TURNS: Final = 3
 _HANDOVER_S: Final = 2.0
 HEARTBEAT_S: Final = 1.0
 LOST_AFTER_S: Final = 5.0
+_LOOK_S: Final = 3.0
+"""How often it is asked whether another server is the primary."""
 
 
 class RedisLink:
@@ -58,10 +62,13 @@ class RedisLink:
         heartbeat_s: float = HEARTBEAT_S,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
-        problem = address_problem(url)
-        if problem is not None:
-            raise ValueError(f"the address of Redis {problem}")
-        self._url = url
+        try:
+            self._address = read_address(url)
+        except ValueError as problem:
+            raise ValueError(f"the address of Redis {problem}") from None
+        self._primary: RedisPrimary | None = None
+        self._at: Node | None = None
+        self._looked_at = 0.0
         self._section = section
         self._boot_id = boot_id
         self._observer = observer or LinkObserver()
@@ -105,8 +112,7 @@ class RedisLink:
     @property
     def place(self) -> str:
         """The address without user and password."""
-        parts = urlsplit(self._url)
-        return parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+        return self._address.place
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Register a callback for the moment calls are no longer let through."""
@@ -125,9 +131,11 @@ class RedisLink:
         installed redis library is not supported.
         """
         # Only a process with a Redis pays for this import, and it is not a part of the time that Redis has.
+        from proxy.shared.redis.redis_primary import RedisPrimary  # noqa: PLC0415
         from proxy.shared.redis.redis_wire import check_library  # noqa: PLC0415
 
         check_library()
+        self._primary = RedisPrimary(self._address, self.prefix)
         self._running = asyncio.get_running_loop().create_task(self._run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._section.connect_timeout_s):
@@ -196,6 +204,25 @@ class RedisLink:
                 except SharedStateUnavailable:
                     # If that is the end of the wire, the wire knows.
                     continue
+                if await self._has_moved():
+                    wire.close("lost")
+
+    async def _has_moved(self) -> bool:
+        """Ask, now and then, whether another server is the primary; who cannot be asked says nothing."""
+        from redis.exceptions import RedisError  # noqa: PLC0415 - see start
+
+        now = self._clock()
+        if self._primary is None or self._at is None or now - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = now
+        try:
+            named = await self._primary.find(self._section.connect_timeout_s)
+        except (RedisError, OSError):
+            return False
+        if named == self._at:
+            return False
+        _log.warning("redis %s: %s is the primary now, no longer %s", self.place, named, self._at)
+        return True
 
     async def _ask_holders(self, wire: "Wire", act: str) -> None:
         boot_id, _, number = wire.holder.rpartition(":")
@@ -217,9 +244,14 @@ class RedisLink:
     async def _connect(self) -> "Connected":
         from proxy.shared.redis.redis_wire import connect  # noqa: PLC0415 - see start
 
-        async with asyncio.timeout(self._section.connect_timeout_s):
-            connection = await connect(self._url, self._section.connect_timeout_s)
+        assert self._primary is not None  # noqa: S101 - set at the start
+        limit_s = self._section.connect_timeout_s
+        self._at = await self._primary.find(limit_s)
+        self._looked_at = self._clock()
+        async with asyncio.timeout(limit_s):
+            connection = await connect(self._address.url_of(self._at), limit_s)
             try:
+                await self._primary.check(connection)
                 for _ in range(_PINGS):
                     await self._ping(connection)
             except BaseException:
@@ -270,7 +302,7 @@ class RedisLink:
         self._observer.set_redis_up(up=True)
         for usable in self._usable:
             _run_guarded(usable)
-        _log.info("redis at %s answers", self.place)
+        _log.info("redis at %s answers%s", self.place, "" if self._at is None else f"; its primary is {self._at}")
 
     def _on_closed(self, wire: "Wire", kind: FailureKind) -> None:
         if self._wire is not wire:

@@ -38,6 +38,14 @@ _TURNS: Final = 3
 # hiredis's stub allows a single word only.
 _pack: Final = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)
 _GONE: Final = frozenset({"NOSCRIPT", "NOHOLDER"})
+_ELSEWHERE: Final = {
+    "READONLY": "it is a replica, or became one",
+    "MOVED": "another node of its cluster has the keys; a cluster's address begins with redis+cluster://",
+    "ASK": "another node of its cluster takes the keys over",
+    "CLUSTERDOWN": "its cluster does not serve",
+    "MASTERDOWN": "it has lost its primary",
+}
+"""Refusals by a server that takes no writes of ours, however often it is asked."""
 _OWN_FAULT: Final = "ERR"
 _WRITER: Final = "_writer"
 """The redis-py attribute that holds a connection's stream writer; None while it has none."""
@@ -75,9 +83,13 @@ class Connected:
         """Return the next reply. Raises RedisError or OSError; only after a ResponseError is the connection usable."""
         return await self._connection.read_response()
 
+    async def ask(self, *words: str) -> Any:
+        """Send one command and return its reply. Raises as `read`. Only while nobody else uses the connection."""
+        self.write(_pack(words))
+        return await self.read()
+
     async def ping(self) -> None:
-        self.write(_pack(("PING",)))
-        await self.read()
+        await self.ask("PING")
 
     def abort(self) -> None:
         """Close at once and drop unsent bytes, as a hanging server would never let them drain."""
@@ -297,6 +309,11 @@ class Wire:
         if code in _GONE or first in _GONE:
             # Redis was started anew, or has taken us for dead: nothing that we know of it holds any more.
             _log.warning("redis has forgotten this process (%s)", first if first in _GONE else code)
+            _fail(entry, "lost")
+            self.close("lost")
+            return
+        if code in _ELSEWHERE:
+            _log.warning("redis answers %s: %s", code, _ELSEWHERE[code])
             _fail(entry, "lost")
             self.close("lost")
             return

@@ -38,6 +38,15 @@ async def test_readiness_turns_false_when_draining(tmp_path: Path) -> None:
         assert (await get(gateway, "/healthz"))[0] == 200
 
 
+async def test_readiness_turns_false_while_requests_are_still_served(tmp_path: Path) -> None:
+    """Balancers go elsewhere before anybody is refused."""
+    async with running_gateway(tmp_path, [model("m", SCRIPTED)]) as gateway:
+        gateway.data.begin_leave()
+        status, body = await get(gateway, "/readyz")
+        assert (status, '"accepting":false' in body) == (503, True)
+        assert (gateway.live.line.leaving, gateway.live.line.draining) == (True, False)
+
+
 async def test_readiness_tells_what_waits_in_journals(tmp_path: Path) -> None:
     """Of every process of the host; the gateway serves all the same."""
     async with running_gateway(tmp_path, [model("m", SCRIPTED)], cost={"drain_interval_s": 60}) as gateway:

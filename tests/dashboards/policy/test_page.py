@@ -298,3 +298,21 @@ async def test_other_models_change_the_bill_of_the_present_ones(running: Running
     assert found.now.month is not None
     assert found.now.month.change_nanousd < 0
     assert found.now.offer.shares["small"] > 0.5
+
+
+async def test_a_teams_administrator_erases_their_own_teams_content(running: Running, admin: Browser) -> None:
+    """Counted first; a member is shown no form, and another team's is refused to everybody but its own."""
+    before = (await running.accounts.get_team("team_a")).settings.cache_epoch
+    assert f'action="{PATH}/erase"' in (await admin.get(PATH)).text
+    for fields in ({"count": "on"}, {"before": "yesterday"}):
+        assert (await admin.post(f"{PATH}/erase", fields)).status == 303
+    assert (await running.accounts.get_team("team_a")).settings.cache_epoch == before
+    assert (await admin.post(f"{PATH}/erase", {"before": "2026-01-01"})).status == 303
+    assert (await running.accounts.get_team("team_a")).settings.cache_epoch == before + 1
+    entries = await AuditLog(running.engine).page(Scope(organisation_id=None), Filters(action="team.content_erased"))
+    assert [(entry.object_id, entry.actor_kind) for entry in entries] == [("team_a", "person")]
+    other = "/dashboard/teams/team_b/policy/erase"
+    assert (await admin.post(other, {})).status in {403, 404}
+    async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as member:
+        assert "policy/erase" not in (await member.get(PATH)).text
+        assert (await member.post(f"{PATH}/erase", {})).status == 403

@@ -192,3 +192,32 @@ def test_a_posting_is_listed_and_taken_back(folder: Path) -> None:
     assert "`weighbridge ledger postings` lists them" in refused.stderr
     (entry,) = json.loads(invoke(app, ["audit", "list", "--json"]).stdout)
     assert (entry["action"], entry["object_id"]) == ("posting.reversed", "correction/abc")
+
+
+def test_a_month_is_archived_listed_and_restored(folder: Path) -> None:
+    """Each refusal is a sentence; a signed month goes, `verify` tells it apart, and it comes back."""
+    place = str(folder / "kept")
+    archive = ["ledger", "archive", "--month", "2026-04"]
+    assert invoke(app, ["ledger", "archive"]).stderr == "no month is archived\n"
+    assert invoke(app, archive).exit_code == 2
+    assert "like 2026-05" in invoke(app, ["ledger", "archive", "--month", "May", "--to", place]).stderr
+    refused = invoke(app, [*archive, "--to", place])
+    assert refused.exit_code == 2, refused.output
+    assert "`default` has not signed off 2026-04; attempts of it are open" in refused.stderr
+    damage(folder, "DELETE FROM ledger_entry WHERE request_id = 'open'")
+    damage(
+        folder,
+        "INSERT INTO closed_month (organisation_id, start_us, end_us, closed_us, closed_by, comment, figures, statement) "
+        "VALUES ('default', 1775001600000000, 1777593600000000, 1, 'ada', '', '{}', '')",
+    )
+    done = invoke(app, [*archive, "--to", place])
+    assert (done.exit_code, done.stdout.partition(" in 1 file")[0]) == (0, "2026-04: 2 entries")
+    listed = json.loads(invoke(app, ["ledger", "archive", "--json"]).stdout)
+    assert [(each["month"], each["state"], each["rows"]) for each in listed] == [("2026-04", "archived", 2)]
+    found = invoke(app, ["ledger", "verify"])
+    assert found.exit_code == 0
+    assert "beside them in archived months: 2 entries" in found.stderr
+    rebuilt = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
+    assert "2026-04 are archived" in rebuilt.stderr
+    assert "2 entries are in the ledger again" in invoke(app, ["ledger", "restore", "--month", "2026-04"]).stdout
+    assert invoke(app, ["ledger", "verify"]).stdout == "the books agree: 1 entry, $0.001\n"

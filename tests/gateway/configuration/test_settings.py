@@ -284,6 +284,7 @@ BAD = [
         GOOD + "accounts: {peppers: [{id: p1, secret: hunter2}]}\n",
         "14: accounts.peppers[0].secret: must refer to an environment variable, such as env:NAME",
     ),
+    (GOOD + "server: {drain_s: 3, leave_s: 3}\n", "14: server: `leave_s` is a part of `drain_s` and has to be shorter"),
     # Form.
     (GOOD + "server: {}\nserver: {}\n", "15: server: stands here twice; the first is on line 14"),
     (GOOD + "server: !!map {}\n", "14: the tag "),

@@ -23,6 +23,7 @@ class Tiny:
 
     def __init__(self) -> None:
         self.reloads = 0
+        self.leaving = False
         self.draining = False
         self.under_way = 0
         """Slow and endless ones."""
@@ -30,6 +31,9 @@ class Tiny:
 
     def reload(self) -> None:
         self.reloads += 1
+
+    def begin_leave(self) -> None:
+        self.leaving = True
 
     def begin_drain(self) -> None:
         self.draining = True

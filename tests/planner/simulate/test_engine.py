@@ -132,6 +132,17 @@ def test_old_blocks_make_room() -> None:
     assert engine.kv.matched((3,)) == engine.kv.matched((4,)) == 1
 
 
+def test_answers_keep_their_place_until_they_are_the_oldest() -> None:
+    """What ended is overwritten in the order in which it ended, answers before their prompts, and not answers first."""
+    engine = Engine(spec(64), HAND)
+    for at, block in ((0.0, 1), (100.0, 2), (200.0, 3)):
+        engine.advance(at)
+        engine.enqueue(job(17, 15, (block,), at=at), at)
+    run(engine)
+    # 32 tokens each: the third takes the place of all of the first, though the second's answer is of no use to anybody.
+    assert [engine.kv.matched((block,)) for block in (1, 2, 3)] == [0, 1, 1]
+
+
 def test_preemption() -> None:
     """When growing sequences find no room, the last one gives up its own, waits, and reads everything anew."""
     told = Told()

@@ -455,6 +455,20 @@ async def test_a_stop_lets_requests_end(echo: Echo) -> None:
         await stopping
 
 
+async def test_whoever_comes_while_it_leaves_is_served(echo: Echo) -> None:
+    """New connections too, each told with its answer to go elsewhere, until the time is over."""
+    async with serving(echo) as served:
+        leaving = asyncio.ensure_future(served.server.leave(3))
+        await until(lambda: served.server.leaving)
+        late = await served.call()
+        await late.send(post(b"/late", b"x"))
+        status, fields, _ = await late.whole_reply()
+        assert (status, fields["connection"]) == (200, "close")
+        assert not leaving.done()
+        served.later(3.1)
+        await leaving
+
+
 async def test_what_outlasts_the_stop_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     """Its route is told first, so that it can say why; what says nothing is cancelled and told 503."""
     told = asyncio.Event()

@@ -154,6 +154,40 @@ def test_gateways_that_do_not_talk_agree_on_new_conversations() -> None:
         assert {pick.why for pick in picks if pick is not None} == {"ring"}
 
 
+def test_beginnings_that_nobody_has_are_dealt_out_evenly() -> None:
+    """Whoever reads a beginning first has all that share it from then on: no replica gets two more of them than another, although they come while
+    all are idle, and other requests in between go where theirs is.
+    """
+    chosen, snapshot = balancer(), pool(*NAMES)
+    rng, homes = random.Random(5), dict[int, str]()
+    for turn in range(400):
+        number = len(homes) if len(homes) < 60 and turn % 3 == 0 else rng.randrange(len(homes))
+        home = _go(chosen, ask(*prompt(number, 64), turn + 10**6, root=rng.getrandbits(64)), snapshot, float(turn))
+        assert homes.setdefault(number, home) == home
+    counts = Counter(homes.values())
+    assert len(homes) == 60
+    assert max(counts.values()) - min(counts[name] for name in NAMES) <= 2
+
+
+def test_who_does_not_know_all_leaves_new_beginnings_to_the_ring() -> None:
+    """A process that hears of two thirds of the requests sends a new prompt where the others would, whatever it has sent itself."""
+    picked = []
+    for seed in range(3):
+        chosen = balancer(seed)
+        for number in range(30):
+            request = ask(*prompt(100 * seed + number, 10 + 10 * (number % 4)), root=seed)
+            choice = chosen.pick(request, _of_others(*[0] * 8), NAMES, 0.0)
+            assert choice is not None
+            chosen.take(choice, request, 0.0).first_token(0.0)
+        for now in range(1, 30):
+            chosen.see(_of_others(*[6] * 8), float(now))
+        assert not chosen.use_consistent_hashing
+        asked = [ask(*prompt(9_000 + root), root=root) for root in range(8)]
+        picks = [chosen.pick(each, _of_others(*[6] * 8), NAMES, 30.0) for each in asked]
+        picked.append([each.replica for each in picks if each is not None])
+    assert picked[0] == picked[1] == picked[2]
+
+
 def test_the_ring_is_bounded_by_load() -> None:
     """One conversation's name that all requests share does not send all of them to one replica."""
     chosen, snapshot = balancer(), pool(*NAMES)

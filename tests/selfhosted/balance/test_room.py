@@ -76,9 +76,25 @@ def test_prompts_that_share_their_beginning_share_its_place() -> None:
     waiting = ROOM.max_waiting * 10_100
     assert carried(0.2) == pytest.approx(90_000 * 60_600 / 20_000 + waiting, rel=0.01)
     assert carried(0.2, ROOM.max_waiting + 1) == pytest.approx(60_600, rel=0.01)
-    assert carried(0.95, ROOM.max_waiting + 1) == 90_000
+    assert carried(0.95, ROOM.max_waiting + 1) == 90_000, "others' requests"
     assert pool_tokens([replica("b", stats=stats(kv_usage=0.95, waiting=9))], ROOM, lambda _name: None) == 90_000
     assert pool_tokens([replica("c")], ROOM, lambda _name: None) == int(ROOM.tokens * 0.9)
+
+
+def test_a_long_line_takes_no_room_of_the_others() -> None:
+    """However many wait at one replica, a queue before both lets in what the other one has room for."""
+    loads = {name: Load(name, at, PrefillSpeed(1_000, BalanceTuning())) for at, name in enumerate("ab", 1)}
+    told = []
+    for name, load in loads.items():
+        waiting = 50 if name == "a" else 0
+        for _ in range(12 + waiting):
+            load.take(Lease(load, ask(*prompt(1), tokens=10_000), 0, 0.0, lambda _lease: None), 0.0)
+        load.tokens = 40_000
+        for at in (1.0, 2.0):
+            load.read(stats(at, running=12, waiting=waiting, kv_usage=1.0 if waiting else 0.9), at)
+        told.append(replica(name, stats=load.stats))
+    in_flight = sum(load.asked for load in loads.values())
+    assert pool_tokens(told, ROOM, loads.__getitem__) == pytest.approx(in_flight + ROOM.max_waiting * 10_100, rel=0.001)
 
 
 def one(_name: str) -> int:

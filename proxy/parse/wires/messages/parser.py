@@ -279,7 +279,7 @@ def _who(metadata: Any) -> tuple[str, str | None]:
     if user_id[:1] == "{":
         try:
             said = msgspec.json.decode(user_id)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return user_id, None
         if isinstance(said, dict):
             named = (said.get("account_uuid"), said.get("device_id"))

@@ -52,3 +52,16 @@ def test_a_share_is_its_part_of_rate_and_burst() -> None:
     assert share(600.0, 100.0, 4) == (150.0, 25.0)
     assert share(600.0, 2.0, 4) == (150.0, 1.0)
     assert share(600.0, 100.0, 1) == (600.0, 100.0)
+
+
+def test_one_process_has_the_limit_and_two_have_half_each() -> None:
+    """A burst below 1 is raised only where it is divided."""
+    assert share(600.0, 0.5, 1) == (600.0, 0.5)
+    assert share(600.0, 60.0, 2) == (300.0, 30.0)
+    assert share(600.0, 1.5, 2) == (300.0, 1.0)
+
+
+def test_a_faster_rate_waits_less() -> None:
+    """Ten at 600 a minute are a second."""
+    assert wait_us(0.0, 10.0, 600.0) == 1_000_000.0
+    assert wait_us(0.0, 10.0, 1_200.0) == 500_000.0

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from proxy.shared.redis.redis_config import RedisSection, address_problem
+from proxy.shared.redis.redis_address import address_problem
+from proxy.shared.redis.redis_config import RedisSection
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""Entries as Parquet files: their bytes, and where these are kept."""
+
+import hashlib
+import importlib
+import io
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from cost.ledger.archived import FileRow
+from cost.ledger.entries import Entry
+from cost.ledger.rows import COLUMNS, entry_of
+from cost.tables import LedgerEntry
+
+SCHEMA: Final = 1
+"""Version of the files' columns: a column that is added leaves it as it is, one that means something else does not."""
+MANIFEST: Final = "manifest.json"
+_DEFAULTS: Final = dict(
+    zip(COLUMNS[len(COLUMNS) - len(Entry.__struct_defaults__) :], Entry.__struct_defaults__, strict=True)
+)
+
+
+class PlaceUnreachable(Exception):
+    """The archive's place does not answer; says why, without a secret."""
+
+
+class FileDamaged(Exception):
+    """A file of the archive is missing, or not what was written; says which."""
+
+
+class Place(Protocol):
+    """A folder or bucket. All names are relative; a file is there whole or not at all."""
+
+    @property
+    def text(self) -> str:
+        """How it is named: a folder's path, or `s3://BUCKET/PREFIX`."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file. Raises PlaceUnreachable."""
+        ...
+
+    def get(self, name: str) -> bytes | None:
+        """Return a file, None where it is not there. Raises PlaceUnreachable."""
+        ...
+
+
+class Codec:
+    """Entries' rows to and from the bytes of a Parquet file."""
+
+    def __init__(self) -> None:
+        """Raise ImportError without pyarrow."""
+        self._arrow = importlib.import_module("pyarrow")
+        self._parquet = importlib.import_module("pyarrow.parquet")
+        arrow = self._arrow
+        kinds = {int: arrow.int64(), bool: arrow.bool_(), float: arrow.float64(), str: arrow.string()}
+        table = LedgerEntry.__table__  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+        self._schema = arrow.schema([(name, kinds[table.c[name].type.python_type]) for name in COLUMNS])
+
+    def encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        """Return the file of rows in the order of `COLUMNS`."""
+        columns = [
+            self._arrow.array(values, type=field.type)
+            for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+        ]
+        file = io.BytesIO()
+        made = self._arrow.Table.from_arrays(columns, schema=self._schema)
+        self._parquet.write_table(made, file, compression="zstd")
+        return file.getvalue()
+
+    def decode(self, data: bytes) -> list[tuple[Any, ...]]:
+        """Return the rows of a file. Columns that came later have their defaults."""
+        found = self._parquet.read_table(self._arrow.BufferReader(data))
+        have = set(found.column_names)
+        columns = [found[name].to_pylist() if name in have else [_DEFAULTS[name]] * found.num_rows for name in COLUMNS]
+        return list(zip(*columns, strict=True))
+
+
+class ArchiveReader:
+    """The files of archived months, each held against what the database knows of it."""
+
+    def __init__(self, place: Place, run: str, codec: Codec) -> None:
+        self._place = place
+        self._run = run
+        self._codec = codec
+
+    def rows(self, file: FileRow) -> list[tuple[Any, ...]]:
+        """Return a file's rows. Raises FileDamaged and PlaceUnreachable."""
+        name = f"{self._run}/{file.name}"
+        data = self._place.get(name)
+        if data is None:
+            raise FileDamaged(f"{name} is not in {self._place.text}")
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise FileDamaged(f"{name} in {self._place.text} is not what was written: its SHA-256 differs")
+        return self._codec.decode(data)
+
+    def entries(self, file: FileRow) -> list[Entry]:
+        """Return a file's entries. Raises FileDamaged and PlaceUnreachable."""
+        return [entry_of(row) for row in self.rows(file)]
+
+    def check_manifest(self, month: str) -> None:
+        """Raise FileDamaged where the manifest is not there or is no manifest, and PlaceUnreachable."""
+        name = f"{self._run}/{MANIFEST}"
+        data = self._place.get(name)
+        if data is None:
+            raise FileDamaged(f"{name} is not in {self._place.text}; the database has the same figures")
+        try:
+            told = msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            told = None
+        if not isinstance(told, dict) or told.get("month") != month:
+            raise FileDamaged(f"{name} in {self._place.text} is not what was written")

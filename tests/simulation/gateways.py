@@ -1,0 +1,181 @@
+"""Two kinds of simulated process: a worker, which answers callers, and the books, which bring journals into the database.
+
+They are opened as `gateway.process.data_plane` and `control_plane` open them, but without a link between them: a worker reads its
+sources from the database itself, as the control plane's own pipeline does.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from cost.times import wall_us
+from gateway.configuration.environment import Environment
+from gateway.configuration.gateway_config import GatewayConfig
+from gateway.database import make_engine
+from gateway.link.data_sources import from_database
+from gateway.process.start_gate import connection_limits
+from gateway.process_pipeline import ProcessPipeline
+from gateway.wiring.fleet import open_fleet
+from gateway.wiring.ledger_rounds import open_drain
+from gateway.wiring.metrics import all_metrics
+from gateway.wiring.worker_ledger import ProcessParts, WorkerLedger, open_worker_ledger
+from proxy.errors import ModelNotFound
+from proxy.http.exchange import Exchange
+from proxy.http.server import HttpServer
+from proxy.routes import fallback_route, model_routes
+from proxy.shared.background_tasks import background, every
+from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.machine import NODE, Machine, Node
+from tests.simulation.network import Address, Network
+
+
+class Installation:
+    """What all processes of a seed have in common."""
+
+    def __init__(
+        self, machine: Machine, loop: SimulatedLoop, folder: Path, config: GatewayConfig, environment: Environment
+    ) -> None:
+        self.machine = machine
+        self.loop = loop
+        self.folder = folder
+        self.config = config
+        self.url = environment.database()
+        self.environment = environment
+
+    @property
+    def network(self) -> Network:
+        assert self.loop.network is not None
+        return self.loop.network
+
+    @property
+    def journals(self) -> Path:
+        return Path(self.config.cost.journal_dir)
+
+
+class Process:
+    """A node with something open in it, until it is closed or killed."""
+
+    def __init__(self, installation: Installation, name: str) -> None:
+        self.installation = installation
+        self.name = name
+        self.node = Node(name)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self.is_open = asyncio.Event()
+        self.over = asyncio.Event()
+        """Set once it has ended, or was killed."""
+        self.life = self._within(self._live())
+        self.life.add_done_callback(lambda _life: self.over.set(), context=contextvars.Context())
+
+    def _within(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        token = NODE.set(self.node)
+        try:
+            return asyncio.ensure_future(work)
+        finally:
+            NODE.reset(token)
+
+    async def _live(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._open(stack)
+            self.is_open.set()
+            await self._stop.wait()
+            await self._drain()
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        raise NotImplementedError
+
+    async def _drain(self) -> None:
+        """Let what runs come to its end; nothing, where nothing does."""
+
+    @property
+    def failed_to_start(self) -> bool:
+        return self.life.done() and not self.is_open.is_set()
+
+    async def close(self) -> None:
+        """Stop in order; it may be killed meanwhile."""
+        self._stop.set()
+        await self.over.wait()
+        if self.life.done():
+            self.life.result()
+
+    def kill(self) -> None:
+        """End it like `kill -9`: nothing of its code runs any more."""
+        self.node.alive = False
+        self.installation.loop.graves.extend([*asyncio.all_tasks(self.installation.loop), self])
+        for database in self.node.databases:
+            database.kill()
+        self.node.close_files()
+        self.installation.network.gone(self.node)
+        self.over.set()
+
+
+class Worker(Process):
+    """A worker of its own host's supervisor, listening at its name."""
+
+    def __init__(self, installation: Installation, name: str) -> None:
+        self.address: Address = (name, 80)
+        self.pipeline: ProcessPipeline
+        self.books: WorkerLedger
+        self.server: HttpServer
+        super().__init__(installation, name)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        config, environment = self.installation.config, self.installation.environment
+        metrics = all_metrics()
+        engine = make_engine(self.installation.url, power_safe=config.cost.journal_sync == "power")
+        stack.push_async_callback(engine.dispose)
+        boots: list[str] = []
+        counted = LiveProcesses(engine, lambda: boots)
+        sources = from_database(engine, counted)
+        self.books = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
+        boots.append(self.books.ledger.boot_id)
+        await counted.refresh()
+        background(stack, every(SHOW_S, counted.refresh))
+        self.pipeline = pipeline = ProcessPipeline(
+            config, environment, self.installation.folder / "gateway.yaml", metrics, serves_callers=True
+        )
+        fleet = await open_fleet(config, metrics, _nobody, pipeline.fleet_changed, stack)
+        await pipeline.open(ProcessParts(engine, sources, self.books, fleet), stack)
+        self.server = server = HttpServer(
+            model_routes(pipeline.line), fallback_route(pipeline.line, _elsewhere), connection_limits(config.server)
+        )
+        stack.push_async_callback(server.aclose)
+        # Its queue of connections is the kernel's to tell; in the simulated network nobody waits in it.
+        door = stack.enter_context(socket.socket())
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        door.setblocking(False)
+        self.installation.network.doors[door] = self.address
+        await server.listen(door)
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.pipeline.line.draining = True
+        await self.server.stop(loop.time() + 30.0, self._cut_off)
+
+    def _cut_off(self) -> bool:
+        self.pipeline.line.cut_off()
+        return True
+
+
+class Books(Process):
+    """The control plane's part in the books: the drain of all journals, and the watch over budgets."""
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        config = self.installation.config
+        engine = make_engine(self.installation.url, power_safe=config.cost.journal_sync == "power")
+        stack.push_async_callback(engine.dispose)
+        await open_drain(engine, config, all_metrics(), wall_us, stack)
+
+
+def _nobody(_message: object) -> None:
+    """Tell nobody: there is no prober."""
+
+
+async def _elsewhere(exchange: Exchange) -> None:
+    raise ModelNotFound(exchange.path)
