@@ -51,6 +51,8 @@ SCREENS: Final = (
     Screen("team-policy", _TESS, f"{_SUPPORT}/policy"),
     Screen("team-key", _TESS, f"{_SUPPORT}/keys", follow=f"{_SUPPORT}/keys/key_"),
     Screen("team-budgets", _TESS, f"{_SUPPORT}/budgets"),
+    Screen("team-caching", _TESS, f"{_SUPPORT}/caching"),
+    Screen("guard", _ADA, "/dashboard/guard"),
     Screen("finance", _FINN, "/dashboard/finance"),
     Screen("finance-month", _FINN, "/dashboard/finance/month"),
     Screen("finance-showback", _FINN, "/dashboard/finance/showback"),
