@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,38 @@ async def test_most_sentinels_may_be_away(watched: Topology) -> None:
             pass
     finally:
         first.thaw()
+
+
+async def test_sentinels_that_hang_delay_no_heartbeat(watched: Topology) -> None:
+    """However long a connect may take: others would give back what this process holds."""
+    later_s = 0.0
+    link = RedisLink(
+        watched.url,
+        SECTION.model_copy(update={"connect_timeout_s": 30.0}),
+        "boot",
+        clock=lambda: time.monotonic() + later_s,
+        heartbeat_s=0.1,
+    )
+
+    def seen() -> float:
+        return float(asked(watched.servers[0], "ZSCORE", f"{PREFIX}holders", link.holder))
+
+    first, second, _ = watched.others
+    await link.start()
+    try:
+        await until(lambda: link.healthy)
+        first.freeze()
+        second.freeze()
+        for _ in range(2):
+            # It asks who the primary is after the next heartbeat.
+            later_s += 60
+            begun = seen()
+            await until(lambda begun=begun: seen() > begun)  # type: ignore[misc]
+    finally:
+        first.thaw()
+        second.thaw()
+        await link.aclose()
+    assert link.problem == ""
 
 
 async def test_one_that_says_otherwise_is_outvoted(watched: Topology) -> None:
