@@ -50,6 +50,13 @@ _CALLBACKS: Final = {
     "s3": ("changed", "the plug-in `gateway.exporters.parquet:…` writes requests to files (docs/plugins.md)"),
     "s3_v2": ("changed", "the plug-in `gateway.exporters.parquet:…` writes requests to files (docs/plugins.md)"),
 }
+_BY_SENTINELS: Final = "set WEIGHBRIDGE_REDIS_URL=redis+sentinel://HOST:26379,…/SERVICE (docs/databases.md)"
+_SEVERAL_REDIS: Final = {
+    "redis_startup_nodes": "set WEIGHBRIDGE_REDIS_URL=redis+cluster://HOST:6379,… (docs/databases.md)",
+    "sentinel_nodes": _BY_SENTINELS,
+    "sentinel_password": _BY_SENTINELS,
+    "service_name": _BY_SENTINELS,
+}
 _MOST_ATTEMPTS: Final = 10
 
 
@@ -301,6 +308,8 @@ class _Reading:
                 self._account.tell(item, "kept", "`cache.ttl_s`")
         elif key in {"url", "redis_url"}:
             self._redis_url(item)
+        elif key in _SEVERAL_REDIS:
+            self._account.tell(item, "changed", _SEVERAL_REDIS[key])
         elif key in {"host", "port", "password"}:
             self._redis_part(item, key)
         elif key == "type" and "semantic" in str(item.value):

@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from settings.secret_ref import SecretRef
 from settings.types import Finite, Section
 
-_PREFIX: Final = re.compile(r"[!-~]*\{[!-~]+\}[!-~]*")
+# As a cluster reads it: from the first brace that opens to the next that closes; were there nothing between, each key would have its own slot.
+_PREFIX: Final = re.compile(r"[!-z|}~]*\{[!-|~]+\}[!-~]*")
 # The least share of the time-out that is left for Redis's reply, once a call was sent.
 _REPLY_SHARE: Final = 0.75
 

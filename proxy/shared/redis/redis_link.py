@@ -216,7 +216,8 @@ class RedisLink:
             return False
         self._looked_at = now
         try:
-            named = await self._primary.find(self._section.connect_timeout_s)
+            # No longer than a heartbeat may be late: others would take this process for dead.
+            named = await self._primary.find(min(self._section.connect_timeout_s, self._heartbeat_s))
         except (RedisError, OSError):
             return False
         if named == self._at:

@@ -261,6 +261,23 @@ def test_redis_is_a_variable() -> None:
     assert known.secrets.moved["REDIS_URL"] == "redis://:p@cache:6380/0"
 
 
+def test_sentinels_and_clusters_are_one_address(tmp_path: Path) -> None:
+    """Which is said; where there are both, each with its own, and no password is told."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "model_list: [{model_name: a, litellm_params: {model: openai/a}}]\n"
+        "litellm_settings: {cache: true, cache_params: {type: redis, service_name: mymaster, sentinel_nodes: [[localhost, 26379]],"
+        " sentinel_password: hunter2-hunter2, redis_startup_nodes: [{host: 127.0.0.1, port: 7001}]}}\n"
+    )
+    found = imported(path)
+    place = "litellm_settings.cache_params"
+    for key in ("service_name", "sentinel_nodes", "sentinel_password"):
+        (words,) = found.became(f"{place}.{key}")
+        assert "redis+sentinel://" in words
+        assert "hunter2" not in words
+    assert "redis+cluster://" in found.became(f"{place}.redis_startup_nodes")[0]
+
+
 def test_what_has_no_equal_is_told() -> None:
     """Unknown keys, servers, guardrails and semantic caches are told one by one, with what to do instead."""
     assert of(16).became("general_settings.a_key_from_the_future")[0].startswith("not possible: no key of LiteLLM's")

@@ -2,6 +2,7 @@
 
 import pytest
 from pydantic import ValidationError
+from redis.crc import key_slot
 
 from proxy.shared.redis.redis_address import address_problem
 from proxy.shared.redis.redis_config import RedisSection
@@ -45,11 +46,18 @@ def test_other_addresses_are_refused_without_being_shown(url: str) -> None:
     assert "hunter2" not in said
 
 
-@pytest.mark.parametrize("prefix", ["weighbridge:", "{}", "{ }:", "}a{"])
+@pytest.mark.parametrize("prefix", ["weighbridge:", "{}", "{ }:", "}a{", "{}{a}:", "x{}y}:"])
 def test_a_prefix_has_a_part_in_braces(prefix: str) -> None:
     """The message shows one."""
     with pytest.raises(ValidationError, match=r"such as \{weighbridge\}:"):
         RedisSection(prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["{weighbridge}:", "eu:{a}:", "}{a}:", "{{a}}:", "{a}{}:", "{a|b~}"])
+def test_a_prefix_keeps_its_keys_in_one_slot(prefix: str) -> None:
+    """Whatever comes behind it."""
+    RedisSection(prefix=prefix)
+    assert key_slot(f"{prefix}holders".encode()) == key_slot(f"{prefix}queue:{{b}}".encode())
 
 
 def test_the_defaults_leave_room_between_slow_and_late() -> None:
