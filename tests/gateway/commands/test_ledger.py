@@ -67,6 +67,9 @@ def test_books_that_agree(folder: Path) -> None:
         "rows": [],
         "waiting": None,
         "missing": [],
+        "archived": 0,
+        "damaged": [],
+        "unread": [],
     }
 
 
