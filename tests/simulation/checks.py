@@ -77,8 +77,10 @@ def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]
         _usage_is_believed(story, request_id, made, ends[request_id])
     for request_id, booked in ends.items():
         paid = [row for row in booked if row["cost_nanousd"] and "orphaned" not in (row["flags"] or "")]
-        # A connection that is cut may take a refusal with it, and nobody waits for one whose caller has gone: what came of it is estimated.
-        is_unheard = plan.weather.cut or any("caller_gone" in (row["flags"] or "") for row in paid)
+        # A connection that is cut may take a refusal with it; nobody waits for one whose caller has gone; and a process that stood still
+        # sees that the time is over before it reads. What came of it is estimated then.
+        flags = " ".join(row["flags"] or "" for row in paid)
+        is_unheard = plan.weather.cut or "caller_gone" in flags or "timeout" in flags
         worth = [call for call in asked[request_id] if is_unheard or not call.refused]
         if len(paid) > len(worth):
             story.violate("nobody pays for what no provider did", request=request_id, paid=len(paid), worth=len(worth))
