@@ -61,6 +61,11 @@ def test_what_is_not_erased_says_why(name: str) -> None:
     assert each.person or each.team or each.kept
 
 
+def test_months_in_files_are_told() -> None:
+    """Whoever erases somebody reads it, as their files are not rewritten."""
+    assert "ledger archive" in holdings().kept()["ledger_entry"]
+
+
 def test_rules_fit_the_schema() -> None:
     """Each names a column that is there, and a team's a column of time."""
     assert {each.table.name for each in holdings().of_person()} == {
