@@ -116,7 +116,7 @@ async def test_refusals_are_counted_within_their_time_and_team(engine: AsyncEngi
     await refused(900, NOON, "a", "team_other")
     await refused(7, NOON - 4 * MINUTE_US, "a")
     await refused(5, NOON, "b")
-    assert await measured(engine, alert, NOON) == 12
+    assert await measured(engine, alert, NOON) == (12, True)
     await set_up(engine, alert)
     outbox = Outbox(engine, lambda: NOON)
     await AlertRound(engine, outbox.put, {"ops"}, Clock()).look()
