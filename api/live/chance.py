@@ -12,6 +12,8 @@ from typing import Final
 
 SOUND: Final = 0.6
 """Part of a threshold up to which nothing is wrong: 3 % of failures where 5 % are told."""
+MOST_SOUND: Final = 0.3
+"""Of a threshold above a half, that half's: an outage is told, whatever the threshold."""
 CHANCE: Final = 2e-6
 """Chance of a look of a sound one to be told: a day has thousands of looks, which mostly see the same attempts."""
 FEWEST_IN_A_ROW: Final = 3
@@ -25,8 +27,8 @@ _WINDOWS_A_DAY: Final = 144
 def least_count(of: int, share: float) -> int:
     """Return the fewest of so many that are told to be `share` of them or more; above `of` where they are too few to tell."""
     fewest = max(1, math.ceil(share * of - 1e-9))
-    sound = SOUND * share
-    if not 0 < sound < 1:
+    sound = min(SOUND * share, MOST_SOUND)
+    if sound <= 0:
         return fewest
     tail, count = 0.0, of
     while count >= fewest:

@@ -29,6 +29,8 @@ SLOWER: Final = 2.0
 """Multiple of the median TTFT of a day ago that is slow."""
 ENOUGH: Final = 20
 """Fewest attempts from which a target can be called slow or failing."""
+ENOUGH_OF_YESTERDAY: Final = 100
+"""Fewest attempts of a day ago whose median is what is usual: with 20 it is so much off in some hours of a week that sound ones are slow."""
 _FRESH_S: Final = 2.0
 _YESTERDAY_FRESH_S: Final = 300.0
 _SPEND_FRESH_S: Final = 10.0
@@ -219,8 +221,10 @@ def _by_target(attempts: Iterable[EndedAttempt]) -> dict[str, list[EndedAttempt]
 
 
 def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
-    """Return the model's own median seconds to the first token by target, of targets with at least ENOUGH attempts."""
-    found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
+    """Return the model's own median seconds to the first token by target, of targets with enough attempts."""
+    found = {
+        name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH_OF_YESTERDAY
+    }
     return {name: each.model_ttft_p50_s for name, each in found.items() if each.model_ttft_p50_s is not None}
 
 

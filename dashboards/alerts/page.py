@@ -211,7 +211,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         values_now = await _values(view, alerts)
     table = Table.of(
         _COLUMNS,
-        [_row(view, each, values_now[each.measure, each.window_s]) for each in alerts],
+        [_row(view, each, values_now[each.measure, each.window_s, each.threshold]) for each in alerts],
         view.query,
         name="alerts",
         caption="Alerts",

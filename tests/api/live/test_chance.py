@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from api.live.chance import SOUND, is_beyond_chance, least_count, longest_run_by_chance
-from api.live.recent import FAILING, reached
+from api.live.recent import ENOUGH_OF_YESTERDAY, FAILING, reached
 
 DAYS = 100
 WINDOWS = 144
@@ -58,7 +58,7 @@ def test_sound_times_are_not_called_slow() -> None:
     for _ in range(20):
         for _ in range(WINDOWS):
             times = sorted(rng.lognormvariate(0, 1) for _ in range(40))
-            usual = sorted(rng.lognormvariate(0, 1) for _ in range(20))[10]
+            usual = sorted(rng.lognormvariate(0, 1) for _ in range(ENOUGH_OF_YESTERDAY))[50]
             slow += (reached(times, 0.05) or 0) >= 6.25  # 3.3 % are longer.
             slower += (reached(times, 0.5) or 0) >= 2 * usual
     assert slow == 0
