@@ -26,7 +26,8 @@ def test_rises_that_chance_makes_cost_nothing(monkeypatch: pytest.MonkeyPatch) -
             with monkeypatch.context() as patched:
                 patched.setattr(forecast, "rise_per_s", lambda *_: 0.0)
                 without = made.busy(360.0, 0.9)
-            assert with_rises is not None and without is not None
+            assert with_rises is not None
+            assert without is not None
             told.append(with_rises / without)
     assert 1.0 <= sum(told) / len(told) < 1.01
     assert sorted(told)[int(0.99 * len(told))] < 1.15
