@@ -55,7 +55,9 @@ def test_who_has_nothing_to_read_is_late(loop: Loop) -> None:
 async def second_word(said: bytes) -> bytes:
     ours, peer = socket.socketpair()
     running = asyncio.get_running_loop()
-    _, connection = await running.create_connection(lambda: Connection(running, lambda gone: None, Gathering(0.0)), sock=ours)
+    _, connection = await running.create_connection(
+        lambda: Connection(running, lambda gone: None, Gathering(0.0)), sock=ours
+    )
     with peer:
         connection.send(b"GET / HTTP/1.1\r\n\r\n", running.time() + 60)
         peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\none")
