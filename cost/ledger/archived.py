@@ -16,7 +16,7 @@ from cost.ledger.entries import Entry
 from cost.tables import ArchivedFile, ArchivedMonth, LedgerEntry
 from cost.times import DAY_US, day_of
 
-State = Literal["writing", "removing", "archived", "restoring"]
+State = Literal["writing", "removing", "archived", "restoring", "restored"]
 _BATCH: Final = 500
 
 
@@ -53,6 +53,12 @@ async def archived_months(connection: AsyncConnection, start_us: int = 0, end_us
     within = (col(ArchivedFile.day_us) > start_us - DAY_US, col(ArchivedFile.day_us) < end_us)
     query = select(month).where(*within, col(ArchivedFile.is_gone)).distinct().order_by(month)
     return list(await connection.scalars(query))
+
+
+async def all_archived(engine: AsyncEngine) -> list[int]:
+    """Return all months of which something stands in files and no more in the ledger."""
+    async with engine.connect() as connection:
+        return await archived_months(connection)
 
 
 async def refuse_archived(connection: AsyncConnection, start_us: int, end_us: int, what: str) -> None:

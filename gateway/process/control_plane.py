@@ -39,6 +39,7 @@ from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tie
 from gateway.wiring.counts import keep_counts
 from gateway.wiring.events import keep_events
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.ledger_archive import keep_archive
 from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
@@ -90,6 +91,7 @@ class ControlPlane:
         metrics: AllMetrics | None = None,
     ) -> None:
         self._environment = environment
+        self._config_path = config_path
         self._folder = folder
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=False)
@@ -259,6 +261,7 @@ class ControlPlane:
             await stack.enter_async_context(
                 await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
+            keep_archive(engine, lambda: live.config, self._config_path, metrics.ledger.set_archive, stack)
             keep_events(engine, config.events, boot_id, metrics.events, stack, self._environment.forward_proxy())
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
