@@ -104,28 +104,20 @@ async def archive(
             return
         if to is None:
             fail("--to: where are the files to be? a folder, or s3://BUCKET/PREFIX", 2)
-        months = [_month_us(month)] if month else await months_due(engine, keep_months or 0, wall_us())
-        done, left = await _archive_each(engine, _archiving(engine, to), months)
+        work = _archiving(engine, to)
+        left: dict[str, str] = {}
+        if month is not None:
+            done = [await _archive_one(engine, work, _month_us(month))]
+        else:
+            done, left = await _archive_each(engine, work, await months_due(engine, keep_months or 0, wall_us()))
         if done:
             await clear_away(engine)
         is_sqlite = engine.dialect.name == "sqlite"
     if as_json:
-        print_json(
-            {"archived": [each.month for each in done], "left": left, "months": list(map(msgspec.structs.asdict, done))}
-        )
+        told = {"archived": [each.month for each in done], "left": left}
+        print_json(told if month is None else msgspec.structs.asdict(done[0]))
     else:
-        for each in done:
-            entries = counted(each.rows, "entry", "entries")
-            typer.echo(
-                f"{each.month}: {entries} in {counted(each.files, 'file')} of {each.bytes:,} bytes, {each.where}"
-            )
-        for why in left.values():
-            typer.echo(f"weighbridge: {why}", err=True)
-        if done:
-            shrink = "VACUUM while no gateway runs" if is_sqlite else "VACUUM FULL ledger_entry or pg_repack"
-            typer.echo(f"the room in the database is used again; {shrink} gives it back to the disk", err=True)
-        elif not left:
-            typer.echo("no month is due", err=True)
+        _print_done(done, left, is_sqlite=is_sqlite)
     if left:
         raise typer.Exit(1)
 
@@ -137,25 +129,43 @@ async def _archive_each(
     from cost.ledger.archive_files import FileDamaged, PlaceUnreachable
     from cost.ledger.archived import month_text
     from cost.ledger.archiving import ArchiveImpossible
-    from gateway.commands.audit import note, operators
 
     done: list[Done] = []
     left: dict[str, str] = {}
     for month_us in months:
-        if await _waits(engine, month_us):
-            left[month_text(month_us)] = (
-                "journals of this host have entries of that month, or of before, which are not in the ledger yet"
-            )
-            continue
         try:
-            found = await work.archive(month_us)
+            done.append(await _archive_one(engine, work, month_us))
         except (ArchiveImpossible, FileDamaged, PlaceUnreachable) as error:
             left[month_text(month_us)] = str(error)
-            continue
-        told = {"rows": found.rows, "files": found.files, "where": found.where}
-        await note(engine, operators(), "ledger.archived", "month", found.month, told)
-        done.append(found)
     return done, left
+
+
+async def _archive_one(engine: "AsyncEngine", work: "Archiving", month_us: int) -> "Done":
+    from cost.ledger.archived import month_text
+    from cost.ledger.archiving import ArchiveImpossible
+    from gateway.commands.audit import note, operators
+
+    if await _waits(engine, month_us):
+        raise ArchiveImpossible(
+            f"journals of this host have entries of {month_text(month_us)}, or of before, which are not in the ledger yet"
+        )
+    done = await work.archive(month_us)
+    told = {"rows": done.rows, "files": done.files, "where": done.where}
+    await note(engine, operators(), "ledger.archived", "month", done.month, told)
+    return done
+
+
+def _print_done(done: "Sequence[Done]", left: dict[str, str], *, is_sqlite: bool) -> None:
+    for each in done:
+        entries = counted(each.rows, "entry", "entries")
+        typer.echo(f"{each.month}: {entries} in {counted(each.files, 'file')} of {each.bytes:,} bytes, {each.where}")
+    for why in left.values():
+        typer.echo(f"weighbridge: {why}", err=True)
+    if done:
+        shrink = "VACUUM while no gateway runs" if is_sqlite else "VACUUM FULL ledger_entry or pg_repack"
+        typer.echo(f"the room in the database is used again; {shrink} gives it back to the disk", err=True)
+    elif not left:
+        typer.echo("no month is due", err=True)
 
 
 @ledger_app.command("restore")

@@ -261,7 +261,6 @@ class ControlPlane:
             await stack.enter_async_context(
                 await keep_rounds(engine, lambda: live.config, metrics, savings, gateway.jobs.callbacks, wall_us)
             )
-            keep_archive(engine, lambda: live.config, self._config_path, metrics.ledger.set_archive, stack)
             keep_events(engine, config.events, boot_id, metrics.events, stack, self._environment.forward_proxy())
             await self.hub.start(self._folder.link)
             stack.push_async_callback(self.hub.aclose)
@@ -328,6 +327,7 @@ class ControlPlane:
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, keep_pruned(CacheLossStore(engine)))
         background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
+        keep_archive(engine, lambda: self.live.config, self._config_path, self._metrics.ledger.set_archive, stack)
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
         try:
