@@ -22,13 +22,16 @@ from cost.ledger.archiving import ArchiveImpossible, Archiving, archived_list
 from cost.ledger.entries import Entry, adjustment, orphan_settlement, void_of
 from cost.ledger.orphan_reaper import expiry_of
 from cost.ledger.rebuild import rebuild
+from cost.ledger.rows import COLUMNS
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import Verification, check
 from cost.meters import METER_COLUMNS
 from cost.price_book.correction import find_correction
 from cost.prices import price_from_usd
+from cost.reconcile.ledger_side import booked
 from cost.reports.attempts import AttemptReader
 from cost.reports.minutes import read_minutes
+from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
@@ -439,6 +442,32 @@ def test_older_files_lack_columns_and_have_their_defaults() -> None:
     assert codec.decode(sink.getvalue().to_pybytes()) == [tuple(values)]
 
 
+def test_every_value_that_the_ledger_takes_comes_back_as_it_was() -> None:
+    """The limits of 64 bits, beside NULL, where others go over floats; times are integers, so no zone moves them; any text."""
+    codec, kinds = Codec(), Entry.__annotations__
+    row = list(msgspec.structs.astuple(reserve()))
+    row[_column("flags")] = '["a"]'
+    rows = []
+    for number, amount in enumerate((2**63 - 1, -(2**63), None, 0, 2**53 + 1)):
+        values = [*row]
+        for name in COLUMNS:
+            if "int" in str(kinds[name]) and "nanousd" in name:
+                values[_column(name)] = amount if "None" in str(kinds[name]) else (amount or 0)
+        values[_column("complexity")] = (0.1, 5e-324, None, 1.0, 1 / 3)[number]
+        values[_column("tag")] = ("", 'a"b,c\n', "é🜁\u202e", "NULL", " ")[number]
+        values[_column("at_us")] = APRIL + number
+        rows.append(tuple(values))
+    found = codec.decode(codec.encode(rows))
+    assert found == rows
+    assert [[type(each) for each in one] for one in found] == [[type(each) for each in one] for one in rows]
+    assert codec.decode(codec.encode(rows), ("entry", "cost_nanousd"))[0] == ("reserve", 2**63 - 1)
+    for amount in (2**63, 0.5):
+        values = [*row]
+        values[_column("cost_nanousd")] = amount
+        with pytest.raises((OverflowError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError)):
+            codec.encode([tuple(values)])
+
+
 async def test_a_reader_says_which_file_is_missing(tmp_path: Path, engine: AsyncEngine) -> None:
     """Restoring from a place that lacks a file stops there, and can be gone on with once it is back."""
     await LedgerStore(engine).insert(attempts(20))
@@ -507,5 +536,23 @@ async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncE
     price = price_from_usd(version="v2", input_usd=1, output_usd=2)
     with pytest.raises(ArchivedTime, match="cannot be corrected"):
         await find_correction(engine, "x", "", price, date(2026, 4, 1), date(2026, 4, 2))
+    requests = RecentReader(engine)
+    for query in (
+        RecentQuery(scope=scope),
+        RecentQuery(scope=scope, order="-cost"),
+        RecentQuery(scope=scope, target="x"),
+    ):
+        assert (await requests.page(query)).archived == (APRIL,)
+    assert (await requests.page(RecentQuery(scope=scope, since_us=MAY))).archived == ()
+    assert (await requests.page(RecentQuery(scope=scope, until_us=APRIL))).archived == ()
+    assert await requests.knows_end_user(scope, "u1")
+    for team in ("a", "b"):
+        known = ReadScope(organisation_id="default", team_id=team)
+        assert await requests.knows_end_user(known, "u1")
+    assert not await requests.knows_end_user(ReadScope(organisation_id="default", team_id="c"), "u1")
+    assert not await requests.knows_end_user(ReadScope(organisation_id="other", team_id=None), "u1")
+    with pytest.raises(ArchivedTime, match="cannot be reconciled"):
+        async with engine.connect() as connection:
+            await booked(connection, first_day_us=APRIL, last_day_us=APRIL, providers=["vllm"], organisation_id=None)
     assert "archived" in await archived_note(engine, APRIL, MAY)
     assert await archived_note(engine, MAY, JUNE) == ""
