@@ -4,6 +4,7 @@ python -m benchmarks.archive_months [--rows 10000000] [--database postgresql|sql
 
 The rows are made in the database itself, evenly over the month, with random request ids, as they are served. Each step runs in
 a process of its own by the code of `weighbridge ledger`, so its memory is its own. PostgreSQL syncs to the disk as by default.
+Processor time, ours and the server's, is told beside the clock's, which says little on a machine that does other work.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -102,7 +103,16 @@ async def _shrink(engine: AsyncEngine, _: str) -> str:
     return ""
 
 
-def _run(step: Step, url: str, folder: str, answers: "multiprocessing.Queue[tuple[str, float, float]]") -> None:
+class Ran(NamedTuple):
+    """What a step came to."""
+
+    told: str
+    spent_s: float
+    cpu_s: float
+    most_mb: float
+
+
+def _run(step: Step, url: str, folder: str, answers: "multiprocessing.Queue[Ran]") -> None:
     async def work() -> str:
         engine = make_engine(url)
         try:
@@ -110,32 +120,47 @@ def _run(step: Step, url: str, folder: str, answers: "multiprocessing.Queue[tupl
         finally:
             await engine.dispose()
 
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), time.process_time()
     told = asyncio.run(work())
-    spent = time.perf_counter() - begun
-    answers.put((told, spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    spent_s, cpu_s = time.perf_counter() - begun, time.process_time() - used
+    answers.put(Ran(told, spent_s, cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+async def _server_cpu_s(engine: AsyncEngine) -> float:
+    """Return the processor time of PostgreSQL's server and of all of its processes that ended; 0 for SQLite."""
+    if engine.dialect.name == "sqlite":
+        return 0.0
+    async with engine.connect() as connection:
+        backend = await connection.scalar(text("SELECT pg_backend_pid()"))
+    server = Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1]
+    fields = Path(f"/proc/{server}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(kind: str, rows: int) -> None:
     """Fill, and run each step."""
     spawned = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="weighbridge-books-") as folder:
-        async with database(kind, Path(folder)) as engine:
+        async with database(kind, Path(folder)) as (engine, url):
 
             async def step(name: str, work: Step, place: str = str(Path(folder) / "kept")) -> None:
-                answers: multiprocessing.Queue[tuple[str, float, float]] = spawned.Queue()
+                answers: multiprocessing.Queue[Ran] = spawned.Queue()
+                before_s = await _server_cpu_s(engine)
                 child = spawned.Process(target=_run, args=(work, url, place, answers))
                 child.start()
-                told, spent, most_mb = await asyncio.to_thread(answers.get)
+                ran = await asyncio.to_thread(answers.get)
                 child.join()
+                # Its connection's process ends a moment after it.
+                await asyncio.sleep(1)
+                server_s = await _server_cpu_s(engine) - before_s
                 size = await size_mb(engine, kind, Path(folder))
                 load = os.getloadavg()[0]
                 print(
-                    f"{kind}: {name}: {spent:,.1f} s, {most_mb:,.0f} MB of memory, database {size:,.0f} MB, load {load:.1f}  {told}",
+                    f"{kind}: {name}: {ran.spent_s:,.1f} s (processor {ran.cpu_s:,.1f} s, server {server_s:,.1f} s), "
+                    f"{ran.most_mb:,.0f} MB of memory, database {size:,.0f} MB, load {load:.1f}  {ran.told}",
                     flush=True,
                 )
 
-            url = engine.url.render_as_string(hide_password=False)
             begun = time.perf_counter()
             await fill(engine, rows)
             size = await size_mb(engine, kind, Path(folder))

@@ -146,8 +146,8 @@ async def least_s(times: int, work: Callable[[], Awaitable[Any]]) -> tuple[float
 
 
 @contextlib.asynccontextmanager
-async def database(kind: str, folder: Path) -> AsyncIterator[AsyncEngine]:
-    """Make a database of its own with the newest schema, gone at the end."""
+async def database(kind: str, folder: Path) -> AsyncIterator[tuple[AsyncEngine, str]]:
+    """Make a database of its own with the newest schema, gone at the end; yields it and its address."""
     with contextlib.ExitStack() as stack:
         if kind == "sqlite":
             url = f"sqlite:///{folder}/books.sqlite"
@@ -158,7 +158,7 @@ async def database(kind: str, folder: Path) -> AsyncIterator[AsyncEngine]:
         engine = make_engine(url)
         try:
             await migrate(engine)
-            yield engine
+            yield engine, url
         finally:
             await engine.dispose()
 
@@ -171,7 +171,7 @@ async def measure(kind: str, rows: int) -> None:
         print(f"{kind}: {time.perf_counter() - began:7.1f} s  {what}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="weighbridge-books-") as folder:
-        async with database(kind, Path(folder)) as engine:
+        async with database(kind, Path(folder)) as (engine, _):
             written = await fill(engine, rows, progress)
             if kind == "postgresql":
                 async with engine.connect() as plain:
