@@ -126,14 +126,18 @@ def _run(step: Step, url: str, folder: str, answers: "multiprocessing.Queue[Ran]
     answers.put(Ran(told, spent_s, cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
+def _stat(process: int) -> list[str]:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+
+
 async def _server_cpu_s(engine: AsyncEngine) -> float:
-    """Return the processor time of PostgreSQL's server and of all of its processes that ended; 0 for SQLite."""
+    """Return the processor time of PostgreSQL's server and of all of its processes that ended, in seconds; 0 for SQLite."""
     if engine.dialect.name == "sqlite":
         return 0.0
     async with engine.connect() as connection:
-        backend = await connection.scalar(text("SELECT pg_backend_pid()"))
-    server = Path(f"/proc/{backend}/stat").read_text().rpartition(") ")[2].split()[1]
-    fields = Path(f"/proc/{server}/stat").read_text().rpartition(") ")[2].split()
+        backend: int = await connection.scalar(text("SELECT pg_backend_pid()"))
+    server = int(_stat(backend)[1])
+    fields = _stat(server)
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

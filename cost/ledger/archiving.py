@@ -281,7 +281,8 @@ class Archiving:
 
     async def _write_file(self, month_us: int, run: str, number: int, rows: list[tuple[Any, ...]], last: _Key) -> None:
         day = day_of(last[0])
-        name = f"date={day}/part-{number:05}.parquet"
+        # Named by who writes it: a process that slept while another went on must not write over what entries were deleted for.
+        name = f"date={day}/part-{number:05}-{self._holder}.parquet"
         data, sums = await asyncio.to_thread(self._made, rows)
         await asyncio.to_thread(self._put, f"{run}/{name}", data)
         file = {

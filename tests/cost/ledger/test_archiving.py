@@ -1,5 +1,6 @@
 """A month of the ledger goes into files and comes back: nothing is lost, nothing counts twice, and nothing says zero for it."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -389,6 +390,30 @@ async def test_two_processes_do_not_archive_a_month_at_once(engine: AsyncEngine,
         await first._set(APRIL, "removing")
     assert done.rows == 48
     assert (await verified(engine)).differences == 0
+
+
+async def test_a_process_that_slept_overwrites_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
+    """Another one went on meanwhile, to the end: what the sleeper then writes is in no manifest, and it changes nothing more."""
+    await LedgerStore(engine).insert(attempts(24))
+    await sign(engine, "default", APRIL)
+    before, loop = await rows_of(engine), asyncio.get_running_loop()
+    other = archiving(engine, FolderPlace(tmp_path), most=5, now_us=lambda: NOW_US + 121_000_000)
+
+    class Sleeper(FolderPlace):
+        calls = 0
+
+        def put(self, name: str, data: bytes) -> None:
+            self.calls += 1
+            if self.calls == 2:
+                asyncio.run_coroutine_threadsafe(other.archive(APRIL), loop).result(60)
+            super().put(name, data)
+
+    with pytest.raises(ArchiveImpossible, match="another process"):
+        await archiving(engine, Sleeper(tmp_path)).archive(APRIL)
+    found = await verified(engine)
+    assert (found.differences, found.damaged, found.archived) == (0, (), len(before))
+    await archiving(engine, FolderPlace(tmp_path)).restore(APRIL)
+    assert await rows_of(engine) == before
 
 
 async def test_nothing_is_deleted_for_a_place_that_loses_what_it_takes(engine: AsyncEngine, tmp_path: Path) -> None:

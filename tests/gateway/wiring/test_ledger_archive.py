@@ -15,6 +15,7 @@ from gateway.database import make_engine
 from gateway.wiring import ledger_archive
 from gateway.wiring.ledger_archive import run_archive
 from tests.cost.ledger.test_archiving import APRIL, attempts, files_in, rows_of, sign
+from tests.processes import until
 from tests.sqlite import newest_sqlite
 
 
@@ -46,12 +47,9 @@ async def test_a_child_has_the_lowest_priority_and_ends_with_the_round(
     """Nobody waits for it at a stop; one that dies by itself is told by its status."""
     monkeypatch.setattr(ledger_archive, "module", lambda _: ("-c", _WAITS, str(tmp_path / "pid")))
     round_ = asyncio.create_task(run_archive(ArchiveConfig(keep_months=1, to="/x"), None))
-    async with asyncio.timeout(60):
-        while not (tmp_path / "pid").exists():
-            await asyncio.sleep(0.01)
-        pid = int((tmp_path / "pid").read_text())
-        while os.getpriority(os.PRIO_PROCESS, pid) != 19:
-            await asyncio.sleep(0.01)
+    await until((tmp_path / "pid").exists)
+    pid = int((tmp_path / "pid").read_text())
+    await until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
     round_.cancel()
     with pytest.raises(asyncio.CancelledError):
         await round_
