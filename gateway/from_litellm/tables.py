@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.configuration.file import ConfigError, Document, Problem, parse_document
 from gateway.database import make_engine
 from gateway.database_address import database_kind
-from gateway.from_litellm.sealed import NotOpened, open_sealed
+from gateway.from_litellm.sealed import NeedsPyNaCl, NotOpened, open_sealed
 from gateway.from_litellm.told import Account
 
 Row = Mapping[str, Any]
@@ -68,6 +68,7 @@ _SECTIONS: Final = frozenset({"litellm_settings", "router_settings", "general_se
 _MOST_DAYS: Final = 1_000_000
 _DAYS: Final = "spending by day, which a later --since makes shorter,"
 _UNOPENED: Final = "sealed: set LITELLM_SALT_KEY (else LITELLM_MASTER_KEY) as LiteLLM has it, and import again"
+_NO_PYNACL: Final = "sealed by NaCl, which needs PyNaCl: pip install 'weighbridge[litellm]', and import again"
 FILE: Final = "database"
 
 
@@ -197,7 +198,7 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
         if name in _SECTIONS and isinstance(value, dict):
             values[name] = opener.opened(value) if name == "environment_variables" else value
     if opener.failed:
-        account.note(FILE, 0, "sealed values", "not possible", f"{opener.failed} of them are {_UNOPENED}")
+        account.note(FILE, 0, "sealed values", "not possible", f"{opener.failed} of them are {opener.why}")
     if not values:
         return []
     # As text, so that numbers are read as those of the file are.
@@ -212,7 +213,7 @@ def _model(row: Row, opener: "_Opener", account: Account) -> dict[str, Any] | No
     before = opener.failed
     opened = opener.opened(mapping_in(row.get("litellm_params")))
     if opener.failed != before and "model" not in opened:
-        account.note(FILE, 0, f"model {name}", "not possible", f"left out: {_UNOPENED}")
+        account.note(FILE, 0, f"model {name}", "not possible", f"left out: {opener.why}")
         return None
     return {"model_name": name, "litellm_params": opened, "model_info": dict(mapping_in(row.get("model_info")))}
 
@@ -223,6 +224,7 @@ class _Opener:
     def __init__(self, salt_key: str | None) -> None:
         self._salt_key = salt_key
         self.failed = 0
+        self.why = _UNOPENED
 
     def opened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with every sealed text opened. LiteLLM seals each text of a model's parameters."""
@@ -238,13 +240,14 @@ class _Opener:
             return value
         try:
             return open_sealed(value, self._salt_key) if self._salt_key else self._unsealed(value)
-        except NotOpened:
-            return self._unsealed(value)
+        except NotOpened as failure:
+            return self._unsealed(value, _NO_PYNACL if isinstance(failure, NeedsPyNaCl) else _UNOPENED)
 
-    def _unsealed(self, value: str) -> str | None:
+    def _unsealed(self, value: str, why: str = _UNOPENED) -> str | None:
         """Return a text that does not look sealed; None, counted, for one that does."""
         if (len(value) >= _SEALED_CHARS and not any(char in value for char in " /.:")) or value.startswith("v2:gcm:"):
             self.failed += 1
+            self.why = why
             return None
         return value
 
