@@ -1,6 +1,6 @@
 """Opening of what LiteLLM seals in its database: models' parameters and variables, under the SHA-256 of its salt key.
 
-New values are AES-256-GCM behind `v2:gcm:`, older ones NaCl's SecretBox, which PyNaCl opens (extra `litellm`).
+NaCl's SecretBox, which PyNaCl opens (extra `litellm`), unless LiteLLM is set to AES-256-GCM, whose values begin with `v2:gcm:`.
 """
 
 import base64
@@ -48,7 +48,7 @@ def _secret_box(sealed: bytes, key: bytes) -> bytes:
     if len(sealed) < _LEAST_BOX:
         raise NotOpened
     try:
-        # Only here: most databases of today have none, and a gateway that serves needs none.
+        # Only here: a gateway that serves needs none.
         from nacl.exceptions import CryptoError  # noqa: PLC0415
         from nacl.secret import SecretBox  # noqa: PLC0415
     except ImportError as failure:

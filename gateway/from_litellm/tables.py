@@ -5,6 +5,7 @@ Versions differ in their columns, so whole rows are read, and what a row does no
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import date
 from typing import Any, Final
@@ -47,6 +48,7 @@ _TABLES: Final[Mapping[str, tuple[str, int]]] = {
     "tags": ("LiteLLM_TagTable", 10_000),
     "models": ("LiteLLM_ProxyModelTable", 2_000),
     "credentials": ("LiteLLM_CredentialsTable", 2_000),
+    "access_groups": ("LiteLLM_AccessGroupTable", 10_000),
     "config": ("LiteLLM_Config", 1_000),
 }
 """Our word for each table, its name, and the most rows that are read."""
@@ -57,7 +59,6 @@ _LEFT_BEHIND: Final[Mapping[str, str]] = {
     "LiteLLM_PolicyTable": "policies: write rules under `guard` (docs/guard.md)",
     "LiteLLM_PromptTable": "prompts: no store of prompts here",
     "LiteLLM_ManagedVectorStoresTable": "vector stores: none here",
-    "LiteLLM_AccessGroupTable": "access groups made by hand: name the models of teams and keys",
     "LiteLLM_SearchToolsTable": "search tools: a provider's own web search passes through",
     "LiteLLM_AgentsTable": "agents: none here",
     "LiteLLM_ManagedObjectTable": "batches and fine-tunings under way: they end where they began",
@@ -180,9 +181,9 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
     """Return LiteLLM's models, credentials and settings of the database, as if they stood in its file."""
     opener = _Opener(salt_key)
     values: dict[str, Any] = {}
-    models = [
-        _model(row, opener, account) for row in sorted(theirs["models"], key=lambda row: str(row.get("model_id")))
-    ]
+    rows = sorted(theirs["models"], key=lambda row: str(row.get("model_id")))
+    names = Counter(_public_name(row) for row in rows)
+    models = [_model(row, opener, account, is_free=names[_public_name(row)] == 1) for row in rows]
     if found := [each for each in models if each is not None]:
         values["model_list"] = found
     if theirs["credentials"]:
@@ -205,8 +206,24 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
     return [msgspec.structs.replace(parse_document(json.dumps(values), FILE, foreign=True), lines={})]
 
 
-def _model(row: Row, opener: "_Opener", account: Account) -> dict[str, Any] | None:
+def _public_name(row: Row) -> str:
+    """Return the name that callers send: a team's own model has another one within LiteLLM."""
+    return str(mapping_in(row.get("model_info")).get("team_public_model_name") or row.get("model_name") or "")
+
+
+def _model(row: Row, opener: "_Opener", account: Account, *, is_free: bool) -> dict[str, Any] | None:
+    """Return a row as an entry of the file; None for one that is left out. `is_free`: no other row has its public name."""
     name = str(row.get("model_name") or "")
+    if (public := _public_name(row)) != name:
+        if is_free:
+            words = "a team's own model; here other teams whose models are all may use it, too"
+            account.note(FILE, 0, f"model {public}", "changed", words)
+            name = public
+        else:
+            words = (
+                "a team's own model of a name that others have: call it by this one, or give it a name of its own there"
+            )
+            account.note(FILE, 0, f"model {name}", "not possible", words)
     if row.get("blocked"):
         account.note(FILE, 0, f"model {name}", "not needed", "it is blocked")
         return None

@@ -73,9 +73,9 @@ class LitellmProxy:
 
     def start(self) -> None:
         """Returns once it answers."""
+        self.config.write_text(yaml.safe_dump(_CONFIG))
         if self._answers():
             return
-        self.config.write_text(yaml.safe_dump(_CONFIG))
         words = [str(self.place / "bin" / "litellm"), "--config", str(self.config), "--host", "127.0.0.1"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -119,7 +119,9 @@ class LitellmProxy:
         """Add a model that is called at an address of ours; returns its name, which no other test has."""
         name = f"m-{uuid4().hex[:8]}"
         params = {"api_base": f"{upstream}/v1", "api_key": "sk-upstream-0123456789", **params}
-        await self.call("POST", "/model/new", json={"model_name": name, "litellm_params": params, "model_info": info or {}})
+        await self.call(
+            "POST", "/model/new", json={"model_name": name, "litellm_params": params, "model_info": info or {}}
+        )
         return name
 
     def _environment(self) -> dict[str, str]:

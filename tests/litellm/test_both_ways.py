@@ -19,7 +19,6 @@ pytestmark = LITELLM_WARNINGS
 ASK: Final[Any] = [{"role": "user", "content": "Say hello."}]
 TOOL: Final[Any] = TOOLS
 COSTS: Final = {"input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
-EMBEDS: Final = {"mode": "embedding", "input_cost_per_token": 1e-06, "output_cost_per_token": 0}
 
 
 def client_of(running: Running) -> openai.AsyncOpenAI:
@@ -36,8 +35,8 @@ def entry(name: str, proxy: LitellmProxy, **fields: Any) -> dict[str, Any]:
 async def test_ours_in_front(proxy: LitellmProxy, upstream: Provider, tmp_path: Path, monkeypatch: Any) -> None:
     """Chat, streams, tools and embeddings go through both; what is booked here is what LiteLLM says that it cost."""
     monkeypatch.setenv("OLD_KEY", MASTER)
-    chat = await proxy.model(upstream.base_url, {"model": "openai/chat"}, COSTS)
-    embeds = await proxy.model(upstream.base_url, {"model": "openai/embed"}, EMBEDS)
+    chat = await proxy.model(upstream.base_url, {"model": "openai/chat"} | COSTS)
+    embeds = await proxy.model(upstream.base_url, {"model": "openai/embed"} | COSTS, {"mode": "embedding"})
     entries = [entry(chat, proxy), entry(embeds, proxy, capabilities=["embeddings"])]
     async with running_gateway(tmp_path, entries) as running, client_of(running) as client:
         said = await client.chat.completions.create(model=chat, messages=ASK)
@@ -61,6 +60,7 @@ async def test_ours_in_front(proxy: LitellmProxy, upstream: Provider, tmp_path: 
         rows = await running.rows()
     async with proxy.client() as their:
         whole = await their.post("/v1/chat/completions", json={"model": chat, "messages": ASK})
+    assert whole.is_success, whole.text
     theirs = float(whole.headers["x-litellm-response-cost"])
     assert [row["cost_nanousd"] for row in rows[:3]] == [round(theirs * 1e9)] * 3
 
@@ -84,9 +84,12 @@ async def test_their_refusals_are_ours(
 ) -> None:
     """What LiteLLM refuses is told as the same kind of error, whole and streamed; its wrong key is no fault of the caller's."""
     monkeypatch.setenv("OLD_KEY", MASTER)
-    name = await proxy.model(upstream.base_url, {"model": f"openai/{upstream_model}"}, COSTS)
+    name = await proxy.model(upstream.base_url, {"model": f"openai/{upstream_model}"})
     retry = {"retry": {"attempts": 1}}
-    async with running_gateway(tmp_path, [entry(name, proxy)], providers=retry) as running, client_of(running) as client:
+    async with (
+        running_gateway(tmp_path, [entry(name, proxy)], providers=retry) as running,
+        client_of(running) as client,
+    ):
         for stream in (False, True):
             with pytest.raises(error):
                 await client.chat.completions.create(model=name, messages=ASK, stream=stream)
@@ -123,8 +126,7 @@ async def test_ours_behind(
         names = {}
         for name in ("chat", "embed", "limited", "nowhere"):
             params = {"model": f"{prefix}/{name}", "api_base": running.base_url, "api_key": running.key}
-            info = EMBEDS if name == "embed" else COSTS
-            names[name] = await proxy.model(running.url, params, dict(info))
+            names[name] = await proxy.model(running.url, params, {"mode": "embedding" if name == "embed" else "chat"})
         async with openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=MASTER, max_retries=0) as client:
             said = await client.chat.completions.create(model=names["chat"], messages=ASK)
             assert said.choices[0].message.content == "hello there"
@@ -168,4 +170,6 @@ async def test_litellms_own_client_at_ours(upstream: Provider, tmp_path: Path, m
             with pytest.raises(litellm.NotFoundError):
                 await litellm.acompletion(model=f"{prefix}/nowhere", messages=ASK, **to)
             with pytest.raises(litellm.AuthenticationError):
-                await litellm.acompletion(model=f"{prefix}/chat", messages=ASK, **(to | {"api_key": "sk-wrong-0123456789"}))
+                await litellm.acompletion(
+                    model=f"{prefix}/chat", messages=ASK, **(to | {"api_key": "sk-wrong-0123456789"})
+                )

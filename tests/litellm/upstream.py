@@ -18,7 +18,7 @@ async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamRespon
     """Answer as OpenAI does."""
     refused = _REFUSALS.get(body["model"])
     if refused is not None:
-        headers = {"retry-after": "1"} if refused[0] == 429 else {}  # noqa: PLR2004
+        headers = {"retry-after": "1"} if refused[0] == 429 else {}
         return web.json_response({"error": {"param": None, **refused[1]}}, status=refused[0], headers=headers)
     if request.path.endswith("/embeddings"):
         data = [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}]
@@ -40,7 +40,11 @@ async def _stream(request: web.Request, body: dict[str, Any]) -> web.StreamRespo
     reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await reply.prepare(request)
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
-    for delta, reason in (({"role": "assistant", "content": "hello"}, None), ({"content": " there"}, None), ({}, "stop")):
+    for delta, reason in (
+        ({"role": "assistant", "content": "hello"}, None),
+        ({"content": " there"}, None),
+        ({}, "stop"),
+    ):
         await _write(reply, head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
     if (body.get("stream_options") or {}).get("include_usage"):
         await _write(reply, head | {"choices": [], "usage": USAGE})
