@@ -118,6 +118,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEIGHBRIDGE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("LITELLM_SALT_KEY", SALT)
     monkeypatch.setenv("LITELLM_MASTER_KEY", MASTER)
+    # What entries without a key of their own are called with.
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none-0123456789")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
