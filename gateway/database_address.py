@@ -96,6 +96,8 @@ class PostgresAddress(msgspec.Struct, frozen=True):
 
     dsn: str
     """The address as the driver takes it; with the password."""
+    dsns: tuple[str, ...]
+    """The same of each host alone."""
     connect: Mapping[str, Any]
     """What else the driver is given for each connection."""
     host: str
@@ -189,8 +191,13 @@ def read_address(url: str) -> PostgresAddress:
         connect["ssl"] = ssl.create_default_context()
     user, at, _ = parts.netloc.rpartition("@")
     query = f"?{urlencode(kept, quote_via=quote)}" if kept else ""
+
+    def dsn_of(host: str) -> str:
+        return f"postgresql://{user}{at}{host}{parts.path}{query}"
+
     return PostgresAddress(
-        dsn=f"postgresql://{user}{at}{','.join(hosts)}{parts.path}{query}",
+        dsn=dsn_of(",".join(hosts)),
+        dsns=tuple(map(dsn_of, hosts)),
         connect=connect,
         host=",".join(hosts),
         database=parts.path.removeprefix("/") or given.get("dbname", given.get("database", "")),
