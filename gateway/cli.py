@@ -19,6 +19,7 @@ from gateway.commands.events import events_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
 from gateway.commands.health import health
+from gateway.commands.reload import reload
 from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -94,6 +95,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "route": route,
     "version": version,
     "health": health,
+    "reload": reload,
     "keys": keys_app,
     "organisations": organisations_app,
     "teams": teams_app,

@@ -36,9 +36,7 @@ _OF_SENTINELS: Final = frozenset({"sentinel_username", "sentinel_password"})
 _OPTIONS: Final = FILES | {"db", "ssl_cert_reqs", "ssl_check_hostname"}
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     # Celery has the second names.
-    "ssl_cert_reqs": {
-        name: proof for proof in ("none", "optional", "required") for name in (proof, f"cert_{proof}")
-    },
+    "ssl_cert_reqs": {name: proof for proof in ("none", "optional", "required") for name in (proof, f"cert_{proof}")},
     "ssl_check_hostname": {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"},
 }
 """What options may say, in lower case, and what redis-py is told."""

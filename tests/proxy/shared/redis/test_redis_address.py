@@ -41,7 +41,10 @@ def test_a_cluster_has_nodes() -> None:
         ("rediss://:a@h?ssl_ca_certs=/etc/ca@2.pem", {"ssl_ca_certs": "/etc/ca@2.pem"}),
         # Celery's and Heroku's words (celery PR 8113, redash #7200).
         ("rediss://h?ssl_cert_reqs=CERT_NONE", {"ssl_cert_reqs": "none"}),
-        ("rediss://h?ssl_cert_reqs=None&ssl_check_hostname=False", {"ssl_cert_reqs": "none", "ssl_check_hostname": False}),
+        (
+            "rediss://h?ssl_cert_reqs=None&ssl_check_hostname=False",
+            {"ssl_cert_reqs": "none", "ssl_check_hostname": False},
+        ),
     ],
 )
 def test_what_others_write_is_read(url: str, options: dict[str, object]) -> None:

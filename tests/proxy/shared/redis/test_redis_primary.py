@@ -110,9 +110,7 @@ async def test_those_cut_off_with_an_old_primary_do_not_decide(caplog: pytest.Lo
 async def test_a_sentinel_that_may_tell_only_the_primary_counts(watched: Topology) -> None:
     """Its user may ask for nothing else, so there are as many as the address names."""
     for each in watched.others:
-        asked(
-            each, "ACL", "SETUSER", "app", "on", ">secret", "-@all", "+hello", "+sentinel|get-master-addr-by-name"
-        )
+        asked(each, "ACL", "SETUSER", "app", "on", ">secret", "-@all", "+hello", "+sentinel|get-master-addr-by-name")
     async with linked(f"{watched.url}?sentinel_username=app&sentinel_password=secret"):
         pass
     one, *_ = watched.others
