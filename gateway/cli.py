@@ -19,7 +19,6 @@ from gateway.commands.events import events_app
 from gateway.commands.focus import focus_app
 from gateway.commands.guard import guard_app
 from gateway.commands.health import health
-from gateway.commands.reload import reload
 from gateway.commands.importing import import_app
 from gateway.commands.keys import keys_app
 from gateway.commands.ledger import ledger_app
@@ -33,6 +32,7 @@ from gateway.commands.pools import pools_app
 from gateway.commands.prices import prices_app
 from gateway.commands.providers import providers_app
 from gateway.commands.reconcile import reconcile
+from gateway.commands.reload import reload
 from gateway.commands.report import report_app
 from gateway.commands.route import route
 from gateway.commands.savings import savings_app

@@ -191,13 +191,10 @@ def read_address(url: str) -> PostgresAddress:
         connect["ssl"] = ssl.create_default_context()
     user, at, _ = parts.netloc.rpartition("@")
     query = f"?{urlencode(kept, quote_via=quote)}" if kept else ""
-
-    def dsn_of(host: str) -> str:
-        return f"postgresql://{user}{at}{host}{parts.path}{query}"
-
+    before, behind = f"postgresql://{user}{at}", f"{parts.path}{query}"
     return PostgresAddress(
-        dsn=dsn_of(",".join(hosts)),
-        dsns=tuple(map(dsn_of, hosts)),
+        dsn=f"{before}{','.join(hosts)}{behind}",
+        dsns=tuple(f"{before}{host}{behind}" for host in hosts),
         connect=connect,
         host=",".join(hosts),
         database=parts.path.removeprefix("/") or given.get("dbname", given.get("database", "")),

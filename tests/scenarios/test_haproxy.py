@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -109,20 +109,20 @@ async def test_a_silence_before_the_first_token_is_broken(tmp_path: Path, upstre
 
 async def _hung_up(folder: Path, upstream: Upstream, way: str, script: str, *, stream: bool) -> tuple[Any, ...]:
     """What is booked of a call whose caller leaves while the upstream is silent."""
-    folder.mkdir()
     upstream.log.clear()
     async with reached(folder, upstream, way) as gateway:
+        has_token = asyncio.Event()
 
         async def ask() -> None:
             async with asked(gateway, script, stream=stream) as reply:
                 await reply.content.readuntil(b" w1")
+                has_token.set()
                 await asyncio.Event().wait()
 
         asking = asyncio.create_task(ask())
         await until(lambda: bool(upstream.arrived()))
         if script == "begins":
-            # Until the gateway has those tokens, too.
-            await asyncio.sleep(0.3)
+            await has_token.wait()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         row = await _booked(gateway, upstream)
@@ -138,6 +138,8 @@ async def _hung_up(folder: Path, upstream: Upstream, way: str, script: str, *, s
 )
 async def test_a_hang_up_reaches_the_upstream(tmp_path: Path, upstream: Upstream, script: str, stream: bool) -> None:
     """It is ended, and booked as at a direct connection."""
+    for way in _WAYS:
+        (tmp_path / way).mkdir()
     direct, proxied = [await _hung_up(tmp_path / way, upstream, way, script, stream=stream) for way in _WAYS]
     assert direct == proxied
     assert direct[0] == 499
@@ -242,10 +244,11 @@ def test_haproxy_is_more_patient_than_the_gateway() -> None:
 
 
 @pytest.fixture
-def balanced(tmp_path: Path) -> Iterator[Path]:
+def balanced(tmp_path: Path) -> Path:
+    """A folder with one for each host."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    yield tmp_path
+    return tmp_path
 
 
 @pytest.mark.long

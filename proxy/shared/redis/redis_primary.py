@@ -131,7 +131,7 @@ class _Poll:
         self._problem: Exception | None = None
 
     async def result(self, nodes: Iterable[Node]) -> Node:
-        """Raises as `RedisPrimary.find`."""
+        """Return the server. Raises as `RedisPrimary.find`."""
         begun = self._now()
         self._ask(nodes)
         chosen = await self._hear_until(begun + self._timeout_s * _ASKED_SHARE)

@@ -16,7 +16,11 @@ CHANGED = Outcome(changed=("providers.models",), needs_restart=("server.port",))
 def at_reload() -> Iterator[Callable[[Callable[[], None]], None]]:
     """What this process does at SIGHUP."""
     before = signal.getsignal(signal.SIGHUP)
-    yield lambda act: signal.signal(signal.SIGHUP, lambda _number, _frame: act()) and None
+
+    def take(act: Callable[[], None]) -> None:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: act())
+
+    yield take
     signal.signal(signal.SIGHUP, before)
 
 
@@ -31,7 +35,12 @@ def test_what_each_process_made_of_it(tmp_path: Path, at_reload: Callable[[Calla
         each.begin()
     dead = tmp_path / "reloads" / "worker-4194303"
     dead.write_bytes((tmp_path / "reloads" / f"worker-{os.getpid()}").read_bytes())
-    at_reload(lambda: (worker.tell(CHANGED), control.tell(Outcome())) and None)
+
+    def both() -> None:
+        worker.tell(CHANGED)
+        control.tell(Outcome())
+
+    at_reload(both)
     for _ in range(2):
         told = reload(_gateway(tmp_path), 30)
         assert told == {f"worker-{os.getpid()}": CHANGED, f"control-{os.getpid()}": Outcome()}
