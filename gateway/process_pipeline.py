@@ -21,11 +21,10 @@ from cost.times import wall_us
 from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.peppers import peppers
-from gateway.configuration.settings import reload
+from gateway.configuration.settings import Outcome, reload
 from gateway.link.data_sources import DataSources
 from gateway.plugins.authenticating import OutsideCallers
 from gateway.plugins.plugins import Plugins
-from gateway.process.reloads import Outcome
 from gateway.wiring.admission import adopt, open_gate
 from gateway.wiring.answer_cache import open_answer_cache
 from gateway.wiring.background_responses import open_background

@@ -10,7 +10,7 @@ from gateway.commands.shared import FAILED, ConfigOption, fail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.process.reloads import Outcome
+    from gateway.configuration.settings import Outcome
 
 NEEDS_RESTART: Final = 3
 """The exit status where something that changed is not in effect."""

@@ -47,6 +47,19 @@ class Reloaded(msgspec.Struct, frozen=True):
     """Keys that the file has otherwise than this process, which goes on with its own until a restart."""
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """What a process made of its configuration."""
+
+    refused: str = ""
+    """Why nothing was taken over; empty when it was."""
+    changed: tuple[str, ...] = ()
+    """Keys that have other values now."""
+    needs_restart: tuple[str, ...] = ()
+    """Keys that the file has otherwise, and that stay as they were."""
+    at_start: tuple[str, ...] = ()
+    """References to secrets that were read at the start, and are not read again."""
+
+
 def load(
     path: Path | None, environment: Environment, *, secrets_from: Mapping[str, str] | None = os.environ
 ) -> GatewayConfig:

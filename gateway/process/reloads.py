@@ -15,22 +15,11 @@ from typing import Final
 
 import msgspec
 
+from gateway.configuration.settings import Outcome
+
 SERVING: Final = Path("var/serving")
 """The folder of those files, as `cost.journal_dir` is written."""
 _POLL_S: Final = 0.02
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a process made of its configuration."""
-
-    refused: str = ""
-    """Why nothing was taken over; empty when it was."""
-    changed: tuple[str, ...] = ()
-    """Keys that have other values now."""
-    needs_restart: tuple[str, ...] = ()
-    """Keys that the file has otherwise, and that stay as they were."""
-    at_start: tuple[str, ...] = ()
-    """References to secrets that were read at the start, and are not read again."""
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.process.reloads import Gateway, Outcome, ReloadTeller, announced, reload, running
+from gateway.configuration.settings import Outcome
+from gateway.process.reloads import Gateway, ReloadTeller, announced, reload, running
 
 CHANGED = Outcome(changed=("providers.models",), needs_restart=("server.port",))
 
