@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -38,14 +39,6 @@ def _sink(config: GatewayConfig, kind: str) -> KeyPath | None:
     )
 
 
-def _event_store(config: GatewayConfig) -> KeyPath | None:
-    return _sink(config, "s3")
-
-
-def _event_topic(config: GatewayConfig) -> KeyPath | None:
-    return _sink(config, "kafka")
-
-
 def _sign_in(config: GatewayConfig) -> KeyPath | None:
     return ("sign_in", "providers") if config.sign_in.providers else None
 
@@ -57,9 +50,10 @@ def _traces(config: GatewayConfig) -> KeyPath | None:
 EXTRAS: Final = (
     Extra("litellm", "litellm", _litellm),
     Extra("s3", "obstore", _object_store),
-    Extra("s3", "obstore", _event_store),
-    Extra("s3", "pyarrow", _event_store),
-    Extra("kafka", "aiokafka", _event_topic),
+    Extra("s3", "obstore", partial(_sink, kind="s3")),
+    Extra("s3", "pyarrow", partial(_sink, kind="s3")),
+    Extra("kafka", "aiokafka", partial(_sink, kind="kafka")),
+    Extra("nats", "nats", partial(_sink, kind="nats")),
     Extra("sso", "authlib", _sign_in),
     Extra("otel", "opentelemetry.sdk", _traces),
 )

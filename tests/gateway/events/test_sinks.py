@@ -8,9 +8,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.configuration.events_config import EventsSection, SinkConfig
+from gateway.configuration.extras import extra_problems
+from gateway.configuration.file import Document
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.events.http_sink import HttpSink
 from gateway.events.sinks import BadSink, OpenSink, open_sink
 from tests.api.webhooks.receiver import SECRET
+from tests.running_gateway import model
 
 HTTP = {"name": "lake", "kind": "http", "url": "https://example.com/events"}
 KAFKA = {"name": "bus", "kind": "kafka", "servers": ["kafka-1:9093"], "topic": "llm.usage"}
@@ -122,3 +126,19 @@ def test_headers_are_names_of_secrets() -> None:
     assert made.limits.events == 100
     with pytest.raises(BadSink, match="sink `lake`: a secret"):
         opened({**HTTP, "headers": {"X-Api-Key": "env:K"}})
+
+
+@pytest.mark.parametrize("sink", [KAFKA, NATS])
+def test_the_check_of_a_configuration_names_what_is_missing(
+    sink: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of sink that needs an extra is in its table."""
+    monkeypatch.setattr("gateway.configuration.extras.importlib.util.find_spec", lambda _name: None)
+    config = GatewayConfig.model_validate(
+        {
+            "providers": {"models": [model("small", [{"kind": "scripted", "upstream_model": "ok"}])]},
+            "events": {"sinks": [sink]},
+        }
+    )
+    (found,) = extra_problems(config, Document("gateway.yaml", {}, {}))
+    assert f"weighbridge[{sink['kind']}]" in str(found)
