@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from cost.ledger.archive_config import S3
 from gateway.configuration.file import Document, KeyPath, Problem
 from gateway.configuration.gateway_config import GatewayConfig
 from providers.target import ANTHROPIC
@@ -39,6 +40,15 @@ def _sink(config: GatewayConfig, kind: str) -> KeyPath | None:
     )
 
 
+def _archive(config: GatewayConfig) -> KeyPath | None:
+    return None if config.cost.archive is None else ("cost", "archive")
+
+
+def _archive_store(config: GatewayConfig) -> KeyPath | None:
+    archive = config.cost.archive
+    return ("cost", "archive", "to") if archive is not None and archive.to.startswith(S3) else None
+
+
 def _sign_in(config: GatewayConfig) -> KeyPath | None:
     return ("sign_in", "providers") if config.sign_in.providers else None
 
@@ -52,6 +62,8 @@ EXTRAS: Final = (
     Extra("s3", "obstore", _object_store),
     Extra("s3", "obstore", partial(_sink, kind="s3")),
     Extra("s3", "pyarrow", partial(_sink, kind="s3")),
+    Extra("s3", "pyarrow", _archive),
+    Extra("s3", "obstore", _archive_store),
     Extra("kafka", "aiokafka", partial(_sink, kind="kafka")),
     Extra("nats", "nats", partial(_sink, kind="nats")),
     Extra("sso", "authlib", _sign_in),
