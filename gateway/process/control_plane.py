@@ -32,6 +32,7 @@ from gateway.link.data_sources import from_database
 from gateway.link.hub import Hub
 from gateway.link.worker_questions import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.low_priority_thread import open_low_priority_thread
+from gateway.process.reloads import ReloadTeller
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
@@ -102,6 +103,7 @@ class ControlPlane:
         share_refused_parameters(self.hub, self.live.refused_parameters)
         self._reloaded: list[Callable[[], None]] = []
         """Called after a reload."""
+        self.reloads = ReloadTeller(folder.reloads, "control")
 
     def begin_drain(self) -> None:
         """End streams of events, as their callers come again elsewhere."""
@@ -109,9 +111,10 @@ class ControlPlane:
 
     def reload(self) -> None:
         """Read the file again, as the workers do, and tell what came of it."""
-        self.live.reload()
+        outcome = self.live.reload()
         for reloaded in self._reloaded:
             reloaded()
+        self.reloads.tell(outcome)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Gateway]:
