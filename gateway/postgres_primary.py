@@ -103,6 +103,7 @@ class PrimaryFinder:
         """
         tasks = [asyncio.ensure_future(self._open(dsn)) for dsn in dsns]
         found: list[_Found] = []
+        current = asyncio.current_task()
         try:
             waiting: set[asyncio.Future[_Found]] = set(tasks)
             while waiting:
@@ -118,6 +119,9 @@ class PrimaryFinder:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             found = [each.result() for each in tasks if not each.cancelled() and each.exception() is None]
+            if current is not None and current.cancelling():
+                for each in found:
+                    each.connection.terminate()
         if not found:
             raise _most_telling([each.exception() for each in tasks if not each.cancelled()])
         newest = max(found, key=lambda each: each.told.timeline if each.told.cluster == found[0].told.cluster else -1)
