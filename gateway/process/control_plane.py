@@ -40,6 +40,7 @@ from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tie
 from gateway.wiring.counts import keep_counts
 from gateway.wiring.events import keep_events
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.ledger_archive import keep_archive
 from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
@@ -91,6 +92,7 @@ class ControlPlane:
         metrics: AllMetrics | None = None,
     ) -> None:
         self._environment = environment
+        self._config_path = config_path
         self._folder = folder
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=False)
@@ -328,6 +330,7 @@ class ControlPlane:
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, keep_pruned(CacheLossStore(engine)))
         background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
+        keep_archive(engine, lambda: self.live.config, self._config_path, self._metrics.ledger.set_archive, stack)
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
         try:
