@@ -1,6 +1,7 @@
 """What of a module may be changed, one thing at a time, and which statement and function it stands in."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +16,11 @@ _NAMES_INSTEAD: Final = {"min": "max", "max": "min", "in_": "not_in", "not_in": 
 """Names of what is called, with the one that is called instead; where there is none, what it is called on stays as it is."""
 _SAID_OF_KINDS: Final = ("frozen", "kw_only", "maxsize", "strict")
 """Arguments that reckon nothing: they refuse what no code of ours does."""
+_LUA: Final = re.compile(r"--.*|'[^']*'|math\.(?:min|max)|<=|>=|==|~=|\b(?:and|or|not)\b|(?<= )[-+*/<>](?= )|\b\d+(?:\.\d+)?\b")
+_LUA_INSTEAD: Final = {
+    "math.min": "math.max", "math.max": "math.min", "<=": "<", "<": "<=", ">=": ">", ">": ">=", "==": "~=", "~=": "==",
+    "and": "or", "or": "and", "not": "", "-": "+", "+": "-", "*": "/", "/": "*",
+}  # fmt: skip
 _Functions = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -36,9 +42,43 @@ class Place(NamedTuple):
         return self.told.partition(": ")[2]
 
 
+IN_LUA: Final = "a script"
+"""What stands for the function of what is changed in a script."""
+
+
 def path_of(module: str) -> Path:
-    """Return a module's file; `name.lua` is a script of Redis."""
-    return _ROOT / f"{module.replace('.', '/')}.py"
+    """Return a module's file, which may be a script of Redis."""
+    name, is_lua, _ = module.partition(".lua")
+    return _ROOT / f"{name.replace('.', '/')}{'.lua' if is_lua else '.py'}"
+
+
+def places_of(module: str) -> list[Place]:
+    """Return what of a module or a script may be changed."""
+    source = path_of(module).read_text()
+    if module.endswith(".lua"):
+        return [Place(told, 0, IN_LUA, lambda: None) for told, _ in lua_changes(source)]
+    return places_in(source)[1]
+
+
+def lua_changes(source: str) -> list[tuple[str, str]]:
+    """Return what of a script may be changed, with the script so changed."""
+    found: list[tuple[str, str]] = []
+    lines = source.splitlines(keepends=True)
+    for index, line in enumerate(lines):
+
+        def changed_to(text: str, index: int = index) -> str:
+            return "".join((*lines[:index], text, *lines[index + 1 :]))
+
+        code = line.strip()
+        if code.startswith("redis.call("):
+            found.append((f"{index + 1}: left out: {code}", changed_to("\n")))
+        for each in _LUA.finditer(line):
+            word = each[0]
+            other = str(int(word) + 1) if word.isdigit() else _LUA_INSTEAD.get(word)
+            if other is not None:
+                told = f"{index + 1}: {word} at {each.start()} in {code}"
+                found.append((told, changed_to(line[: each.start()] + other + line[each.end() :])))
+    return found
 
 
 def places_in(source: str) -> tuple[ast.Module, list[Place]]:

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import select
 import signal
 import sys
@@ -25,13 +26,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pytest
 from _pytest.main import pytest_runtestloop as run_loop
 
-from tests.mutation.changes import changed, path_of, places_in, told_of
+from proxy.shared.redis.scripts import script
+from tests.mutation.changes import IN_LUA, changed, lua_changes, path_of, places_of, told_of
 
 _ROOT: Final = Path(__file__).parents[2]
 _KEPT: Final = _ROOT / "build" / "mutation"
@@ -42,7 +45,7 @@ _TOLD: Final = "_statement_runs_"
 _SURVIVES: Final = "survives"
 _LIMITS: Final = "tests/proxy/admit/limits"
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "cost.amounts": ("tests/cost/test_amounts.py", "tests/cost/test_prices.py"),
+    "cost.amounts": ("tests/cost/test_amounts.py",),
     "cost.prices": ("tests/cost/test_prices.py", "tests/cost/test_meters.py"),
     "cost.usage": ("tests/cost/test_usage.py", "tests/cost/test_meters.py"),
     "cost.budgets.periods": ("tests/cost/budgets/test_periods.py",),
@@ -56,6 +59,10 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "cost.meters": ("tests/cost/test_meters.py", "tests/cost/test_prices.py"),
     "proxy.admit.limits.bucket": (f"{_LIMITS}/test_bucket.py", f"{_LIMITS}/test_local.py"),
+    **{
+        f"proxy.shared.redis.scripts.{each}.lua": (f"{_LIMITS}/test_shared.py", f"{_LIMITS}/test_limiter.py")
+        for each in ("admit", "settle", "charge", "count")
+    },
     "proxy.admit.limits.local": (f"{_LIMITS}/test_local.py", f"{_LIMITS}/test_limiter.py", f"{_LIMITS}/test_shared.py"),
 }
 
@@ -91,13 +98,13 @@ class _Run:
     def __init__(self, module: str, numbers: Sequence[int], found: Callable[[int, str], None]) -> None:
         self._module, self._numbers, self._found = module, numbers, found
         self._source = path_of(module).read_text()
-        self._places = places_in(self._source)[1]
+        self._places = places_of(module)
         self._running: set[int] = set()
         self._importing: list[_Change] = []
         self._only: list[str] | None = None
         self._failed = ""
         self._tell: Callable[[str], None] = lambda _: None
-        setattr(builtins, _TOLD, lambda line: self._running.add(line))
+        setattr(builtins, _TOLD, self._running.add)
         sys.meta_path.insert(0, _Finder(module, lambda: told_of(self._source, _TOLD)))
 
     def pytest_configure(self) -> None:
@@ -128,10 +135,13 @@ class _Run:
                     self._found(*rest)
                 elif word == "importing":
                     self._importing = [_Change(*each) for each in rest[0]]
+                    imported = rest[1]
                 else:
                     print(*rest, flush=True)
         if os.waitpid(forked, 0)[1]:
             os._exit(3)
+        if self._importing:
+            self._import_others(imported)
         mine = self._forks(self._importing, self._import_changed, self._found)
         if mine is None:
             os._exit(0)
@@ -157,7 +167,7 @@ class _Run:
             place = self._places[number]
             is_imported = not place.function or place.statement in at_import
             tests = [each for each in by_id if place.statement in lines[each]]
-            if is_imported:
+            if is_imported or place.function == IN_LUA:
                 # What it made is looked at by whoever runs anything of the module, or only by who imports it.
                 tests = list(by_id)
             tests.sort(key=lambda each: (each not in lines or not lines[each], seconds[each]))
@@ -170,9 +180,14 @@ class _Run:
             if isinstance(each, FunctionType) and each.__code__.co_filename == str(path_of(self._module))
         ]
         gc.freeze()
+        # What runs is told no longer.
+        plain = dict(_codes_of(compile(self._source, str(path_of(self._module)), "exec"))) if functions else {}
+        for each in functions:
+            if "<lambda>" not in each.__code__.co_qualname:
+                each.__code__ = plain[each.__code__.co_qualname, each.__code__.co_firstlineno]
 
         def begin(change: _Change) -> None:
-            self._give_code(functions, change.number)
+            self._give(functions, change.number)
             session.items = [by_id[each] for each in change.tests]
 
         def found(number: int, by: str) -> None:
@@ -182,7 +197,8 @@ class _Run:
             found(change.number, _SURVIVES)
         if self._forks([each for each in tried if each.tests], begin, found) is not None:
             self._try(session)
-        self._tell(json.dumps(["importing", importing]))
+        ours = [name for name, each in sys.modules.items() if _is_ours(each)]
+        self._tell(json.dumps(["importing", importing, ours]))
         os._exit(0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -273,17 +289,33 @@ class _Run:
                 found(change.number, answer.strip() or "ends the process")
         return None
 
+    def _import_others(self, names: Sequence[str]) -> None:
+        """Import what does not need the module, once for all changes of what is imported."""
+
+        def refuse() -> ast.Module:
+            raise ImportError(self._module)
+
+        sys.meta_path[0] = _Finder(self._module, refuse)
+        for name in names:
+            with suppress(ImportError):
+                importlib.import_module(name)
+
     def _import_changed(self, change: _Change) -> None:
         sys.meta_path[0] = _Finder(self._module, lambda: changed(self._source, change.number))
 
-    def _give_code(self, functions: Sequence[FunctionType], number: int) -> None:
+    def _give(self, functions: Sequence[FunctionType], number: int) -> None:
         place = self._places[number]
-        code = _code_of(compile(changed(self._source, number), str(path_of(self._module)), "exec"), place.function)
+        if place.function == IN_LUA:
+            found = script(self._module.removesuffix(".lua").rpartition(".")[2])
+            text = lua_changes(self._source)[number][1]
+            msgspec.structs.force_setattr(found, "text", text)
+            msgspec.structs.force_setattr(found, "sha", hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+            return
+        codes = dict(_codes_of(compile(changed(self._source, number), str(path_of(self._module)), "exec")))
         given = [each for each in functions if each.__code__.co_qualname == place.function]
         assert given, place
         for each in given:
-            if each.__code__.co_firstlineno == code.co_firstlineno:
-                each.__code__ = code
+            each.__code__ = codes[place.function, each.__code__.co_firstlineno]
 
 
 class _Recorder:
@@ -301,20 +333,24 @@ class _Recorder:
         return result
 
 
+def _is_ours(module: ModuleType) -> bool:
+    """Return True for the project's modules, but for tests, which pytest imports in its own way."""
+    path = getattr(module, "__file__", None) or ""
+    return path.startswith(f"{_ROOT}/") and "/tests/" not in path and "/.venv" not in path
+
+
 def _write(descriptor: int, text: str) -> None:
     data = f"{text}\n".encode()
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def _code_of(code: CodeType, function: str) -> CodeType:
+def _codes_of(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Yield the code of each function and class in a code, under its qualified name and line."""
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            if each.co_qualname == function:
-                return each
-            if function.startswith(f"{each.co_qualname}."):
-                return _code_of(each, function)
-    raise AssertionError(function)
+            yield (each.co_qualname, each.co_firstlineno), each
+            yield from _codes_of(each)
 
 
 def _text(path: str) -> str:
@@ -322,15 +358,20 @@ def _text(path: str) -> str:
     return "\0".join(each.read_text() for each in sorted(at.rglob("*.py"))) if at.is_dir() else at.read_text()
 
 
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def told_of_module(module: str) -> list[str]:
     """Return what is changed by each change of a module."""
-    return [each.what for each in places_in(path_of(module).read_text())[1]]
+    return [each.what for each in places_of(module)]
 
 
 def _try_module(module: str, wanted: int, chance: random.Random, explained: Mapping[str, str]) -> tuple[int, int, int]:
     """Try at most so many of a module's changes. Returns how many it has of those, how many are explained, how many survive."""
     source = path_of(module).read_text()
-    places = places_in(source)[1]
+    places = places_of(module)
     numbers = list(range(len(places)))
     chance.shuffle(numbers)
     numbers = numbers[:wanted]
@@ -342,7 +383,7 @@ def _try_module(module: str, wanted: int, chance: random.Random, explained: Mapp
     noticed: dict[str, str] = known.get("noticed", {}) if known.get("digest") == digest else {}
     left = sorted(each for each in numbers if str(each) not in noticed and places[each].what not in explained)
     survive: list[str] = []
-    begun, tried = time.monotonic(), 0
+    begun, used, tried = time.monotonic(), _processor_s(), 0
 
     def found(number: int, by: str) -> None:
         nonlocal tried
@@ -363,7 +404,7 @@ def _try_module(module: str, wanted: int, chance: random.Random, explained: Mapp
     is_explained = sum(places[each].what in explained for each in numbers)
     print(
         f"{module}: {len(numbers)} changes, {is_explained} explained, {len(survive)} that no test notices;"
-        f" {tried} tried now in {time.monotonic() - begun:.0f} s",
+        f" {tried} tried now in {time.monotonic() - begun:.0f} s, {_processor_s() - used:.0f} s of a processor",
         flush=True,
     )
     return len(numbers), is_explained, len(survive)
