@@ -132,6 +132,8 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, Callable[[]
             yield f"{name} in {ast.unparse(node)}", _setting(node.func, "id", _NAMES_INSTEAD[name])
         case ast.Call(func=ast.Attribute(attr=name)) if name in _NAMES_INSTEAD:
             yield f"{name} in {ast.unparse(node)}", _setting(node.func, "attr", _NAMES_INSTEAD[name])
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            pass
         case ast.Expr(value=ast.Call() | ast.Await()):
             yield f"left out: {ast.unparse(node)}", _setting(node, "value", ast.Constant(None))
         case ast.Constant(value=int(value)):
