@@ -267,7 +267,7 @@ class _Run:
                 told, telling = os.pipe()
                 forked = os.fork()
                 if not forked:
-                    os.setpgid(0, 0)
+                    os.setsid()
                     nothing = os.open(os.devnull, os.O_RDWR)
                     for descriptor in (0, 1, 2):
                         os.dup2(nothing, descriptor)
