@@ -212,6 +212,9 @@ def test_a_long_prompt_begins_above_its_bound() -> None:
     at, above = (Usage(input_tokens=count, output_tokens=10) for count in (1_000, 1_001))
     assert price.cost_nanousd(at) == 1_000 * 2_000 + 10 * 8_000
     assert price.cost_nanousd(above) == 1_001 * 4_000 + 10 * 10_000
+    assert [price.most_nanousd(count, 10) for count in (1_000, 1_001)] == [
+        price.cost_nanousd(usage) for usage in (at, above)
+    ]
     # The cached ones count for the length too.
     cached = Usage(input_tokens=1_001, cached_input_tokens=900)
     assert price.cost_nanousd(cached) == 1_001 * 4_000
@@ -359,7 +362,12 @@ def test_units_and_tokens_add_up() -> None:
     usage = Usage(input_tokens=15, output_tokens=12, unit="second", quantity_milli=100)
     assert price.costs_nanousd(usage) == by_meter(input=5, output=1, request=7)
     assert price.cost_nanousd(usage) == 13
-    assert price.cost_nanousd(msgspec.structs.replace(usage, quantity_milli=800)) == 14
+    longer = msgspec.structs.replace(usage, quantity_milli=800)
+    assert price.costs_nanousd(longer) == by_meter(input=5, output=1, request=8)
+    assert price.cost_nanousd(longer) == 14
+    # A unit without a price adds nothing, not a millionth of a nano-dollar.
+    other = msgspec.structs.replace(price, input_nanousd=499_999, request_nanousd=0)
+    assert other.cost_nanousd(Usage(input_tokens=1, unit="image", quantity_milli=1_000)) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ next run leaves out what a test has noticed already, until the module is another
 
 import ast
 import builtins
+import functools
 import gc
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import os
 import random
@@ -38,16 +40,17 @@ from tests.mutation.changes import IN_LUA, changed, lua_changes, path_of, places
 
 _ROOT: Final = Path(__file__).parents[2]
 _KEPT: Final = _ROOT / "build" / "mutation"
-_LONGEST_S: Final = 60.0
-"""A change whose tests take longer, and ten times as long as without it, is noticed: it runs for ever."""
+_LONGEST_S: Final = 20.0
+"""A change whose tests take longer, and five times as long as without it, is noticed: it runs for ever."""
 _JOBS: Final = int(os.environ.get("JOBS", "2"))
 _TOLD: Final = "_statement_runs_"
+_NO_CODE: Final = compile("", "", "exec")
 _SURVIVES: Final = "survives"
 _LIMITS: Final = "tests/proxy/admit/limits"
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cost.amounts": ("tests/cost/test_amounts.py",),
-    "cost.prices": ("tests/cost/test_prices.py", "tests/cost/test_meters.py"),
-    "cost.usage": ("tests/cost/test_usage.py", "tests/cost/test_meters.py"),
+    "cost.prices": ("tests/cost/test_prices.py",),
+    "cost.usage": ("tests/cost/test_usage.py",),
     "cost.budgets.periods": ("tests/cost/budgets/test_periods.py",),
     "cost.ledger.rollups": tuple(f"tests/cost/ledger/test_{each}.py" for each in ("rollups", "rolled_up", "verify", "postings")),
     "cost.budgets.grants": tuple(
@@ -57,7 +60,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cost.budgets.budget_reservations": tuple(
         f"tests/cost/budgets/test_{each}.py" for each in ("budget_reservations", "holds_machine", "budgeted_ledger", "budget_rounds")
     ),
-    "cost.meters": ("tests/cost/test_meters.py", "tests/cost/test_prices.py"),
+    "cost.meters": ("tests/cost/test_prices.py", "tests/cost/test_meters.py"),
     "proxy.admit.limits.bucket": (f"{_LIMITS}/test_bucket.py", f"{_LIMITS}/test_local.py"),
     **{
         f"proxy.shared.redis.scripts.{each}.lua": (f"{_LIMITS}/test_shared.py", f"{_LIMITS}/test_limiter.py")
@@ -227,19 +230,27 @@ class _Run:
 
     def _recorded(self, session: pytest.Session) -> tuple[dict[str, float], dict[str, list[int]]]:
         """Return the seconds that each test takes and the statements that it runs; under the empty name what is run before them."""
-        files = [self._source, *(_text(each) for each in MODULES[self._module])]
-        digest = hashlib.sha256("\0".join(files).encode()).hexdigest()
+        files = {each: _digest(_text(each)) for each in MODULES[self._module]} | {"": _digest(self._source)}
         kept = _KEPT / f"{self._module}.lines.json"
+        known: dict[str, Any] = {"files": {}, "seconds": {}, "lines": {}}
         with suppress(OSError, ValueError):
             known = json.loads(kept.read_text())
-            if known["digest"] == digest:
-                return known["seconds"], {**known["lines"], "": sorted(self._running)}
-        seconds: dict[str, float] = {}
-        lines: dict[str, list[int]] = {"": sorted(self._running)}
+        is_known = {each for each, digest in files.items() if known["files"].get(each) == digest}
+        if "" not in is_known:
+            is_known = set()
+        # Only what is new runs again.
+        seconds = {each: took for each, took in known["seconds"].items() if each.partition("::")[0] in is_known}
+        lines = {each: known["lines"][each] for each in seconds}
+        items = [each for each in session.items if each.nodeid not in seconds]
+        before = {"": sorted(self._running)}
+        if not items:
+            return seconds, lines | before
         told, telling = os.pipe()
         if not (forked := os.fork()):
+            seconds, lines = {}, {}
             self._tell = lambda text: _write(telling, text)
-            session.config.pluginmanager.register(_Recorder(self._running, seconds, lines))
+            session.items = items
+            session.config.pluginmanager.register(_Recorder(self._running, seconds, lines, self._caches()))
             run_loop(session)
             with suppress(BaseException):
                 session._setupstate.teardown_exact(None)
@@ -247,14 +258,23 @@ class _Run:
             os._exit(0)
         os.close(telling)
         with os.fdopen(told) as answer:
-            failed, seconds, lines = json.loads(answer.read())
+            failed, *new = json.loads(answer.read())
+            seconds, lines = seconds | new[0], lines | new[1]
         os.waitpid(forked, 0)
         if failed:
             self._tell(json.dumps(["told", f"{self._module}: {failed} fails without a change"]))
             os._exit(1)
-        kept.write_text(json.dumps({"digest": digest, "seconds": seconds, "lines": lines}))
+        kept.write_text(json.dumps({"files": files, "seconds": seconds, "lines": lines}))
         self._tell(json.dumps(["told", f"{self._module}: {len(seconds)} tests take {sum(seconds.values()):.1f} s"]))
-        return seconds, {each: list(rows) for each, rows in lines.items()}
+        return seconds, lines | before
+
+    def _caches(self) -> list[Any]:
+        """Return what remembers the results of the module's functions: each test is to run what another one has run."""
+        gc.unfreeze()
+        found = [each for each in gc.get_objects() if isinstance(each, functools._lru_cache_wrapper)]
+        gc.freeze()
+        path = str(path_of(self._module))
+        return [each for each in found if getattr(inspect.unwrap(each), "__code__", _NO_CODE).co_filename == path]
 
     def _forks(
         self, changes: Sequence[_Change], begin: Callable[[_Change], None], found: Callable[[int, str], None]
@@ -275,7 +295,7 @@ class _Run:
                     begin(change)
                     return change
                 os.close(telling)
-                running[told] = (forked, change, time.monotonic() + max(_LONGEST_S, 10 * change.usual_s))
+                running[told] = (forked, change, time.monotonic() + max(_LONGEST_S, 5 * change.usual_s))
             ready = select.select(list(running), [], [], 0.5)[0]
             for told, (forked, change, until) in list(running.items()):
                 if told not in ready and time.monotonic() < until:
@@ -321,12 +341,16 @@ class _Run:
 class _Recorder:
     """Tells what each test runs, as a plug-in of pytest."""
 
-    def __init__(self, running: set[int], seconds: dict[str, float], lines: dict[str, list[int]]) -> None:
-        self._running, self._seconds, self._lines = running, seconds, lines
+    def __init__(
+        self, running: set[int], seconds: dict[str, float], lines: dict[str, list[int]], caches: Sequence[Any]
+    ) -> None:
+        self._running, self._seconds, self._lines, self._caches = running, seconds, lines, caches
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._running.clear()
+        for each in self._caches:
+            each.cache_clear()
         begun = time.monotonic()
         result: Any = yield
         self._seconds[item.nodeid], self._lines[item.nodeid] = time.monotonic() - begun, sorted(self._running)
@@ -353,6 +377,10 @@ def _codes_of(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
             yield from _codes_of(each)
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _text(path: str) -> str:
     at = _ROOT / path.partition("::")[0]
     return "\0".join(each.read_text() for each in sorted(at.rglob("*.py"))) if at.is_dir() else at.read_text()
@@ -376,7 +404,7 @@ def _try_module(module: str, wanted: int, chance: random.Random, explained: Mapp
     chance.shuffle(numbers)
     numbers = numbers[:wanted]
     kept = _KEPT / f"{module}.json"
-    digest = hashlib.sha256(source.encode()).hexdigest()
+    digest = _digest(source)
     known: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         known = json.loads(kept.read_text())
