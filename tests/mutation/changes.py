@@ -16,7 +16,9 @@ _NAMES_INSTEAD: Final = {"min": "max", "max": "min", "in_": "not_in", "not_in": 
 """Names of what is called, with the one that is called instead; where there is none, what it is called on stays as it is."""
 _SAID_OF_KINDS: Final = ("frozen", "kw_only", "maxsize", "strict")
 """Arguments that reckon nothing: they refuse what no code of ours does."""
-_LUA: Final = re.compile(r"--.*|'[^']*'|math\.(?:min|max)|<=|>=|==|~=|\b(?:and|or|not)\b|(?<= )[-+*/<>](?= )|\b\d+(?:\.\d+)?\b")
+_LUA: Final = re.compile(
+    r"--.*|'[^']*'|math\.(?:min|max)|<=|>=|==|~=|\b(?:and|or|not)\b|(?<= )[-+*/<>](?= )|\b\d+(?:\.\d+)?\b"
+)
 _LUA_INSTEAD: Final = {
     "math.min": "math.max", "math.max": "math.min", "<=": "<", "<": "<=", ">=": ">", ">": ">=", "==": "~=", "~=": "==",
     "and": "or", "or": "and", "not": "", "-": "+", "+": "-", "*": "/", "/": "*",
@@ -127,7 +129,10 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, Callable[[]
                     others = [*ops[:index], _INSTEAD[type(op)](), *ops[index + 1 :]]
                     yield f"{type(op).__name__} in {ast.unparse(node)}", _setting(node, "ops", others)
         case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub() as op):
-            yield f"{type(op).__name__} in {ast.unparse(node)}", _setting(node, "op", ast.UAdd() if isinstance(op, ast.USub) else None)
+            yield (
+                f"{type(op).__name__} in {ast.unparse(node)}",
+                _setting(node, "op", ast.UAdd() if isinstance(op, ast.USub) else None),
+            )
         case ast.Call(func=ast.Name(id=name)) if name in _NAMES_INSTEAD:
             yield f"{name} in {ast.unparse(node)}", _setting(node.func, "id", _NAMES_INSTEAD[name])
         case ast.Call(func=ast.Attribute(attr=name)) if name in _NAMES_INSTEAD:

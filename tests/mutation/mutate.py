@@ -52,13 +52,19 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cost.prices": ("tests/cost/test_prices.py",),
     "cost.usage": ("tests/cost/test_usage.py",),
     "cost.budgets.periods": ("tests/cost/budgets/test_periods.py",),
-    "cost.ledger.rollups": tuple(f"tests/cost/ledger/test_{each}.py" for each in ("rollups", "rolled_up", "verify", "postings")),
-    "cost.budgets.grants": tuple(
-        f"tests/cost/budgets/test_{each}.py" for each in ("grants", "budget_reservations", "scopes", "store", "holds_machine")
+    "cost.ledger.rollups": tuple(
+        f"tests/cost/ledger/test_{each}.py" for each in ("rollups", "rolled_up", "verify", "postings")
     ),
-    "cost.budgets.budget": tuple(f"tests/cost/budgets/test_{each}.py" for each in ("budget", "outlook", "alerts", "store")),
+    "cost.budgets.grants": tuple(
+        f"tests/cost/budgets/test_{each}.py"
+        for each in ("grants", "budget_reservations", "scopes", "store", "holds_machine")
+    ),
+    "cost.budgets.budget": tuple(
+        f"tests/cost/budgets/test_{each}.py" for each in ("budget", "outlook", "alerts", "store")
+    ),
     "cost.budgets.budget_reservations": tuple(
-        f"tests/cost/budgets/test_{each}.py" for each in ("budget_reservations", "holds_machine", "budgeted_ledger", "budget_rounds")
+        f"tests/cost/budgets/test_{each}.py"
+        for each in ("budget_reservations", "holds_machine", "budgeted_ledger", "budget_rounds")
     ),
     "cost.meters": ("tests/cost/test_prices.py", "tests/cost/test_meters.py"),
     "proxy.admit.limits.bucket": (f"{_LIMITS}/test_bucket.py", f"{_LIMITS}/test_local.py"),
@@ -76,7 +82,9 @@ class _Finder:
     def __init__(self, module: str, tree: Callable[[], ast.Module]) -> None:
         self._module, self._tree = module, tree
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name != self._module:
             return None
         loader = importlib.machinery.SourceFileLoader(name, str(path_of(name)))
@@ -123,7 +131,9 @@ class _Run:
     def pytest_collection(self) -> Iterator[None]:
         """Let a fork collect and try what functions do; then have each change of what is imported collected by a fork of its own."""
         if self._module in sys.modules:
-            raise pytest.UsageError(f"{self._module} is imported before any test is: what it does then cannot be changed")
+            raise pytest.UsageError(
+                f"{self._module} is imported before any test is: what it does then cannot be changed"
+            )
         told, telling = os.pipe()
         forked = os.fork()
         if not forked:

@@ -105,7 +105,9 @@ def test_what_an_end_user_spent_is_summed_by_quarter_day_and_month() -> None:
     entries = [settle(f"r{place}", end_user="ada", at_us=at_us) for place, at_us in enumerate(moments)]
     entries += [settle("free", end_user="ada", cost_nanousd=None), settle("other", end_user="ada", team_id="team_b")]
     rolled = roll_up(entries)
-    spent = {place[2]: amount for place, amount in rolled.spend.items() if place[:2] == ("end_user", "team_payments/ada")}
+    spent = {
+        place[2]: amount for place, amount in rolled.spend.items() if place[:2] == ("end_user", "team_payments/ada")
+    }
     assert spent == {DAY_OF: 3_000_000, DAY_OF + DAY_US: 1_000_000}
     quarters = {at: each for (_, of, at), each in rolled.quarters.items() if of == "team_payments/ada"}
     assert quarters == {NOON_US: 2_000_000, NOON_US + HOUR_US: 1_000_000, NOON_US + DAY_US: 1_000_000}
