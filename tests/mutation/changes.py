@@ -100,7 +100,7 @@ def _nodes(node: ast.AST, statement: int, function: str, within: str) -> Iterato
         if field in ("annotation", "returns", "type_params"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or isinstance(child, ast.keyword) and child.arg in _SAID_OF_KINDS:
+            if not isinstance(child, ast.AST) or (isinstance(child, ast.keyword) and child.arg in _SAID_OF_KINDS):
                 continue
             at = child.lineno if isinstance(child, ast.stmt) else statement
             yield child, at, function
@@ -117,17 +117,17 @@ def _outermost(child: ast.AST, function: str, within: str) -> str:
     return function or (within.removesuffix(".") if isinstance(child, _Functions) else "")
 
 
-def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:  # noqa: C901 - a table
     match node:
         case ast.BinOp(op=ast.BitOr()):
             pass
         case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op) in _INSTEAD:
             yield f"{type(op).__name__} in {ast.unparse(node)}", _setting(node, "op", _INSTEAD[type(op)]())
         case ast.Compare(ops=ops):
-            for index, op in enumerate(ops):
-                if type(op) in _INSTEAD:
-                    others = [*ops[:index], _INSTEAD[type(op)](), *ops[index + 1 :]]
-                    yield f"{type(op).__name__} in {ast.unparse(node)}", _setting(node, "ops", others)
+            for index, compared in enumerate(ops):
+                if type(compared) in _INSTEAD:
+                    others: list[ast.AST] = [*ops[:index], _INSTEAD[type(compared)](), *ops[index + 1 :]]
+                    yield f"{type(compared).__name__} in {ast.unparse(node)}", _setting(node, "ops", others)
         case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub() as op):
             yield (
                 f"{type(op).__name__} in {ast.unparse(node)}",
@@ -156,11 +156,12 @@ def _setting(node: ast.AST, name: str, value: object) -> Callable[[], None]:
 class _Bare(ast.NodeTransformer):
     """Leaves out what a change has emptied."""
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802 - the library's name
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
-        return node if node.op is not None else ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
+        op: ast.unaryop | None = node.op
+        return node if op is not None else ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 - the library's name
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         return node.func.value if isinstance(node.func, ast.Attribute) and not node.func.attr else node
 
@@ -169,7 +170,8 @@ def changed(source: str, number: int) -> ast.Module:
     """Return a source's tree with one place changed."""
     tree, places = places_in(source)
     places[number].change()
-    return ast.fix_missing_locations(_Bare().visit(tree))
+    _Bare().visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 def told_of(source: str, call: str) -> ast.Module:

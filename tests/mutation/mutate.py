@@ -25,7 +25,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -40,8 +40,8 @@ from tests.mutation.changes import IN_LUA, changed, lua_changes, path_of, places
 
 _ROOT: Final = Path(__file__).parents[2]
 _KEPT: Final = _ROOT / "build" / "mutation"
-_LONGEST_S: Final = 20.0
-"""A change whose tests take longer, and five times as long as without it, is noticed: it runs for ever."""
+_MORE_S: Final = 20.0
+"""A change whose tests take so much longer than twice as long as without it is noticed: it runs for ever."""
 _JOBS: Final = int(os.environ.get("JOBS", "2"))
 _TOLD: Final = "_statement_runs_"
 _NO_CODE: Final = compile("", "", "exec")
@@ -88,7 +88,7 @@ class _Finder:
         if name != self._module:
             return None
         loader = importlib.machinery.SourceFileLoader(name, str(path_of(name)))
-        loader.get_code = lambda _: compile(self._tree(), loader.path, "exec")  # type: ignore[method-assign]
+        loader.get_code = lambda _: compile(self._tree(), loader.path, "exec")  # type: ignore[method-assign, assignment]
         return importlib.util.spec_from_loader(name, loader)
 
 
@@ -138,7 +138,7 @@ class _Run:
         forked = os.fork()
         if not forked:
             os.close(told)
-            self._tell = lambda text: _write(telling, text)
+            self._tell = functools.partial(_write, telling)
             return (yield)
         os.close(telling)
         with os.fdopen(told) as lines:
@@ -175,7 +175,8 @@ class _Run:
         by_id = {item.nodeid: item for item in items}
         seconds, lines = self._recorded(session)
         at_import = set(lines.pop(""))
-        tried, importing = [], []
+        tried: list[_Change] = []
+        importing: list[_Change] = []
         for number in self._numbers:
             place = self._places[number]
             is_imported = not place.function or place.statement in at_import
@@ -258,7 +259,7 @@ class _Run:
         told, telling = os.pipe()
         if not (forked := os.fork()):
             seconds, lines = {}, {}
-            self._tell = lambda text: _write(telling, text)
+            self._tell = functools.partial(_write, telling)
             session.items = items
             session.config.pluginmanager.register(_Recorder(self._running, seconds, lines, self._caches()))
             run_loop(session)
@@ -290,7 +291,8 @@ class _Run:
         self, changes: Sequence[_Change], begin: Callable[[_Change], None], found: Callable[[int, str], None]
     ) -> _Change | None:
         """Fork for each change. Returns it in the fork, and None where all are found."""
-        left, running = list(changes), {}
+        left = list(changes)
+        running: dict[int, tuple[int, _Change, float]] = {}
         while left or running:
             while left and len(running) < _JOBS:
                 change = left.pop(0)
@@ -301,11 +303,11 @@ class _Run:
                     nothing = os.open(os.devnull, os.O_RDWR)
                     for descriptor in (0, 1, 2):
                         os.dup2(nothing, descriptor)
-                    self._tell, self._failed = lambda text: _write(telling, text), ""
+                    self._tell, self._failed = functools.partial(_write, telling), ""
                     begin(change)
                     return change
                 os.close(telling)
-                running[told] = (forked, change, time.monotonic() + max(_LONGEST_S, 5 * change.usual_s))
+                running[told] = (forked, change, time.monotonic() + _MORE_S + 2 * change.usual_s)
             ready = select.select(list(running), [], [], 0.5)[0]
             for told, (forked, change, until) in list(running.items()):
                 if told not in ready and time.monotonic() < until:
@@ -357,12 +359,12 @@ class _Recorder:
         self._running, self._seconds, self._lines, self._caches = running, seconds, lines, caches
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._running.clear()
         for each in self._caches:
             each.cache_clear()
         begun = time.monotonic()
-        result: Any = yield
+        result = yield
         self._seconds[item.nodeid], self._lines[item.nodeid] = time.monotonic() - begun, sorted(self._running)
         return result
 
@@ -455,7 +457,7 @@ def _forked(module: str, numbers: Sequence[int], found: Callable[[int, str], Non
     if not forked:
         os.close(told)
         run = _Run(module, numbers, lambda number, by: _write(telling, json.dumps([number, by])))
-        options = ["-n", "0", "-q", "-s", "--no-header", "-p", "no:cacheprovider", "-m", "long or not long"]
+        options = ["-n", "0", "-q", "-s", "--no-header", "-p", "no:cacheprovider", "-k", os.environ.get("ONLY", "")]
         os._exit(int(pytest.main([*options, *MODULES[module]], plugins=[run])))
     os.close(telling)
     with os.fdopen(told) as lines:
