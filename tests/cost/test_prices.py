@@ -177,6 +177,12 @@ def test_sound_costs_what_sound_costs() -> None:
     assert price.most_nanousd(1_000, 500, NO_MEDIA) == 34_500_000
 
 
+def test_nothing_is_cached_unless_it_is_told() -> None:
+    """Plain figures are of fresh tokens alone."""
+    price = price_from_usd(version="v1", input_usd=2, output_usd=8, cached_input_usd=1, cache_write_usd=3)
+    assert price.tokens_nanousd(10, 5) == price.cost_nanousd(Usage(input_tokens=10, output_tokens=5)) == 60_000
+
+
 def test_a_medium_without_a_price_costs_what_text_costs() -> None:
     """Without a cache's price, what is cached of it costs what it does; with one, what cached text does."""
     sound = Usage(input_tokens=1_000, cached_input_tokens=1_000, cached_audio_input_tokens=1_000)
@@ -292,6 +298,25 @@ def test_what_is_no_price_is_not_read(text: str) -> None:
     """A figure that is not known, missing or wrong is never passed over."""
     with pytest.raises(ValueError, match="price"):
         from_json(text)
+
+
+def test_a_price_is_told_by_the_figures_that_it_has() -> None:
+    """Its text, and so its digest, are those of every version before; what is in neither has the usual figure."""
+    figures = '"input_nanousd":2000000000,"output_nanousd":8000000000'
+    same = '"cached_input_nanousd":2000000000,"cache_write_nanousd":2000000000'
+    assert to_json(PLAIN) == f'{{"version":"v1",{figures},{same}}}'
+    assert PLAIN.digest() == "806298"
+
+
+@pytest.mark.parametrize("name", ["units", "long_prompts"])
+def test_what_is_not_known_of_a_part_is_not_read(name: str) -> None:
+    """No more than of the price itself."""
+    tier = LongPrompt(above_tokens=5, price=PLAIN)
+    part = {"units": (UnitPrice(unit="image", nanousd=1),), "long_prompts": (tier,)}[name]
+    text = to_json(msgspec.structs.replace(PLAIN, **{name: part}))
+    assert from_json(text)
+    with pytest.raises(ValueError, match="this is no price"):
+        from_json(text.replace(f'"{name}":[{{', f'"{name}":[{{"free":1,'))
 
 
 def test_a_price_has_so_much_text_at_most() -> None:
