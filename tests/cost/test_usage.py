@@ -524,6 +524,20 @@ def test_a_part_may_be_its_whole(raw: Any, told: tuple[int, int]) -> None:
         (_report(10, 5, 21, completion_tokens_details={"reasoning_tokens": 6}), (10, 11, ("reasoning_added",))),
         (_report(10, 5, 18, completion_tokens_details={"reasoning_tokens": 3}), (10, 8, ("reasoning_added",))),
         (_report(10, 5, 16), (10, 6, ("thought_added",))),
+        (
+            _report(10, 10, completion_tokens_details={"reasoning_tokens": 5, "audio_tokens": 6}),
+            (10, 16, ("media_added",)),
+        ),
+        (_report(None, None, 7), (90, 7, ("thought_added", "usage_partial"))),
+        (_report(5, 1, prompt_tokens_details={"cached_tokens": 3, "cache_write_tokens": 3}), (11, 1, ("cache_added",))),
+        (
+            _report(10, 1, prompt_tokens_details={"cached_tokens": 1, "cache_write_tokens": 6, "audio_tokens": 8}),
+            (17, 1, ("media_added",)),
+        ),
+        (
+            _report(10, 1, prompt_tokens_details={"cached_tokens": 1, "cache_write_tokens": 4, "audio_tokens": 7}),
+            (16, 1, ("media_added",)),
+        ),
         (_report(100_001, 20_000), (100_000, 20_000, ("usage_disputed",))),
         (_report(100_000, 20_001), (100_000, 20_000, ("usage_disputed",))),
         (_report(10, None, 9), (90, 40, ("absurd_usage",))),
@@ -590,6 +604,15 @@ def test_a_zero_is_missing_below_the_fewest_that_were_delivered() -> None:
         (0, 7, ()),
         (0, 9, ("usage_zero",)),
     ]
+
+
+def test_one_token_is_more_than_none() -> None:
+    """A zero gives way to an estimate of one."""
+    one = estimated(input_tokens=1, output_tokens=1)
+    usage = from_openai(_report(0, 0), estimate=one, zeros_are_told=False, **LIMITS)
+    assert (usage.input_tokens, usage.output_tokens, usage.flags) == (1, 1, ("usage_zero",))
+    for told, flags in ((_report(0, 5), ("usage_zero",)), (_report(5, 0), ("usage_zero",)), (_report(5, 5), ())):
+        assert from_openai(told, estimate=one, zeros_are_told=False, **LIMITS).flags == flags
 
 
 def test_our_own_count_is_never_negative() -> None:

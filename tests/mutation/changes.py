@@ -125,9 +125,10 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[str, Callable[[]
             yield f"{type(op).__name__} in {ast.unparse(node)}", _setting(node, "op", _INSTEAD[type(op)]())
         case ast.Compare(ops=ops):
             for index, compared in enumerate(ops):
+                which = f" {index + 1}" if len(ops) > 1 else ""
                 if type(compared) in _INSTEAD:
                     others: list[ast.AST] = [*ops[:index], _INSTEAD[type(compared)](), *ops[index + 1 :]]
-                    yield f"{type(compared).__name__} in {ast.unparse(node)}", _setting(node, "ops", others)
+                    yield f"{type(compared).__name__}{which} in {ast.unparse(node)}", _setting(node, "ops", others)
         case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub() as op):
             yield (
                 f"{type(op).__name__} in {ast.unparse(node)}",

@@ -1,11 +1,20 @@
 """Sharing out what is left: never more than there is, in the order of asking."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlmodel import col
 
-from cost.budgets.grants import BudgetRoom, GrantNeed, GrantRequest, share_out
-from tests.cost.budgets.crowd import budget
+from cost.budgets.grants import BudgetRoom, GrantNeed, GrantRequest, GrantStore, share_out
+from cost.budgets.store import BudgetStore
+from cost.ledger.store import LedgerStore
+from cost.tables import Boot, BudgetGrant, BudgetRow
+from tests.cost.budgets.crowd import NOON_US, budget
+from tests.cost.entries import reserve, settle
 
 
 def room(limit: int, spent: int = 0, others: int = 0) -> BudgetRoom:
@@ -85,3 +94,46 @@ def test_never_more_than_there_is(
     )["b1"]
     assert grant.granted_nanousd >= floor
     assert grant.granted_nanousd == floor or spent + others + grant.granted_nanousd <= limit
+
+
+async def test_grants_of_the_dead_are_found_once_their_attempts_are_closed(engine: AsyncEngine) -> None:
+    """Those of a process seen since, or with an attempt open beside a closed one, are not; those of nobody are told apart."""
+    names = ("busy", "dead", "gone", "late")
+    grants = [{"budget_id": "b1", "boot_id": name, "granted_nanousd": 5} for name in names]
+    seen = {"busy": 1, "dead": 99, "late": 100, "idle": 1}
+    boots = [{"boot_id": name, "host": "h", "started_us": 0, "seen_us": at_us} for name, at_us in seen.items()]
+    async with engine.begin() as connection:
+        await connection.execute(insert(BudgetGrant), grants)
+        await connection.execute(insert(Boot), boots)
+    closed = [each for name in ("busy", "dead") for each in (reserve(name, boot_id=name), settle(name, boot_id=name))]
+    await LedgerStore(engine).insert([*closed, reserve("busy", boot_id="busy", attempt=2)])
+    store = GrantStore(engine)
+    assert await store.closed_boots(100) == (["dead"], ["gone"])
+    await store.forget_boot("gone")
+    assert await store.closed_boots(100) == (["dead"], [])
+    async with engine.connect() as connection:
+        left = (await connection.execute(select(col(BudgetGrant.boot_id)).order_by(col(BudgetGrant.boot_id)))).scalars()
+        assert list(left) == ["busy", "dead", "late"]
+
+
+@pytest.mark.parametrize("backend", ["postgresql"])
+async def test_a_grant_waits_for_who_changes_its_budget_and_for_no_other(engine: AsyncEngine) -> None:
+    """What was granted meanwhile counts; another budget is free all the time."""
+    for name in ("b1", "b2"):
+        await BudgetStore(engine).put(budget(100, budget_id=name, scope_id=name))
+    store, none = GrantStore(engine), GrantNeed(floor_nanousd=0)
+    row = select(col(BudgetRow.budget_id)).where(col(BudgetRow.budget_id) == "b1").with_for_update()
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with engine.connect() as holder, engine.connect() as watcher:
+        await holder.execute(row)
+        asked = asyncio.create_task(store.renew_grants("mine", {"b1": none}, [want(60, "b1")], NOON_US))
+        while not asked.done() and not (await watcher.execute(waiting)).scalar():
+            await watcher.rollback()
+        assert not asked.done()
+        other = await asyncio.wait_for(store.renew_grants("mine", {"b2": none}, [want(60, "b2")], NOON_US), 60)
+        assert not other["b2"].lacking
+        await holder.execute(insert(BudgetGrant), [{"budget_id": "b1", "boot_id": "theirs", "granted_nanousd": 60}])
+        await holder.commit()
+        assert (await asked)["b1"].lacking
