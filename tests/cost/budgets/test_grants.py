@@ -49,24 +49,24 @@ def test_what_is_granted(
 
 
 @pytest.mark.parametrize(
-    ("limit", "spent", "floor", "keep", "wants", "granted", "left", "over", "scarce"),
+    ("limit", "spent", "floor", "keep", "wants", "told", "scarce"),
     [
-        (1_000, 0, 0, 5, [], 5, 1_000, 0, False),
-        (1_000, 0, 0, 125, [], 125, 1_000, 0, False),
-        (1_000, 0, 0, 126, [], 125, 1_000, 0, True),
-        (1_000, 0, 100, 50, [10], 190, 890, 0, False),
-        (100, 70, 30, 0, [], 30, 0, 0, False),
-        (100, 90, 30, 0, [], 30, 0, 20, False),
-        (100, 90, 30, 0, [1], 30, 0, 20, True),
+        (1_000, 0, 0, 5, [], (5, 1_000, 0), False),
+        (1_000, 0, 0, 125, [], (125, 1_000, 0), False),
+        (1_000, 0, 0, 126, [], (125, 1_000, 0), True),
+        (1_000, 0, 100, 50, [10], (190, 890, 0), False),
+        (100, 70, 30, 0, [], (30, 0, 0), False),
+        (100, 90, 30, 0, [], (30, 0, 20), False),
+        (100, 90, 30, 0, [1], (30, 0, 20), True),
     ],
 )
 def test_what_a_grant_tells(
-    limit: int, spent: int, floor: int, keep: int, wants: list[int], granted: int, left: int, over: int, scarce: bool
+    limit: int, spent: int, floor: int, keep: int, wants: list[int], told: tuple[int, int, int], scarce: bool
 ) -> None:
     """What it would like to keep is an eighth of what is left at most; a limit that was lowered is overrun by so much."""
     asks = {"b1": GrantNeed(floor_nanousd=floor, keep_nanousd=keep)}
     found = share_out({"b1": room(limit, spent)}, asks, [want(amount) for amount in wants])["b1"]
-    assert (found.granted_nanousd, found.left_nanousd, found.over_nanousd) == (granted, left, over)
+    assert (found.granted_nanousd, found.left_nanousd, found.over_nanousd) == told
     assert found.scarce == scarce
 
 
