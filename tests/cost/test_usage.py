@@ -525,6 +525,11 @@ def test_a_part_may_be_its_whole(raw: Any, told: tuple[int, int]) -> None:
         (_report(10, 5, 18, completion_tokens_details={"reasoning_tokens": 3}), (10, 8, ("reasoning_added",))),
         (_report(10, 5, 16), (10, 6, ("thought_added",))),
         (
+            _report(None, 5, 8, completion_tokens_details={"reasoning_tokens": 3}),
+            (90, 8, ("reasoning_added", "usage_partial")),
+        ),
+        (_report(10, 4, 19, prompt_tokens_details={"cached_tokens": 3, "cache_write_tokens": 2}), (10, 4, ())),
+        (
             _report(10, 10, completion_tokens_details={"reasoning_tokens": 5, "audio_tokens": 6}),
             (10, 16, ("media_added",)),
         ),
@@ -627,6 +632,9 @@ def test_calls_of_tools_are_counted_by_their_names() -> None:
     calls = _openai(_report(1, 1, server_tool_use=told)).tool_calls
     assert calls == tuple((f"{place:02}{'x' * 62}", place) for place in range(1, 32))
     assert _openai(_report(1, 1, server_tool_use={})).tool_calls == ()
+    assert _openai(_report(1, 1, server_tool_use={"web_search": 5, 7: 1, "code_requests": 2})).tool_calls == (
+        ("code", 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -635,3 +643,24 @@ def test_calls_of_tools_are_counted_by_their_names() -> None:
 def test_a_count_in_words_has_so_many_digits_at_most(written: str, read: int) -> None:
     """Twenty, with the zeros behind its point."""
     assert _openai({"prompt_tokens": written, "completion_tokens": 1}).input_tokens == read
+
+
+@pytest.mark.parametrize(
+    ("prompt", "details", "told"),
+    [
+        (10, {"cached_tokens": 4, "audio_tokens": 6}, {"audio_input": 6, "cached_input": 4}),
+        (
+            10,
+            {"cached_tokens": 4, "cache_write_tokens": 3, "audio_tokens": 5},
+            {"audio_input": 3, "cached_audio_input": 2, "cached_input": 2, "cache_write": 3},
+        ),
+        (
+            10,
+            {"cached_tokens": 3, "audio_tokens": 6, "image_tokens": 6},
+            {"input": 7, "audio_input": 6, "image_input": 3, "cached_image_input": 3},
+        ),
+    ],
+)
+def test_what_was_counted_twice_was_cached_and_no_more(prompt: int, details: Any, told: dict[str, int]) -> None:
+    """As far as the cached go, and to the token."""
+    assert _media(_openai(_report(prompt, 0, prompt_tokens_details=details))) == told

@@ -137,3 +137,26 @@ async def test_a_grant_waits_for_who_changes_its_budget_and_for_no_other(engine:
         await holder.execute(insert(BudgetGrant), [{"budget_id": "b1", "boot_id": "theirs", "granted_nanousd": 60}])
         await holder.commit()
         assert (await asked)["b1"].lacking
+
+
+async def test_a_process_changes_its_own_grant_of_a_budget_alone(engine: AsyncEngine) -> None:
+    """Those of others, and its own of other budgets, stay; a grant of nothing has no row."""
+    for name in ("b1", "b2"):
+        await BudgetStore(engine).put(budget(100, budget_id=name, scope_id=name))
+    store = GrantStore(engine)
+
+    async def rows_after(boot_id: str, **floors: int) -> dict[tuple[str, str], int]:
+        asks = {name: GrantNeed(floor_nanousd=floor) for name, floor in floors.items()}
+        given_ = await store.renew_grants(boot_id, asks, [], NOON_US)
+        assert {name: each.granted_nanousd for name, each in given_.items()} == floors
+        async with engine.connect() as connection:
+            found = await connection.execute(select(*BudgetGrant.__table__.c))  # type: ignore[attr-defined]
+            return {(row.budget_id, row.boot_id): row.granted_nanousd for row in found}
+
+    await rows_after("theirs", b1=30, b2=5)
+    theirs = {("b1", "theirs"): 30, ("b2", "theirs"): 5}
+    assert await rows_after("mine", b1=20, b2=7) == theirs | {("b1", "mine"): 20, ("b2", "mine"): 7}
+    assert await rows_after("mine", b1=10) == theirs | {("b1", "mine"): 10, ("b2", "mine"): 7}
+    assert await rows_after("mine", b1=0, b2=7) == theirs | {("b2", "mine"): 7}
+    found = (await store.renew_grants("mine", {"b1": GrantNeed(floor_nanousd=0)}, [want(71, "b1")], NOON_US))["b1"]
+    assert (found.room.others_nanousd, found.lacking) == (30, True)
