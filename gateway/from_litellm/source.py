@@ -1,5 +1,6 @@
 """Reading of LiteLLM's configuration: one file, those that it includes, and the values that stand in the environment."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -130,8 +131,12 @@ def _read(path: Path, account: Account, documents: list[Document]) -> None:
     included = document.values.get("include")
     for index, name in enumerate(included if isinstance(included, list) else [included] if included else []):
         item = Item(document, ("include", index), name)
-        other = path.parent / str(name)
-        if other.resolve() in {Path(each.file).resolve() for each in documents}:
+        if not isinstance(name, str) or "\0" in name:
+            account.tell(item, "not possible", "not read: it is no name of a file")
+            continue
+        other = path.parent / name
+        # Not Path.resolve(), which fails on links that lead in a circle.
+        if os.path.realpath(other) in {os.path.realpath(each.file) for each in documents}:
             account.tell(item, "not needed", "it was read already")
         elif len(documents) >= MOST_FILES:
             account.tell(item, "not possible", f"more than {MOST_FILES} files are not read")
