@@ -454,3 +454,27 @@ def test_a_text_of_the_database_may_have_any_character(text: str) -> None:
 def test_a_column_of_endless_brackets_is_no_value() -> None:
     """It is as if it were empty."""
     assert json_in("[" * 200_000) is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        "model: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, api_base: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, api_base: 'https://b.example/v1', api_key: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, extra_headers: {x: '${WEIGHBRIDGE_PEPPER}'}",
+        "model: os.environ/THROUGH, api_key: os.environ/THROUGH",
+    ],
+)
+def test_a_secret_of_ours_goes_nowhere(tmp_path: Path, params: str) -> None:
+    """Neither into the file or the table, nor to an address of the file's choice."""
+    pepper = "a pepper that nobody may see anywhere"
+    text = (
+        f"model_list: [{{model_name: b, litellm_params: {{{params}}}}}, {{model_name: a, litellm_params: {{model: openai/a}}}}]\n"
+        "environment_variables: {THROUGH: os.environ/WEIGHBRIDGE_PEPPER}\n"
+    )
+    found = _of_text(tmp_path, text, {"WEIGHBRIDGE_PEPPER": pepper})
+    shown = f"{as_yaml(found.written)} {found.told} {found.secrets.moved}"
+    assert pepper not in shown
+    assert "env:WEIGHBRIDGE" not in as_yaml(found.written)
+    assert found.model("a")
