@@ -36,7 +36,17 @@ class _Look(NamedTuple):
 class _KeyFile:
     """One file's key."""
 
-    __slots__ = ("before", "before_until", "key", "look", "looking", "read_again_at", "refused_until", "told", "unsettled")
+    __slots__ = (
+        "before",
+        "before_until",
+        "key",
+        "look",
+        "looking",
+        "read_again_at",
+        "refused_until",
+        "told",
+        "unsettled",
+    )
 
     def __init__(self, key: str, look: _Look | None) -> None:
         self.key = key
@@ -179,7 +189,9 @@ class KeyFiles:
             key = read_secret_file(reference)
         except (OSError, ValueError) as error:
             # The words of a decoder's error hold a part of the key.
-            self._cannot(reference, known, (error.strerror if isinstance(error, OSError) else "") or type(error).__name__)
+            self._cannot(
+                reference, known, (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
+            )
             return
         if not key.isprintable():
             # As at a start: it would break out of its header.

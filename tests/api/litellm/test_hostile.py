@@ -10,9 +10,35 @@ from api.litellm.sent import Sent
 from proxy.errors import BadRequest
 from tests.api.litellm.test_routes import Client, a_client
 
-AMOUNTS: Final = [-1, 1e308, 1e28, 1e10, 10**400, "1e308", "1e-999999999", "1E+999999999", "NaN", "Infinity", True, [], [1], "٣٣x"]
+AMOUNTS: Final = [
+    -1,
+    1e308,
+    1e28,
+    1e10,
+    10**400,
+    "1e308",
+    "1e-999999999",
+    "1E+999999999",
+    "NaN",
+    "Infinity",
+    True,
+    [],
+    [1],
+    "٣٣x",
+]
 RATES: Final = [-1, 1e308, 10**400, 2**63, 1.5, "5", True, [1]]
-TEXTS: Final = ["\x00", "\x00" * 5, "x" * 100_000, 5, ["a"], {"a": "\x00"}, "\u202e\U000e0041", "' OR 1=1 --", "%", "../../etc/passwd"]
+TEXTS: Final = [
+    "\x00",
+    "\x00" * 5,
+    "x" * 100_000,
+    5,
+    ["a"],
+    {"a": "\x00"},
+    "\u202e\U000e0041",
+    "' OR 1=1 --",
+    "%",
+    "../../etc/passwd",
+]
 LISTS: Final = [["\x00"], ["x" * 2_000], ["x"] * 5_000, [5], "x", [["x"]], ["%"]]
 TIMES: Final = ["9999999999d", "999999999y", "999999999mo", "0s", "-5d", "1e9d", "30d\x00", "٣d", 30]
 SENT: Final[dict[str, dict[str, list[Any]]]] = {
@@ -82,7 +108,9 @@ def test_an_amount_is_one_that_a_budget_can_have(value: object) -> None:
         sent.amount("max_budget")
 
 
-@pytest.mark.parametrize("fields", [{"keys": ["\x00"]}, {"metadata": {"a": [{"\x00": 1}]}}, {"model_rpm_limit": {"a\x00": 1}}])
+@pytest.mark.parametrize(
+    "fields", [{"keys": ["\x00"]}, {"metadata": {"a": [{"\x00": 1}]}}, {"model_rpm_limit": {"a\x00": 1}}]
+)
 def test_a_nul_is_refused_wherever_it_stands(fields: dict[str, Any]) -> None:
     """PostgreSQL fails on it, SQLite does not."""
     with pytest.raises(BadRequest, match="NUL"):
@@ -100,12 +128,26 @@ async def test_another_teams_key_opens_nothing(tmp_path: Path) -> None:
         await client.get("/team/info?team_id=team_a", 404, key=mine["key"])
         for path in ("/key/list", "/team/list", "/user/info?user_id=ann@example.com"):
             await client.get(path, 403, key=mine["key"])
-        for path in ("/key/generate", "/key/update", "/key/delete", "/team/new", "/team/update", "/team/delete", "/user/new"):
+        for path in (
+            "/key/generate",
+            "/key/update",
+            "/key/delete",
+            "/team/new",
+            "/team/update",
+            "/team/delete",
+            "/user/new",
+        ):
             await client.post(path, {"key": mine["key"], "max_budget": 1e6, "role": "admin"}, 403, key=mine["key"])
         # What LiteLLM stores of a key is no key.
         from accounts.keys import token_of
 
-        for forged in (token_of(theirs["key"]), theirs["token"], theirs["key"] + "x", theirs["key"][:-1], "sk-" + "0" * 200):
+        for forged in (
+            token_of(theirs["key"]),
+            theirs["token"],
+            theirs["key"] + "x",
+            theirs["key"][:-1],
+            "sk-" + "0" * 200,
+        ):
             await client.get("/key/info", 401, key=forged)
         await client.get("/key/info", key=theirs["key"])
 

@@ -414,7 +414,9 @@ def _of_text(folder: Path, text: str, environment: dict[str, str] | None = None)
     return imported(path, environment)
 
 
-_MODEL: Final = "model_list: [{model_name: a, litellm_params: {model: openai/a, api_base: 'https://a.example/v1', rpm: %s}}]\n"
+_MODEL: Final = (
+    "model_list: [{model_name: a, litellm_params: {model: openai/a, api_base: 'https://a.example/v1', rpm: %s}}]\n"
+)
 
 
 @pytest.mark.parametrize("name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml"])
@@ -429,7 +431,9 @@ def test_what_cannot_be_included_is_told(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("number", ["1e999999999", "1e30", "-1e999999999", "٣e99999", ".inf"])
 def test_a_number_of_a_billion_digits_is_none(tmp_path: Path, number: str) -> None:
     """It is not written out first."""
-    found = _of_text(tmp_path, _MODEL % f'"{number}"' + f'router_settings: {{num_retries: "{number}", timeout: "{number}"}}\n')
+    found = _of_text(
+        tmp_path, _MODEL % f'"{number}"' + f'router_settings: {{num_retries: "{number}", timeout: "{number}"}}\n'
+    )
     assert "requests_per_minute" not in found.model("a")
 
 
@@ -444,11 +448,20 @@ def test_a_password_of_redis_may_have_any_character(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["😀", "a\u2028b\x85\x7f\ufeff", 'quote " and \\ud83d', "line\nend\ttab", "\ud800"])
 def test_a_text_of_the_database_may_have_any_character(text: str) -> None:
     """JSON's escapes are not all YAML's: one emoji made the whole import fail."""
-    row = {"model_id": "1", "model_name": text, "litellm_params": {"model": "openai/a"}, "model_info": {"description": text}}
+    row = {
+        "model_id": "1",
+        "model_name": text,
+        "litellm_params": {"model": "openai/a"},
+        "model_info": {"description": text},
+    }
     (document,) = documents_of(Theirs(rows={"models": [row]}), None, Account())
     (entry,) = document.values["model_list"]  # type: ignore[misc]
     wanted = "\ufffd" if text == "\ud800" else text
-    assert entry == {"model_name": wanted, "litellm_params": {"model": "openai/a"}, "model_info": {"description": wanted}}
+    assert entry == {
+        "model_name": wanted,
+        "litellm_params": {"model": "openai/a"},
+        "model_info": {"description": wanted},
+    }
 
 
 def test_a_column_of_endless_brackets_is_no_value() -> None:
