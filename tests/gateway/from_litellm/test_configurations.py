@@ -455,7 +455,8 @@ def test_a_text_of_the_database_may_have_any_character(text: str) -> None:
         "model_info": {"description": text},
     }
     (document,) = documents_of(Theirs(rows={"models": [row]}), None, Account())
-    (entry,) = document.values["model_list"]  # type: ignore[misc]
+    entries: Any = document.values["model_list"]
+    (entry,) = entries
     wanted = "\ufffd" if text == "\ud800" else text
     assert entry == {
         "model_name": wanted,
