@@ -23,6 +23,7 @@ from providers.errors import RequestRejected
 from providers.provider_tools import address_of_dialect
 from providers.refusals import SERVER_FAULT, status_of
 from providers.target import Deployment
+from settings.decoding import DECODE_ERRORS
 
 _VERSION: Final = "2023-06-01"
 _PATH: Final = "messages/batches"
@@ -132,7 +133,7 @@ _decode_line: Final = msgspec.json.Decoder(_Line).decode
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise malformed(deployment, _WHOSE) from error
     result = read.result
     if result.type == "succeeded":

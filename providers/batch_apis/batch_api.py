@@ -12,6 +12,7 @@ import msgspec
 from providers.errors import AnswerLost, ConnectFailed, MalformedReply, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.upstream_faults import error_of_status
+from settings.decoding import DECODE_ERRORS
 
 Outcome = Literal["", "completed", "failed", "expired", "cancelled"]
 
@@ -142,7 +143,7 @@ class BatchHttp:
             read = await _bounded(reply.content, _MOST_REPLY_BYTES, deployment)
         try:
             return msgspec.json.decode(read)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise MalformedReply(
                 "The provider's batch API did not answer with JSON.", deployment_id=deployment.deployment_id
             ) from error

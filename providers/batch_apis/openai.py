@@ -21,6 +21,7 @@ from providers.batch_apis.batch_api import (
 )
 from providers.errors import RequestRejected
 from providers.target import Deployment
+from settings.decoding import DECODE_ERRORS
 
 _NAME: Final = "weighbridge"
 """The key of a batch's metadata under which our name for it stands."""
@@ -162,7 +163,7 @@ def _line(call: BatchCall, url: str) -> bytes:
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise malformed(deployment, _WHOSE) from error
     if read.response is None:
         return CallOutcome(custom_id=read.custom_id, status=0)
