@@ -1,4 +1,5 @@
-"""Two kinds of simulated process: a worker, which answers callers, and the books, which bring journals into the database.
+"""Three kinds of simulated process: a worker, which answers callers, the runner of batches, and the books, which bring journals into the
+database.
 
 They are opened as `gateway.process.data_plane` and `control_plane` open them, but without a link between them: a worker reads its
 sources from the database itself, as the control plane's own pipeline does.
@@ -12,6 +13,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from accounts.store import AccountStore
+from api.webhooks.outbox import Outbox
 from cost.times import wall_us
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig
@@ -19,10 +24,14 @@ from gateway.database import make_engine
 from gateway.link.data_sources import from_database
 from gateway.process.start_gate import connection_limits
 from gateway.process_pipeline import ProcessPipeline
+from gateway.wiring.batch import keep_batches_going, open_batch_tier
 from gateway.wiring.fleet import open_fleet
 from gateway.wiring.ledger_rounds import open_drain
 from gateway.wiring.metrics import all_metrics
 from gateway.wiring.worker_ledger import ProcessParts, WorkerLedger, open_worker_ledger
+from proxy.batch.backlog import Backlog
+from proxy.batch.batch_parts import BatchTier
+from proxy.batch.idle_capacity import IdleCapacity
 from proxy.errors import ModelNotFound
 from proxy.http.exchange import Exchange
 from proxy.http.server import HttpServer
@@ -72,7 +81,7 @@ class Process:
         self.life = self._within(self._live())
         self.life.add_done_callback(lambda _life: self.over.set(), context=contextvars.Context())
 
-    def _within(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _within(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         token = NODE.set(self.node)
         try:
             return asyncio.ensure_future(work)
@@ -114,33 +123,57 @@ class Process:
         self.over.set()
 
 
-class Worker(Process):
-    """A worker of its own host's supervisor, listening at its name."""
+class Serving(Process):
+    """A process with a pipeline, and books of its own."""
+
+    serves_callers = True
 
     def __init__(self, installation: Installation, name: str) -> None:
-        self.address: Address = (name, 80)
         self.pipeline: ProcessPipeline
         self.books: WorkerLedger
-        self.server: HttpServer
         super().__init__(installation, name)
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+    async def _open_pipeline(self, stack: contextlib.AsyncExitStack) -> AsyncEngine:
         config, environment = self.installation.config, self.installation.environment
-        metrics = all_metrics()
+        self.metrics = metrics = all_metrics()
         engine = make_engine(self.installation.url, power_safe=config.cost.journal_sync == "power")
         stack.push_async_callback(engine.dispose)
         boots: list[str] = []
         counted = LiveProcesses(engine, lambda: boots)
         sources = from_database(engine, counted)
         self.books = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
-        boots.append(self.books.ledger.boot_id)
+        if self.serves_callers:
+            boots.append(self.books.ledger.boot_id)
         await counted.refresh()
         background(stack, every(SHOW_S, counted.refresh))
         self.pipeline = pipeline = ProcessPipeline(
-            config, environment, self.installation.folder / "gateway.yaml", metrics, serves_callers=True
+            config,
+            environment,
+            self.installation.folder / "gateway.yaml",
+            metrics,
+            serves_callers=self.serves_callers,
         )
         fleet = await open_fleet(config, metrics, _nobody, pipeline.fleet_changed, stack)
         await pipeline.open(ProcessParts(engine, sources, self.books, fleet), stack)
+        return engine
+
+    @property
+    def tasks(self) -> int:
+        """What runs for callers."""
+        return 0
+
+
+class Worker(Serving):
+    """A worker of its own host's supervisor, listening at its name."""
+
+    def __init__(self, installation: Installation, name: str) -> None:
+        self.address: Address = (name, 80)
+        self.server: HttpServer
+        super().__init__(installation, name)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        await self._open_pipeline(stack)
+        pipeline, config = self.pipeline, self.installation.config
         self.server = server = HttpServer(
             model_routes(pipeline.line), fallback_route(pipeline.line, _elsewhere), connection_limits(config.server)
         )
@@ -153,6 +186,10 @@ class Worker(Process):
         self.installation.network.doors[door] = self.address
         await server.listen(door)
 
+    @property
+    def tasks(self) -> int:
+        return len(self.server.tasks) + self.server.held.held
+
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         self.pipeline.line.draining = True
@@ -161,6 +198,50 @@ class Worker(Process):
     def _cut_off(self) -> bool:
         self.pipeline.line.cut_off()
         return True
+
+
+class Lines(Serving):
+    """A host's runner of batches, as its control plane has one."""
+
+    serves_callers = False
+
+    def __init__(self, installation: Installation, name: str) -> None:
+        self.tier: BatchTier
+        self.accounts: AccountStore
+        self._drains = False
+        super().__init__(installation, name)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        engine = await self._open_pipeline(stack)
+        config, environment, live = self.installation.config, self.installation.environment, self.pipeline
+        tier = open_batch_tier(engine, config, environment.places, lambda: live.line.config)
+        assert tier is not None
+        self.tier, self.accounts = tier, AccountStore(engine)
+        keep_batches_going(
+            tier,
+            accounts=self.accounts,
+            line=live.line,
+            backlog=Backlog(),
+            room=IdleCapacity(lambda: live.line.config.catalog, live.gate.queues, None),
+            metrics=self.metrics.batch,
+            outbox=Outbox(engine),
+            boot_id=self.books.ledger.boot_id,
+            is_draining=lambda: self._drains,
+            stack=stack,
+        )
+
+    async def ask(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Do something in this process for a caller; False where it was killed meanwhile."""
+        task = self._within(work)
+        over = asyncio.ensure_future(self.over.wait())
+        await asyncio.wait({task, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if task.done():
+            task.result()
+        return task.done()
+
+    async def _drain(self) -> None:
+        self._drains = True
 
 
 class Books(Process):

@@ -200,8 +200,18 @@ class Network:
         self.listening: dict[Address, Door] = {}
         self.doors: dict[socket.socket, Address] = {}
         """Addresses for real listening sockets that code insists on."""
+        self.dialled: dict[socket.socket, Address] = {}
+        """The same for those that code has connected itself."""
+        self._numbers: dict[str, str] = {}
         self._ports = 40_000
         self._silent, self._unused = socket.socketpair()
+
+    def number_of(self, name: str) -> str:
+        """Return the number that stands for a name."""
+        return self._numbers.setdefault(name, f"10.1.0.{len(self._numbers) + 1}")
+
+    def name_of(self, number: str) -> str:
+        return next(name for name, each in self._numbers.items() if each == number)
 
     def listen(self, address: Address, factory: Callable[[], Any]) -> Door:
         """Answer at an address, on behalf of the node that asks."""
