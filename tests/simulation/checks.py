@@ -163,6 +163,18 @@ def nothing_is_held(story: Story, worker: Serving) -> None:
             story.violate("everything is given back", worker=worker.name, what=what, left=left)
 
 
+def redis_counts_nothing(story: Story, workers: Iterable[Serving], held: Mapping[str, int]) -> None:
+    """Redis is used again, and knows of nothing that nobody does."""
+    for worker in workers:
+        link = worker.pipeline.gate.link
+        if link is None or not link.healthy:
+            problem = "it has no link" if link is None else link.problem
+            story.violate("a process uses Redis again", worker=worker.name, problem=problem)
+    for name, left in held.items():
+        if left:
+            story.violate("nothing is counted in Redis that does not run", what=name, left=left)
+
+
 def budget_holds(story: Story, plan: Plan, rows: Rows) -> None:
     """A hard budget is overrun by what providers told beyond their bound, and by nothing else."""
     if plan.budget_nanousd is None:

@@ -204,7 +204,10 @@ class Network:
         """The same for those that code has connected itself."""
         self._numbers: dict[str, str] = {}
         self._ports = 40_000
-        self._silent, self._unused = socket.socketpair()
+        # A real one of TCP, whose options clients set.
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            self._silent = socket.create_connection(door.getsockname())
+            self._unused, _ = door.accept()
 
     def number_of(self, name: str) -> str:
         """Return the number that stands for a name."""

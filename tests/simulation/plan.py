@@ -30,6 +30,10 @@ Trouble = Literal[
     "disk_ill",
     "database_away",
     "provider_away",
+    "redis_away",
+    "redis_forgets",
+    "redis_fails_over",
+    "redis_slow",
 ]
 PROVIDERS: Final = ("alpha", "beta", "gamma")
 TEAMS: Final = ("team_a", "team_b", "team_c")
@@ -80,6 +84,16 @@ _BATCH_TROUBLES: Final[Mapping[Trouble, float]] = {
     "provider_away": 2,
     "clock_day": 1,
     "clock_summer": 1,
+    "freeze": 1,
+}
+
+
+_REDIS_TROUBLES: Final[Mapping[Trouble, float]] = {
+    "redis_away": 3,
+    "redis_forgets": 2,
+    "redis_fails_over": 3,
+    "redis_slow": 2,
+    "kill_worker": 2,
     "freeze": 1,
 }
 
@@ -147,6 +161,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None
     queue_requests: int | None
     batches: Batches | None
+    redis_loses: float | None
+    """Share of Redis's answers that are lost; None without Redis."""
+
+    @property
+    def is_well(self) -> bool:
+        """True where nothing goes wrong by which processes could count apart from each other."""
+        return not self.events and self.weather is CALM and not self.redis_loses and self.temper == Temper()
 
 
 def _some(chance: Random, weights: Mapping[Any, float]) -> Any:
@@ -163,6 +184,10 @@ def plan_of(machine: Machine) -> Plan:
     events = _events(chance, length_s, sync, _TROUBLES)
     if batches is not None:
         events += _events(machine.chance("batch troubles"), length_s, sync, _BATCH_TROUBLES)
+    redis = machine.chance("redis plan")
+    redis_loses = redis.choice((0.0, 0.0, 0.02)) if redis.random() < 0.4 else None
+    if redis_loses is not None:
+        events += _events(redis, length_s, sync, _REDIS_TROUBLES)
     return Plan(
         workers=workers,
         sync=sync,
@@ -177,6 +202,7 @@ def plan_of(machine: Machine) -> Plan:
         requests_per_minute=chance.choice((None, 12, 60)),
         queue_requests=chance.choice((None, 1, 2, 4)),
         batches=batches,
+        redis_loses=redis_loses,
     )
 
 

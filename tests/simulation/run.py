@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.simulation import redis_server
 from tests.simulation.planted import FAULTS
 from tests.simulation.seed import Result, live
 from tests.sqlite import newest_sqlite
@@ -105,6 +106,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", action="store_true", help="end with the first that breaks something")
     parser.add_argument("--fault", choices=FAULTS, default="", help="with a fault planted in the product")
     said = parser.parse_args(arguments)
+    redis_server.start()
+    try:
+        return _run(said)
+    finally:
+        redis_server.stop()
+
+
+def _run(said: argparse.Namespace) -> int:
     warm()
     if said.seed is not None:
         results = [in_child(said.seed, tells=True, fault=said.fault)]

@@ -25,7 +25,7 @@ from gateway.configuration.environment import Environment
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import load
 from gateway.database import make_engine
-from tests.simulation import batches, checks, machine
+from tests.simulation import batches, checks, machine, redis_server
 from tests.simulation.batch_api import BatchMood
 from tests.simulation.batches import Ordered
 from tests.simulation.callers import Asked, ask
@@ -35,6 +35,7 @@ from tests.simulation.loop import SimulatedLoop, install
 from tests.simulation.machine import IllDisk, Machine, Node, is_wanted
 from tests.simulation.network import Network, Weather
 from tests.simulation.plan import PROVIDERS, TEAMS, Event, Order, Plan, Question, configuration, plan_of
+from tests.simulation.redis_server import Redis
 from tests.simulation.story import Story
 from tests.simulation.upstream import Call, Provider
 from tests.simulation.watching import Watch
@@ -47,6 +48,8 @@ _SETTLES_S: Final = 5.0
 _MOST_S: Final = 90
 """After the last caller's end: a request with an Idempotency-Key is answered to its own, which is `total_s` away at most."""
 
+_HOLDERS_S: Final = 15.0
+"""Until what a dead process holds in Redis is given back, and a process that gave Redis up uses it again."""
 _MOST_BATCHES_S: Final = 400
 """The same for batches: leases, waits, and looks at providers."""
 
@@ -85,6 +88,7 @@ class World:
         self.lines: list[Lines] = []
         self.ordered: list[Ordered] = []
         self.providers: list[Provider] = []
+        self.redis: Redis | None = None
         self._set_back_s = 0.0
         self._calm_us = 0
         self.books: Books
@@ -136,6 +140,9 @@ class World:
             await asyncio.sleep(1.0)
         await asyncio.sleep(_SETTLES_S)
         await self._batches_end()
+        if self.redis is not None:
+            await asyncio.sleep(_HOLDERS_S)
+            checks.redis_counts_nothing(self.story, self.workers, self.redis.held)
         for worker in (*self.workers, *self.lines):
             checks.nothing_is_held(self.story, worker)
         await self._end()
@@ -161,6 +168,9 @@ class World:
         path = self.folder / "gateway.yaml"
         path.write_text(yaml.safe_dump(configuration(self.plan, str(self.folder))))
         environment = Environment(data_dir=self.folder, database_url=SecretStr(url), pepper=SecretStr(PEPPER))
+        if self.plan.redis_loses is not None:
+            self.redis = Redis(redis_server.server(), self.machine, self.network, self.story)
+            environment = environment.model_copy(update={"redis_url": SecretStr(redis_server.URL)})
         config = load(path, environment)
         self.installation = Installation(self.machine, self.loop, self.folder, config, environment)
         self.engine = make_engine(url)
@@ -204,6 +214,15 @@ class World:
     def _look(self, node: Node) -> None:
         if (watch := self._watches.get(node)) is not None:
             watch.look(self.machine.now)
+            if self.redis is not None and self.plan.is_well:
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """What counts in Redis counts once for all workers."""
+        for team in TEAMS:
+            running = sum(each.running.get(team, 0) for each in self._watches.values())
+            if self.plan.concurrency is not None and running > self.plan.concurrency:
+                self.story.violate("no more run at once in all processes than may", team=team, running=running)
 
     async def _opened(self, process: Process) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (process.is_open, process.over)]
@@ -213,6 +232,8 @@ class World:
 
     async def _trouble_and_questions(self) -> None:
         self.network.weather, self.database.temper, self._calm = self.plan.weather, self.plan.temper, False
+        if self.redis is not None:
+            self.redis.lost = self.plan.redis_loses or 0.0
         tasks = [asyncio.ensure_future(self._put(at, each)) for at, each in enumerate(self.plan.questions)]
         tasks += [asyncio.ensure_future(self._go_wrong(event)) for event in self.plan.events]
         orders = () if self.plan.batches is None else self.plan.batches.orders
@@ -222,6 +243,8 @@ class World:
     def _calm_down(self) -> None:
         self.network.weather, self.database.temper, self._calm = Weather(), Temper(), True
         self._disk_ill.clear()
+        if self.redis is not None:
+            self.redis.lost = self.redis.slow_until = 0.0
         for provider in self.providers:
             provider.mood.weights = {"answers": 1.0}
             provider.batch_mood = BatchMood(slips={"answers": 1.0}, lines={"answers": 1.0}, endings={"completed": 1.0})
@@ -278,6 +301,8 @@ class World:
             if (
                 task is not asyncio.current_task()
                 and "_Connection._answer" not in told
+                # A dead process's connection, which was let go with what was left of it.
+                and not (self.kills and "_terminate_graceful_close" in told)
                 and task not in self.loop.graves
             ):
                 self.story.violate("no task is left", task=told, node=node)
@@ -347,8 +372,22 @@ class World:
                 self._disk_ill[event.trouble] = self.machine.now + event.for_s
             case "provider_away" | "database_away":
                 await self._go_away(event)
+            case "redis_away" | "redis_forgets" | "redis_fails_over" | "redis_slow":
+                await self._redis_fails(event)
             case _:
                 self._step_clocks(event)
+
+    async def _redis_fails(self, event: Event) -> None:
+        assert self.redis is not None
+        match event.trouble:
+            case "redis_away":
+                await self.redis.go_away(event.for_s)
+            case "redis_forgets":
+                self.redis.forget()
+            case "redis_fails_over":
+                await self.redis.fail_over(event.for_s / 5)
+            case _:
+                self.redis.slow_until = self.machine.now + event.for_s
 
     def _step_clocks(self, event: Event) -> None:
         match event.trouble:

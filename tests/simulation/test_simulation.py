@@ -23,6 +23,13 @@ FAULTS: Final = (
     "money_kept",
     "reserved_later",
     "budget_forgotten",
+    "answers_dropped",
+    "silent_lines",
+    "unheard_is_refused",
+    "prompts_stay",
+    "provider_is_free",
+    "place_kept_in_redis",
+    "redis_given_up",
 )
 
 
