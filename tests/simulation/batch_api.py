@@ -72,26 +72,25 @@ class ProviderBatches:
     def do(self, method: str, path: str, headers: Mapping[bytes, bytes], body: bytes) -> Reply:
         """Do what is asked."""
         parts = path.partition("?")[0].removeprefix("/v1/").split("/")
+        told: Reply | None = None
         match method, parts:
             case "POST", ["files"]:
-                return self._upload(headers, body)
+                told = self._upload(headers, body)
             case "GET", ["files"]:
-                return _ok({"data": [{"id": name, "filename": each[0]} for name, each in self._files.items()]})
+                told = _ok({"data": [{"id": name, "filename": each[0]} for name, each in self._files.items()]})
             case "DELETE", ["files", name]:
-                return _ok({"deleted": True}) if self._files.pop(name, None) else _none()
+                told = _ok({"deleted": True}) if self._files.pop(name, None) else None
             case "GET", ["files", name, "content"]:
-                found = self._files.get(name)
-                return _none() if found is None else (200, found[1])
+                told = (200, self._files[name][1]) if name in self._files else None
             case "POST", ["batches"]:
-                return self._make(json.loads(body))
+                told = self._make(json.loads(body))
             case "GET", ["batches"]:
-                return _ok({"data": [each.told() for each in reversed(self._batches.values())], "has_more": False})
+                told = _ok({"data": [each.told() for each in reversed(self._batches.values())], "has_more": False})
             case "GET", ["batches", name]:
-                batch = self._batches.get(name)
-                return _none() if batch is None else _ok(batch.told())
+                told = _ok(self._batches[name].told()) if name in self._batches else None
             case "POST", ["batches", name, "cancel"]:
-                return self._cancel(name)
-        return _none()
+                told = self._cancel(name)
+        return told or _none()
 
     def _upload(self, headers: Mapping[bytes, bytes], body: bytes) -> Reply:
         kind = b"content-type: " + headers[b"content-type"] + b"\r\n\r\n"

@@ -146,11 +146,7 @@ class Checks:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in await _rows(self._engine, "batch_line"):
             lines[row["batch_id"]].append(row)
-        for each in ordered:
-            if each.batch_id and each.batch_id not in batches:
-                self._broken("what a caller was told of is there", batch=each.batch_id)
-            elif each.cancelled and batches[each.batch_id]["status"] != "cancelled":
-                self._broken("what was cancelled is", batch=each.batch_id, status=batches[each.batch_id]["status"])
+        self._callers_were_told_right(ordered, batches)
         for row in await _rows(self._engine, "handed_batch"):
             if row["state"] != "ended":
                 self._broken("a batch at a provider comes to its end", handed=row["handed_id"], state=row["state"])
@@ -164,6 +160,13 @@ class Checks:
                     self._broken("of a batch that failed nothing is asked", batch=batch["batch_id"])
             else:
                 await self._lines_have_one_result(batch, lines[batch["batch_id"]])
+
+    def _callers_were_told_right(self, ordered: Iterable[Ordered], batches: Mapping[str, Mapping[str, Any]]) -> None:
+        for each in ordered:
+            if each.batch_id and each.batch_id not in batches:
+                self._broken("what a caller was told of is there", batch=each.batch_id)
+            elif each.cancelled and batches[each.batch_id]["status"] != "cancelled":
+                self._broken("what was cancelled is", batch=each.batch_id, status=batches[each.batch_id]["status"])
 
     def nothing_stays(self, provider: str, files: Sequence[str]) -> None:
         """Prompts and answers belong to callers."""
@@ -184,10 +187,10 @@ class Checks:
         output = [each async for each in self._read(batch["output_file_id"])]
         errors = [each async for each in self._read(batch["error_file_id"])]
         told = Counter(each["custom_id"] for each in (*output, *errors))
-        if told != Counter(line["custom_id"] for line in lines) or len(lines) != batch["total"]:
-            # One that was cancelled while it was validated has perhaps some, and says that it has none.
-            if batch["total"] or told:
-                self._broken("each line has one result", batch=batch_id, lines=len(lines), told=told)
+        wanted = Counter(line["custom_id"] for line in lines)
+        # One that was cancelled while it was validated has perhaps some, and says that it has none.
+        if (batch["total"] or told) and (told != wanted or len(lines) != batch["total"]):
+            self._broken("each line has one result", batch=batch_id, lines=len(lines), told=told)
         answered = [each for each in (*output, *errors) if each["response"] is not None]
         counted = (batch["completed"], batch["failed"])
         if counted != (len(output), len(answered) - len(output)):
@@ -197,6 +200,10 @@ class Checks:
                 self._broken("a line comes to its end", batch=batch_id, line=line["number"], state=line["state"])
         for each in output:
             self._is_its_own_answer(batch_id, each)
+        self._sums_are_right(batch, output, [each["response"]["request_id"] for each in answered])
+
+    def _sums_are_right(self, batch: Mapping[str, Any], output: Rows, ids: Sequence[str]) -> None:
+        batch_id = batch["batch_id"]
         for name in ("tokens_left", "reserved_nanousd"):
             if batch[name]:
                 self._broken("an ended batch holds nothing", batch=batch_id, what=name, left=batch[name])
@@ -204,7 +211,6 @@ class Checks:
             summed = sum((each["response"]["body"].get("usage") or {}).get(theirs, 0) for each in output)
             if batch[name] != summed:
                 self._broken("a batch's tokens are its answers'", batch=batch_id, told=batch[name], summed=summed)
-        ids = [each["response"]["request_id"] for each in answered]
         booked = sum(self._costs[each] for each in ids)
         if batch["cost_nanousd"] != booked and not self._unknown.intersection(ids):
             self._broken("a batch costs what is booked", batch=batch_id, told=batch["cost_nanousd"], booked=booked)

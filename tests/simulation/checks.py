@@ -175,6 +175,15 @@ def redis_counts_nothing(story: Story, workers: Iterable[Serving], held: Mapping
             story.violate("nothing is counted in Redis that does not run", what=name, left=left)
 
 
+def workers_are_linked(story: Story, workers: Sequence[Serving]) -> None:
+    """Each worker is connected with the control plane again, and knows how many they are."""
+    for worker in workers:
+        if worker.link is None or not worker.link.is_up:
+            story.violate("a worker is linked again", worker=worker.name)
+        elif worker.processes.live != len(workers):
+            story.violate("a worker knows how many they are", worker=worker.name, told=worker.processes.live)
+
+
 def budget_holds(story: Story, plan: Plan, rows: Rows) -> None:
     """A hard budget is overrun by what providers told beyond their bound, and by nothing else."""
     if plan.budget_nanousd is None:

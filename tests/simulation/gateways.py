@@ -1,17 +1,18 @@
 """Three kinds of simulated process: a worker, which answers callers, the runner of batches, and the books, which bring journals into the
 database.
 
-They are opened as `gateway.process.data_plane` and `control_plane` open them, but without a link between them: a worker reads its
-sources from the database itself, as the control plane's own pipeline does.
+They are opened as `gateway.process.data_plane` and `control_plane` open them. In some seeds the books answer workers over the link; in the
+others a worker reads its sources from the database itself, as the control plane's own pipeline does.
 """
 
 import asyncio
 import contextlib
 import contextvars
 import socket
+import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -21,13 +22,20 @@ from cost.times import wall_us
 from gateway.configuration.environment import Environment
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.database import make_engine
-from gateway.link.data_sources import from_database
+from gateway.link.answering import answer_from_database
+from gateway.link.data_sources import from_control_plane, from_database
+from gateway.link.hub import Hub
+from gateway.link.link import Hello, Link
+from gateway.link.worker_questions import VOCABULARY
 from gateway.process.start_gate import connection_limits
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.batch import keep_batches_going, open_batch_tier
 from gateway.wiring.fleet import open_fleet
 from gateway.wiring.ledger_rounds import open_drain
 from gateway.wiring.metrics import all_metrics
+from gateway.wiring.overruns import exchange_overruns, share_overruns
+from gateway.wiring.processes import count_workers, told_processes
+from gateway.wiring.refused_parameters import exchange_refused_parameters
 from gateway.wiring.worker_ledger import ProcessParts, WorkerLedger, open_worker_ledger
 from proxy.batch.backlog import Backlog
 from proxy.batch.batch_parts import BatchTier
@@ -35,19 +43,30 @@ from proxy.batch.idle_capacity import IdleCapacity
 from proxy.errors import ModelNotFound
 from proxy.http.exchange import Exchange
 from proxy.http.server import HttpServer
+from proxy.plan.overruns import Overruns
 from proxy.routes import fallback_route, model_routes
 from proxy.shared.background_tasks import background, every
-from proxy.shared.redis.live_processes import SHOW_S, LiveProcesses
+from proxy.shared.redis.live_processes import SHOW_S, CountedProcesses, LiveProcesses
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.machine import NODE, Machine, Node
 from tests.simulation.network import Address, Network
+
+_SYNC_S: Final = 15.0
+"""Until a worker begins with the configuration alone."""
 
 
 class Installation:
     """What all processes of a seed have in common."""
 
     def __init__(
-        self, machine: Machine, loop: SimulatedLoop, folder: Path, config: GatewayConfig, environment: Environment
+        self,
+        machine: Machine,
+        loop: SimulatedLoop,
+        folder: Path,
+        config: GatewayConfig,
+        environment: Environment,
+        *,
+        is_linked: bool,
     ) -> None:
         self.machine = machine
         self.loop = loop
@@ -55,6 +74,8 @@ class Installation:
         self.config = config
         self.url = environment.database()
         self.environment = environment
+        self.is_linked = is_linked
+        self.link = folder / "link"
 
     @property
     def network(self) -> Network:
@@ -131,6 +152,8 @@ class Serving(Process):
     def __init__(self, installation: Installation, name: str) -> None:
         self.pipeline: ProcessPipeline
         self.books: WorkerLedger
+        self.processes: CountedProcesses
+        self.link: Link | None = None
         super().__init__(installation, name)
 
     async def _open_pipeline(self, stack: contextlib.AsyncExitStack) -> AsyncEngine:
@@ -138,14 +161,21 @@ class Serving(Process):
         self.metrics = metrics = all_metrics()
         engine = make_engine(self.installation.url, power_safe=config.cost.journal_sync == "power")
         stack.push_async_callback(engine.dispose)
-        boots: list[str] = []
-        counted = LiveProcesses(engine, lambda: boots)
-        sources = from_database(engine, counted)
-        self.books = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
-        if self.serves_callers:
-            boots.append(self.books.ledger.boot_id)
-        await counted.refresh()
-        background(stack, every(SHOW_S, counted.refresh))
+        if self.installation.is_linked and self.serves_callers:
+            link = self.link = Link(self.installation.link, VOCABULARY)
+            stack.push_async_callback(link.aclose)
+            sources = from_control_plane(link, engine, told_processes(link))
+            self.books = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
+        else:
+            boots: list[str] = []
+            counted = LiveProcesses(engine, lambda: boots)
+            sources = from_database(engine, counted)
+            self.books = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
+            if self.serves_callers:
+                boots.append(self.books.ledger.boot_id)
+            await counted.refresh()
+            background(stack, every(SHOW_S, counted.refresh))
+        self.processes = sources.processes
         self.pipeline = pipeline = ProcessPipeline(
             config,
             environment,
@@ -154,6 +184,12 @@ class Serving(Process):
             serves_callers=self.serves_callers,
         )
         fleet = await open_fleet(config, metrics, _nobody, pipeline.fleet_changed, stack)
+        if self.link is not None:
+            exchange_overruns(self.link, pipeline.overruns)
+            exchange_refused_parameters(self.link, pipeline.refused_parameters)
+            self.link.start(Hello(self.books.ledger.boot_id, 1))
+            with contextlib.suppress(TimeoutError):
+                await self.link.synced(_SYNC_S)
         await pipeline.open(ProcessParts(engine, sources, self.books, fleet), stack)
         return engine
 
@@ -252,6 +288,13 @@ class Books(Process):
         engine = make_engine(self.installation.url, power_safe=config.cost.journal_sync == "power")
         stack.push_async_callback(engine.dispose)
         await open_drain(engine, config, all_metrics(), wall_us, stack)
+        if self.installation.is_linked:
+            hub = Hub(VOCABULARY)
+            answer_from_database(hub.handlers, engine)
+            share_overruns(hub, Overruns(time.monotonic))
+            await count_workers(engine, hub, stack)
+            await hub.start(self.installation.link)
+            stack.push_async_callback(hub.aclose)
 
 
 def _nobody(_message: object) -> None:

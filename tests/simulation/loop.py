@@ -148,6 +148,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         address = (str(host), int(port)) if door is None else self.network.doors[door]
         return self.network.listen(address, protocol_factory)
 
+    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return await self.network.connect(protocol_factory, str(path), 0)
+
+    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return self.network.listen((str(path), 0), protocol_factory)
+
 
 def install(loop: SimulatedLoop) -> None:
     """Make it the loop that code asks for."""

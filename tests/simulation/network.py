@@ -204,6 +204,8 @@ class Network:
         """The same for those that code has connected itself."""
         self._numbers: dict[str, str] = {}
         self._ports = 40_000
+        self._wires: list[Wire] = []
+        """The ends that have connected, those that are gone included."""
         # A real one of TCP, whose options clients set.
         with socket.create_server(("127.0.0.1", 0)) as door:
             self._silent = socket.create_connection(door.getsockname())
@@ -226,7 +228,8 @@ class Network:
         chance, weather = self._chance, self.weather
         await asyncio.sleep(self.latency_s())
         door = self.listening.get((host, port))
-        if door is not None and chance.random() < weather.lost:
+        # A socket of the machine's own is there, or is not.
+        if door is not None and port and chance.random() < weather.lost:
             await self.loop.create_future()
         if door is None or chance.random() < weather.refused:
             raise ConnectionRefusedError(111, f"Connect call failed {(host, port)}")
@@ -235,6 +238,7 @@ class Network:
         near = Wire(self, protocol, (host, port), contextvars.copy_context())
         far = Wire(self, door.context.run(door.factory), ("10.0.0.1", self._ports), door.context.copy())
         near.other, far.other = far, near
+        self._wires.append(near)
         # A client asks the kernel whether a kept connection still stands; here nothing is ever known before it is told.
         near.silent = self._silent
         for wire in (near, far):
@@ -254,6 +258,11 @@ class Network:
                 del self.listening[address]
         for wire in node.transports:
             self.loop.call_later(self.latency_s(), wire.other.reset, context=wire.other._context)
+
+    def cut(self, address: Address) -> None:
+        """Lose all connections with an address."""
+        for wire in [each for each in self._wires if each.get_extra_info("peername") == address]:
+            wire.cut()
 
     def latency_s(self) -> float:
         return self._chance.expovariate(1 / self.weather.latency_s)

@@ -30,6 +30,7 @@ Trouble = Literal[
     "disk_ill",
     "database_away",
     "provider_away",
+    "link_cut",
     "redis_away",
     "redis_forgets",
     "redis_fails_over",
@@ -88,6 +89,7 @@ _BATCH_TROUBLES: Final[Mapping[Trouble, float]] = {
 }
 
 
+_LINK_TROUBLES: Final[Mapping[Trouble, float]] = {"link_cut": 3, "kill_books": 3, "kill_worker": 1, "database_away": 1}
 _REDIS_TROUBLES: Final[Mapping[Trouble, float]] = {
     "redis_away": 3,
     "redis_forgets": 2,
@@ -163,6 +165,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     batches: Batches | None
     redis_loses: float | None
     """Share of Redis's answers that are lost; None without Redis."""
+    is_linked: bool
+    """True where workers ask the control plane, not the database."""
 
     @property
     def is_well(self) -> bool:
@@ -188,6 +192,10 @@ def plan_of(machine: Machine) -> Plan:
     redis_loses = redis.choice((0.0, 0.0, 0.02)) if redis.random() < 0.4 else None
     if redis_loses is not None:
         events += _events(redis, length_s, sync, _REDIS_TROUBLES)
+    link = machine.chance("link plan")
+    is_linked = link.random() < 0.4
+    if is_linked:
+        events += _events(link, length_s, sync, _LINK_TROUBLES)
     return Plan(
         workers=workers,
         sync=sync,
@@ -203,6 +211,7 @@ def plan_of(machine: Machine) -> Plan:
         queue_requests=chance.choice((None, 1, 2, 4)),
         batches=batches,
         redis_loses=redis_loses,
+        is_linked=is_linked,
     )
 
 
@@ -278,9 +287,7 @@ def _batch_mood(chance: Random) -> BatchMood:
     return BatchMood(slips=slips, lines=lines, endings=endings, takes_s=chance.choice((1.0, 5.0, 30.0)))
 
 
-def _events(
-    chance: Random, length_s: float, sync: str, troubles: Mapping[Trouble, float]
-) -> tuple[Event, ...]:
+def _events(chance: Random, length_s: float, sync: str, troubles: Mapping[Trouble, float]) -> tuple[Event, ...]:
     found = []
     for _ in range(chance.choice((0, 1, 2, 5))):
         trouble: Trouble = _some(chance, troubles)
@@ -376,7 +383,13 @@ def _model(name: str, capability: float, providers: tuple[str, ...]) -> dict[str
         "max_context_tokens": 32_000,
         "capability": capability,
         "deployments": [
-            {"name": each, "kind": "openai", "base_url": f"http://{each}/v1", "upstream_model": name, "batch_api": "openai"}
+            {
+                "name": each,
+                "kind": "openai",
+                "base_url": f"http://{each}/v1",
+                "upstream_model": name,
+                "batch_api": "openai",
+            }
             for each in providers
         ],
     }

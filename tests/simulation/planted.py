@@ -9,17 +9,18 @@ from cost.ledger import store
 from cost.ledger.entries import Entry, void_of
 from cost.ledger.ledger import Ledger
 from cost.ledger.store import LedgerStore
-from proxy.admit.limits.shared import SharedBuckets
-from proxy.shared.redis.redis_breaker import RedisBreaker
+from gateway.link.link import Link
 from providers.batch_apis.openai import OpenAiBatches
 from providers.breaker import Permit
 from providers.errors import RequestRejected, UpstreamError
+from proxy.admit.limits.shared import SharedBuckets
 from proxy.batch import output
 from proxy.batch.batch import LineState
 from proxy.batch.provider_batch_store import ProviderBatchStore
 from proxy.batch.runner import BatchRunner
 from proxy.context import RequestContext
 from proxy.settle.settlement import Settlement
+from proxy.shared.redis.redis_breaker import RedisBreaker
 
 
 def rolled_up_twice() -> None:
@@ -173,6 +174,21 @@ def redis_given_up() -> None:
     RedisBreaker.open = open_  # type: ignore[method-assign]
 
 
+def linked_once() -> None:
+    """A worker whose link is lost does not connect again."""
+    connect = Link._connect
+
+    async def once(self: Link) -> Any:
+        if self._connection is not None or self.came == [None]:
+            return None
+        connection = await connect(self)
+        if connection is not None:
+            self.came = [None]  # type: ignore[list-item]
+        return connection
+
+    Link._connect = once  # type: ignore[method-assign]
+
+
 FAULTS: Final[Mapping[str, Callable[[], None]]] = {
     fault.__name__: fault
     for fault in (
@@ -191,5 +207,6 @@ FAULTS: Final[Mapping[str, Callable[[], None]]] = {
         provider_is_free,
         place_kept_in_redis,
         redis_given_up,
+        linked_once,
     )
 }

@@ -140,8 +140,11 @@ class World:
             await asyncio.sleep(1.0)
         await asyncio.sleep(_SETTLES_S)
         await self._batches_end()
-        if self.redis is not None:
+        if self.redis is not None or self.plan.is_linked:
             await asyncio.sleep(_HOLDERS_S)
+        if self.plan.is_linked:
+            checks.workers_are_linked(self.story, self.workers)
+        if self.redis is not None:
             checks.redis_counts_nothing(self.story, self.workers, self.redis.held)
         for worker in (*self.workers, *self.lines):
             checks.nothing_is_held(self.story, worker)
@@ -172,7 +175,9 @@ class World:
             self.redis = Redis(redis_server.server(), self.machine, self.network, self.story)
             environment = environment.model_copy(update={"redis_url": SecretStr(redis_server.URL)})
         config = load(path, environment)
-        self.installation = Installation(self.machine, self.loop, self.folder, config, environment)
+        self.installation = Installation(
+            self.machine, self.loop, self.folder, config, environment, is_linked=self.plan.is_linked
+        )
         self.engine = make_engine(url)
         accounts = AccountStore(self.engine)
         self.keys: dict[str, str] = {}
@@ -372,6 +377,8 @@ class World:
                 self._disk_ill[event.trouble] = self.machine.now + event.for_s
             case "provider_away" | "database_away":
                 await self._go_away(event)
+            case "link_cut":
+                self.network.cut((str(self.installation.link), 0))
             case "redis_away" | "redis_forgets" | "redis_fails_over" | "redis_slow":
                 await self._redis_fails(event)
             case _:

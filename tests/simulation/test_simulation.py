@@ -30,6 +30,7 @@ FAULTS: Final = (
     "provider_is_free",
     "place_kept_in_redis",
     "redis_given_up",
+    "linked_once",
 )
 
 
