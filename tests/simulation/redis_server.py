@@ -76,6 +76,7 @@ class Server:
             env={**os.environ, "LD_PRELOAD": str(library), "SIMULATED_CLOCK": str(clock)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until = time.monotonic() + _READY_S
         while not self.socket.exists():
