@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
+.PHONY: help install demo serve dashboard screens packages site test test-stories test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,16 +25,22 @@ dashboard: $(VENV)/.demo  ## the pages on thirty days of ten sample teams; print
 	@$(BIN)/weighbridge serve --sample
 
 # Hundreds of processes are started: where this is set, each compiles anew all that it imports.
-test test-long: export PYTHONDONTWRITEBYTECODE :=
+test test-stories test-long: export PYTHONDONTWRITEBYTECODE :=
 
 # In one process: mypy's workers give up where one needs more than three seconds to start, as on a busy machine, and no option changes that.
 TYPES := nice $(BIN)/mypy --no-error-summary && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
 
-test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## everything that a change must pass
+# Whole gateways over real sockets and in simulated time, all pages together, and in a real browser: more than half of the time that all tests take.
+STORIES := tests/browser tests/dashboards/pages tests/scenarios tests/simulation
+
+test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## types, style, contracts and the tests of every module: what each commit passes (ten minutes)
 	@# Types and contracts beside the tests, which wait for timers and sockets at times.
 	@{ $(TYPES); } & checked=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"; tested=$$?; \
-	wait $$checked && [ $$tested = 0 ] && $(BIN)/python .ci/release.py note || exit 1
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(STORIES:%=--ignore=%); tested=$$?; \
+	wait $$checked && [ $$tested = 0 ] && $(BIN)/python .ci/release.py note test || exit 1
+
+test-stories: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## the rest of what a change passes: whole gateways, all pages together and in a browser (a quarter of an hour)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(STORIES) && $(BIN)/python .ci/release.py note test-stories
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready $(VENV)-schemathesis/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"

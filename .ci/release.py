@@ -2,7 +2,8 @@
 """Make a release of the commit that a tag names: `make release VERSION=1.2.3`. What is not clean is refused, all of it at once; then
 everything is built into dist/, with sums and a report of what was done. Nothing is pushed, and no tag is set.
 
-`--dry` tells the checks and lists the steps. `note` records that the commit that is checked out has passed `make test`.
+`--dry` tells the checks and lists the steps. `note test` records that the commit that is checked out has passed `make test`, and so with the other
+suites of `SUITES`.
 """
 
 import argparse
@@ -33,6 +34,8 @@ _REVISION: Final = re.compile(r"^(revision|down_revision)(?:: [^=]*)? = (.+)$", 
 _LONGEST_S: Final = 3_600
 CHART: Final = "deploy/helm/weighbridge"
 MIGRATIONS: Final = "gateway/migrations/versions"
+SUITES: Final = ("test", "test-stories")
+"""The targets of `make` that a release has passed."""
 PLACES: Final = (
     ("pyproject.toml", r'^version = "(.+)"$'),
     (f"{CHART}/Chart.yaml", r"^version: (\S+)$"),
@@ -87,8 +90,8 @@ class Release:
     def git(self, *arguments: str) -> str:
         return self.run(("git", *arguments), self.root).strip()
 
-    def passed(self) -> Path:
-        return self.root / "build" / "tested" / self.git("rev-parse", "HEAD")
+    def passed(self, suite: str) -> Path:
+        return self.root / "build" / "tested" / f"{self.git('rev-parse', 'HEAD')}.{suite}"
 
     def add(self, *names: str) -> None:
         self.files += names
@@ -191,7 +194,8 @@ def generated_pages(release: Release) -> list[str]:
 
 
 def tests_passed(release: Release) -> list[str]:
-    return [] if release.passed().exists() else ["`make test` has not passed for this commit on this machine"]
+    missing = [suite for suite in SUITES if not release.passed(suite).exists()]
+    return [f"`make {suite}` has not passed for this commit on this machine" for suite in missing]
 
 
 CHECKS: Final = (
@@ -350,24 +354,27 @@ def _versions(release: Release, names: Iterable[str]) -> dict[str, str]:
     return {name: release.run((name, "--version"), release.root).strip() for name in names if release.find(name)}
 
 
-def note(release: Release) -> None:
-    """Record that the commit has passed, where the tree is the commit's. A tree without git has none."""
+def note(release: Release, suite: str) -> None:
+    """Record that the commit has passed a suite, where the tree is the commit's. A tree without git has none."""
     if release.find("git") is None or not (release.root / ".git").exists() or a_clean_tree(release):
         return
-    release.passed().parent.mkdir(parents=True, exist_ok=True)
-    release.passed().touch()
+    release.passed(suite).parent.mkdir(parents=True, exist_ok=True)
+    release.passed(suite).touch()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Check, and make."""
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
     parser.add_argument("version", help="such as 1.2.3, or `note`")
+    parser.add_argument("suite", nargs="?", choices=SUITES, help="what `note` is about")
     parser.add_argument("--dry", action="store_true", help="check, and list the steps")
     parser.add_argument("--skip-image", action="store_true", help="without the image and its parts")
     given = parser.parse_args(arguments)
     release = Release(Path(__file__).parents[1], given.version)
     if given.version == "note":
-        note(release)
+        if given.suite is None:
+            parser.error(f"which suite has passed: {', '.join(SUITES)}?")
+        note(release, given.suite)
         return 0
     if given.skip_image:
         release.left_out["image"] = "it was not wanted (--skip-image)"

@@ -1,6 +1,7 @@
 """The documents: every link leads somewhere, every page is in the index, and every picture is shown."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -50,6 +51,14 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path))
     ]
     assert dead == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_told_twice(document: Path) -> None:
+    """No two long lines of a document begin alike, as where two changes of one paragraph were both kept. The list of keys, which is generated, may."""
+    written = prose(document).partition("\n## Keys\n")[0]
+    begun = Counter(line.strip()[:70] for line in written.splitlines() if len(line) > 90)
+    assert [begin for begin, times in begun.items() if times > 1] == []
 
 
 def test_every_page_is_in_the_index() -> None:

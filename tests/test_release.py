@@ -108,7 +108,12 @@ def finish(root: Path) -> None:
     git(root, "add", ".")
     git(root, "commit", "-q", "--allow-empty", "-m", "b")
     git(root, "tag", "-a", f"v{_VERSION}", "-m", "c")
-    RELEASE.note(release(root))
+    note(root)
+
+
+def note(root: Path) -> None:
+    for suite in RELEASE.SUITES:
+        RELEASE.note(release(root), suite)
 
 
 def test_what_is_clean_is_not_refused(tree: Path) -> None:
@@ -127,7 +132,7 @@ def _changed(root: Path) -> None:
 
 def _tag_elsewhere(root: Path) -> None:
     git(root, "commit", "-q", "--allow-empty", "-m", "later")
-    RELEASE.note(release(root))
+    note(root)
 
 
 def _two_tags(root: Path) -> None:
@@ -136,6 +141,10 @@ def _two_tags(root: Path) -> None:
 
 def _untested(root: Path) -> None:
     shutil.rmtree(root / "build")
+
+
+def _without_stories(root: Path) -> None:
+    release(root).passed("test-stories").unlink()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,8 @@ def _untested(root: Path) -> None:
         (_tag_elsewhere, ["the tag v0.2.0 is not at this commit; set it with `git tag -a v0.2.0`"]),
         # Of two tags at one commit the tools took the candidate's.
         (_two_tags, ["this commit is also tagged v0.2.0rc1"]),
-        (_untested, ["`make test` has not passed for this commit on this machine"]),
+        (_untested, [f"`make {each}` has not passed for this commit on this machine" for each in RELEASE.SUITES]),
+        (_without_stories, ["`make test-stories` has not passed for this commit on this machine"]),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
@@ -210,8 +220,8 @@ def test_a_commit_with_changes_is_not_noted_as_tested(tree: Path) -> None:
     finish(tree)
     shutil.rmtree(tree / "build")
     _untracked(tree)
-    RELEASE.note(release(tree))
-    assert not release(tree).passed().exists()
+    note(tree)
+    assert not release(tree).passed("test").exists()
 
 
 def _wheel(path: Path, version: str) -> None:

@@ -10,6 +10,7 @@ import httptools
 
 from providers.connections.errors import NotHttp, ReplyLost, ReplySilent, ReplyTimeout, ReplyUnbounded
 from providers.connections.gathering import Gathering
+from settings.loop_turns import after_reading
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 _PAUSE_BYTES: Final = 256 * 1024
@@ -359,6 +360,11 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         self._timer, self._timer_at = None, math.inf
+        after_reading(self._loop, self._end_due)
+
+    def _end_due(self) -> None:
+        if self._transport is None:
+            return
         now = self._loop.time()
         # While the caller does not read, the upstream cannot speak.
         silent_at = math.inf if self._paused else self._last_read_at + self._idle_s

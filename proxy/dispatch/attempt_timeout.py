@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
+from settings.loop_turns import after_reading
+
 _LEAST_S: Final = 0.001
 
 LongerS = Callable[[], float | None]
@@ -104,6 +106,12 @@ class AttemptTimeouts:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, self._looks_at = None, math.inf
+        # Whoever stood still, and has the first token to read, is not late.
+        after_reading(loop, self._end_due)
+
+    def _end_due(self) -> None:
+        loop = self._loop
+        assert loop is not None  # noqa: S101  It looked.
         now = loop.time()
         again = math.inf
         for each in self._waiting:

@@ -131,7 +131,7 @@ def unheard_is_refused() -> None:
         try:
             return await create(self, deployment, name, path, calls)
         except UpstreamError as error:
-            raise RequestRejected("no", deployment_id=deployment.deployment_id) from error
+            raise RequestRejected("no", deployment_id=deployment.deployment_id, status=400) from error
 
     OpenAiBatches.create = refused  # type: ignore[method-assign]
 
