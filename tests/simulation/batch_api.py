@@ -62,7 +62,8 @@ class ProviderBatches:
         self._made = 0
 
     def draw(self) -> Slip:
-        return self._provider.drawn(self._provider.batch_mood.slips)
+        slip: Slip = self._provider.drawn(self._provider.batch_mood.slips)
+        return slip
 
     @property
     def left(self) -> list[str]:
@@ -94,13 +95,13 @@ class ProviderBatches:
 
     def _upload(self, headers: Mapping[bytes, bytes], body: bytes) -> Reply:
         kind = b"content-type: " + headers[b"content-type"] + b"\r\n\r\n"
-        form = BytesParser().parsebytes(kind + body)
-        for part in form.get_payload():  # type: ignore[union-attr]  # It is a form.
-            filename = part.get_filename()  # type: ignore[union-attr]
+        form: Any = BytesParser().parsebytes(kind + body)
+        for part in form.get_payload():
+            filename = part.get_filename()
             if filename is not None:
                 self._made += 1
                 name = f"file-in-{self._made}"
-                self._files[name] = (filename, part.get_payload(decode=True))  # type: ignore[union-attr,assignment]
+                self._files[name] = (filename, part.get_payload(decode=True))
                 self._tell("takes a file", file=name)
                 return _ok({"id": name, "filename": filename})
         return 400, b"{}"

@@ -157,12 +157,12 @@ def provider_is_free() -> None:
 
 def place_kept_in_redis() -> None:
     """Redis is not told that a request has ended."""
-    count = SharedBuckets.count
+    settle = SharedBuckets.settle
 
-    def only_more(self: Any, more: Any) -> bool:
-        return count(self, [each for each in more if each[1] > 0])
+    def keep(self: Any, draw: Any, correction: int, holder: str = "") -> bool:
+        return bool(draw.counted or settle(self, draw, correction, holder))
 
-    SharedBuckets.count = only_more  # type: ignore[method-assign]
+    SharedBuckets.settle = keep  # type: ignore[method-assign]
 
 
 def redis_given_up() -> None:

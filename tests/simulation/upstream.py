@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final, Literal
 
@@ -91,7 +91,7 @@ class Provider:
         self.mood = Mood(weights={"answers": 1.0})
         self.batch_mood = BatchMood(slips={"answers": 1.0}, lines={"answers": 1.0}, endings={"completed": 1.0})
         self.batches = ProviderBatches(self)
-        self.wall = lambda: machine.now + machine.wall
+        self.wall: Callable[[], float] = lambda: machine.now + machine.wall
         self.calls = calls
         """Of all providers, in the order in which they came."""
         self.running: set[Any] = set()
@@ -188,7 +188,7 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
             return
         if slip in {"busy", "broken"}:
-            self._refuse(REFUSALS[slip], provider.chance)  # type: ignore[index]  # Both are there.
+            self._refuse(REFUSALS[slip], provider.chance)
             return
         status, told = provider.batches.do(method, url, headers, body)
         if slip == "does_and_hangs_up":
