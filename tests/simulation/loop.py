@@ -130,16 +130,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.network.number_of(str(host)), int(port)))]
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        """Note whom a real socket was to be connected with; it is by `create_connection`."""
+        """Find whom a real socket is to be connected with; it is by `create_connection`."""
         assert self.network is not None
-        self.network.dialled[sock] = (self.network.name_of(address[0]), address[1])
+        found = (self.network.name_of(address[0]), address[1])
+        self.network.dialled[sock] = (found, await self.network.reach(*found))
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:
         assert self.network is not None
         assert named.get("ssl") is None
         if (made := named.get("sock")) is not None:
-            host, port = self.network.dialled.pop(made)
+            (host, port), door = self.network.dialled.pop(made)
             made.close()
+            return await self.network.connect(protocol_factory, host, port, door)
         return await self.network.connect(protocol_factory, str(host), int(port))
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:

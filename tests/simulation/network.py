@@ -200,7 +200,7 @@ class Network:
         self.listening: dict[Address, Door] = {}
         self.doors: dict[socket.socket, Address] = {}
         """Addresses for real listening sockets that code insists on."""
-        self.dialled: dict[socket.socket, Address] = {}
+        self.dialled: dict[socket.socket, tuple[Address, Door]] = {}
         """The same for those that code has connected itself."""
         self._numbers: dict[str, str] = {}
         self._ports = 40_000
@@ -223,8 +223,8 @@ class Network:
         door = self.listening[address] = Door(self, address, factory)
         return door
 
-    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Wire, Any]:
-        """Connect to an address. Raises ConnectionRefusedError."""
+    async def reach(self, host: str, port: int) -> Door:
+        """Find who answers at an address. Raises ConnectionRefusedError."""
         chance, weather = self._chance, self.weather
         await asyncio.sleep(self.latency_s())
         door = self.listening.get((host, port))
@@ -233,6 +233,14 @@ class Network:
             await self.loop.create_future()
         if door is None or chance.random() < weather.refused:
             raise ConnectionRefusedError(111, f"Connect call failed {(host, port)}")
+        return door
+
+    async def connect(
+        self, factory: Callable[[], Any], host: str, port: int, door: Door | None = None
+    ) -> tuple[Wire, Any]:
+        """Connect to an address, or with who was found there. Raises ConnectionRefusedError."""
+        chance, weather = self._chance, self.weather
+        door = door or await self.reach(host, port)
         self._ports += 1
         protocol = factory()
         near = Wire(self, protocol, (host, port), contextvars.copy_context())

@@ -101,7 +101,7 @@ class _Real:
     def do(self, packed: bytes) -> tuple[bytes, Any]:
         """Return the reply as it came, and as it reads."""
         self._socket.sendall(packed)
-        reader = hiredis.Reader(replyError=lambda said: said, notEnoughData=Ellipsis)
+        reader = hiredis.Reader(replyError=RuntimeError, notEnoughData=Ellipsis)
         told = b""
         while True:
             piece = self._socket.recv(65_536)
