@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The locks are complete, so pip resolves nothing; every file is checked against its hash.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install demo serve dashboard screens packages site test test-stories test-long test-site test-redis test-vllm test-vllm-more test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
+.PHONY: help install demo serve dashboard screens packages site test test-stories test-long test-site test-redis test-vllm test-vllm-more test-litellm test-engine test-agents test-clients check check-deploy style types format bench bench-guard bench-books bench-callers bench-overload bench-fairness bench-limits bench-redis bench-restarts bench-balancer bench-batch-hour bench-classifier bench-fleet bench-fleet-bars bench-loops bench-pages bench-peers bench-rollouts bench-routers bench-scaling bench-turns soak-availability soak-kill soak-books soak-batch soak-steady train lock clean bench-overspend bench-filter wheels image test-image sbom release fuzz mutate dependencies simulate
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ test-vllm-more: $(VENV)/.dev build/tiny-llama/made $(VENV)-vllm-more/.ready  ## 
 
 test-engine: $(VENV)/.dev  ## the demo's engine behind the gateway: the Open Responses cases, and batches of 200 lines by three clients (three minutes)
 	@WB_ENGINE=1 $(BIN)/python -m pytest tests/engine
+
+test-litellm: $(VENV)/.dev $(VENV)-peers/.prisma  ## LiteLLM's own proxy with a database that it writes: before ours, behind ours, and brought over (its environment has 1 GB)
+	@WB_LITELLM=$(CURDIR)/$(VENV)-peers WB_LITELLM_NODE=$(CURDIR)/build/litellm $(BIN)/python -m pytest tests/litellm
 
 REDIS_TESTS := tests/test_redis_server.py tests/proxy/shared/redis tests/proxy/admit/limits tests/proxy/admit/queues/test_capacity.py \
   tests/gateway/wiring/test_other_hosts.py tests/scenarios/test_shared_limits.py tests/scenarios/test_redis_faults.py
@@ -317,6 +320,14 @@ $(VENV)-peers/.ready: requirements/peers.txt
 	@echo "installing LiteLLM's proxy in $(VENV)-peers"
 	@$(PYTHON) -m venv $(VENV)-peers
 	@$(VENV)-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/peers.txt
+	@touch $@
+
+# Prisma's client as LiteLLM's schema makes it. Its engines would be downloaded, so both names lead to ours, which is asked for nothing here.
+$(VENV)-peers/.prisma: $(VENV)-peers/.ready build/litellm/.ready
+	@PATH=$(CURDIR)/$(VENV)-peers/bin:$$PATH DATABASE_URL=postgresql://nobody@127.0.0.1/none \
+	  PRISMA_QUERY_ENGINE_BINARY=$(CURDIR)/tests/litellm/query-engine.mjs PRISMA_SCHEMA_ENGINE_BINARY=$(CURDIR)/tests/litellm/query-engine.mjs \
+	  PRISMA_CLI_QUERY_ENGINE_TYPE=binary WB_LITELLM_NODE=$(CURDIR)/build/litellm node build/litellm/node_modules/prisma/build/index.js generate \
+	  --schema $(VENV)-peers/lib/python3*/site-packages/litellm/proxy/schema.prisma >/dev/null
 	@touch $@
 
 # OpenAI's client in its newest version and in the one before, with what is built on each; and two that hold their packages to versions.

@@ -19,6 +19,7 @@ from accounts.caller import Caller
 from accounts.errors import DirectoryUnavailable, KeyBlocked, UnknownKey
 from accounts.key_lookups import KEYS_OF_A_QUERY, FoundKey, KeyLookups, KeySource
 from accounts.keys import (
+    INCORRECT,
     KEY_CHARS,
     MOST_IMPORTED_CHARS,
     Pepper,
@@ -31,7 +32,7 @@ from accounts.store import StoredKey
 
 _log: Final = logging.getLogger(__name__)
 
-_UNKNOWN: Final = "this API key is unknown, revoked or expired"
+_UNKNOWN: Final = f"{INCORRECT}: it is unknown, revoked or expired"
 _BLOCKED: Final = "this API key is blocked for now; its team's administrators can unblock it"
 _TEAM_BLOCKED: Final = "this API key's team is blocked for now; the organisation's administrators can unblock it"
 _UNAVAILABLE: Final = "the key cannot be checked right now; try again shortly"

@@ -91,13 +91,17 @@ def mint_key(
     )
 
 
+INCORRECT: Final = "Incorrect API key provided"
+"""What OpenAI says, by which clients tell a wrong key from a wrong request: litellm's AuthenticationError."""
+
+
 def parse_key(presented: str) -> ParsedKey:
     """Return the public parts of a key, found without a lookup. Raises MalformedKey for a wrong shape or checksum."""
     shape = _SHAPE.fullmatch(presented) if len(presented) == KEY_CHARS else None
     if shape is None:
-        raise MalformedKey("an API key looks like wb-<id>-<secret>; this one does not")
+        raise MalformedKey(f"{INCORRECT}: one looks like wb-<id>-<secret>, and this one does not")
     if not hmac.compare_digest(_checksum(presented[:-CHECKSUM_CHARS]), presented[-CHECKSUM_CHARS:]):
-        raise MalformedKey("the API key's checksum does not fit; it was mistyped or cut off")
+        raise MalformedKey(f"{INCORRECT}: its checksum does not fit; it was mistyped or cut off")
     return ParsedKey(key_id=_key_id(shape["public_id"]), last4=presented[-4:])
 
 

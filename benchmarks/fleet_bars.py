@@ -1,25 +1,26 @@
 """The balancer against the best of the usual ones, over fleets, loads and gateways, in simulated time:
 `python -m benchmarks.fleet_bars [--traces FOLDER | --kind chats --seed 1] [--limit 1500] [--repeats 5] [--places 4/0.5/8 …]
-[--apart [--told 0.15]] [--queue]`.
+[--apart [--told 0.15]]`.
 
 Bars: mean and p99 of the time to the first token no later than the best of round robin, consistent hashing with bounded
 loads, vLLM's cache-aware router and llm-d's scorers, and, where the trace takes longer than it was recorded in, throughput within
-3 % of the best. Load 1 x is the trace's rate for eight replicas. FOLDER has mooncake_conversation.jsonl; without one a
+3 % of the best; and the gateways' queue before ours makes neither mean nor p99 later by more than 3 %. Load 1 x is the trace's rate for eight replicas. FOLDER has mooncake_conversation.jsonl; without one a
 made-up trace is used (benchmarks/made_up_traces.py). Each repeat takes other requests (the trace's next `--limit`, the made-up
 trace's next seed) and other dice; with several a bar is missed where the median of ours over the best other's is, so that no
 single long request decides. Gateways are of one host, with `--apart` each of its own, which tells
-the others after `--told` seconds, or nobody. With `--queue` the gateways' queue stands before ours. The same figures on any
-machine. Writes fleet_bars.json and fleet_bars.png.
+the others after `--told` seconds, or nobody. The same figures on any machine. Each place is written to fleet_bars.json at once, and not
+measured again until sources change; of the whole grid fleet_bars.png is drawn.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from statistics import fmean, median
+from typing import Final
 
 import msgspec
 
+from benchmarks.kept import Kept, fingerprint
 from benchmarks.made_up_traces import KINDS, made_up
 from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
 from planner.simulate.gateway_queue import SimulatedQueue
@@ -30,6 +31,8 @@ from planner.simulate.simulation_report import report_of
 from planner.simulate.traces import Trace, read_trace, sped_up
 
 OURS: Final = "prefix"
+QUEUED: Final = "prefix, queue"
+"""With the gateways' queue before it."""
 OTHERS: Final = ("round-robin", "consistent-hash", "vllm-cache-aware", "llm-d")
 REPLICAS: Final = (4, 8, 16)
 LOADS: Final = (0.5, 1.0, 2.0, 3.0)
@@ -37,6 +40,8 @@ GATEWAYS: Final = (1, 4, 8)
 SATURATED: Final = 1.05
 """A run that takes so many times as long as its trace is saturated."""
 THROUGHPUT: Final = 0.97
+WORSE: Final = 1.03
+"""How many times later the queue may make ours."""
 _AS_RECORDED: Final = 8
 
 
@@ -73,18 +78,23 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     gateways: int
     repeats: tuple[tuple[Run, ...], ...]
-    """A run of each policy for each repeat, ours first."""
+    """A run of each policy for each repeat: ours, with the queue, and the others."""
 
     def against(self, figure: str, key: str, *, most: bool = False) -> Against:
         """Return our figure over the best other's, which is the least, or with `most` the most."""
         found = []
-        for ours, *others in self.repeats:
+        for ours, _, *others in self.repeats:
             best = (max if most else min)(others, key=lambda run: float(getattr(run, key)))
             found.append((getattr(ours, key) / max(1e-9, getattr(best, key)), best.policy))
         ratios = [ratio for ratio, _ in found]
         middle = median(ratios)
         nearest = min(found, key=lambda each: abs(each[0] - middle))
         return Against(figure, middle, min(ratios), max(ratios), nearest[1])
+
+    def queued(self, figure: str, key: str) -> Against:
+        """Return our figure with the queue over that without it."""
+        ratios = [getattr(queued, key) / max(1e-9, getattr(ours, key)) for ours, queued, *_ in self.repeats]
+        return Against(f"queue {figure}", median(ratios), min(ratios), max(ratios), OURS)
 
     @property
     def saturated(self) -> bool:
@@ -95,6 +105,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         """Return the bars that are missed."""
         late = [self.against("mean", "mean_s"), self.against("p99", "p99_s")]
         found = [each for each in late if each.median > 1]
+        queued = [self.queued("mean", "mean_s"), self.queued("p99", "p99_s")]
+        found += [each for each in queued if each.median > WORSE]
         done = self.against("throughput", "tokens_per_s", most=True)
         return [*found, done] if self.saturated and done.median < THROUGHPUT else found
 
@@ -106,8 +118,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Each is on a host of its own."""
     told_s: float | None = None
     """Seconds after which such gateways hear of each other's requests; None: never."""
-    queue: bool = False
-    """The gateways' queue stands before ours."""
 
 
 def grid() -> Iterator[tuple[int, float, int]]:
@@ -124,7 +134,7 @@ def cell_of(machine: Machine, traces: Sequence[Trace], place: tuple[int, float, 
     repeats = []
     for seed, trace in enumerate(traces):
         faster = sped_up(trace, load * replicas / _AS_RECORDED)
-        runs = [_run(machine, faster, policy, replicas, gateways, setup, seed) for policy in (OURS, *OTHERS)]
+        runs = [_run(machine, faster, policy, replicas, gateways, setup, seed) for policy in (OURS, QUEUED, *OTHERS)]
         repeats.append(tuple(runs))
     return Cell(replicas=replicas, load=load, gateways=gateways, repeats=tuple(repeats))
 
@@ -144,13 +154,13 @@ def _run(machine: Machine, trace: Trace, policy: str, replicas: int, gateways: i
     spec = FleetSpec(
         replicas=replicas,
         engine=machine.engine,
-        policy=policy,
+        policy=OURS if policy == QUEUED else policy,
         gateways=gateways,
         hosts=gateways if setup.apart else 1,
         hosts_told_after_s=setup.told_s,
         seed=seed,
     )
-    gate = SimulatedQueue(gateways) if setup.queue and policy == OURS else None
+    gate = SimulatedQueue(gateways) if policy == QUEUED else None
     report = report_of(FleetSimulation(spec, machine.steps, trace, gate=gate).run(), machine, trace)
     return Run(
         policy=policy,
@@ -176,8 +186,23 @@ def row(cell: Cell) -> str:
 
 def heading() -> str:
     """Return the table's first two lines."""
-    names = ("replicas", "load", "gateways", OURS, *OTHERS, "misses")
+    names = ("replicas", "load", "gateways", OURS, QUEUED, *OTHERS, "misses")
     return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
+
+
+def summary(found: Sequence[Cell]) -> str:
+    """Return the means over all places, with the least and the most."""
+    told = []
+    for figures in (
+        [cell.against("mean", "mean_s") for cell in found],
+        [cell.against("p99", "p99_s") for cell in found],
+        [cell.against("throughput", "tokens_per_s", most=True) for cell in found],
+        [cell.queued("mean", "mean_s") for cell in found],
+        [cell.queued("p99", "p99_s") for cell in found],
+    ):
+        ratios = [each.median for each in figures]
+        told.append(f"{figures[0].figure} {fmean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    return "\nof the best other's, and with the queue of ours without it: " + "; ".join(told)
 
 
 def draw(path: Path, found: list[Cell]) -> None:
@@ -216,28 +241,30 @@ def main() -> None:
     parser.add_argument(
         "--told", type=float, help="hosts hear of each other's requests after so many seconds; else never"
     )
-    parser.add_argument("--queue", action="store_true", help="with the gateways' queue before ours")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
-    if options.traces is None:
+    file = options.traces / "mooncake_conversation.jsonl" if options.traces else None
+    if file is None:
         traces = [made_up(options.kind, options.seed + each, options.limit) for each in range(options.repeats)]
     else:
-        whole = read_trace(options.traces / "mooncake_conversation.jsonl", limit=options.limit * options.repeats)
+        whole = read_trace(file, limit=options.limit * options.repeats)
         traces = parts(whole, options.repeats)
-    print(heading())
+    setup = Setup(apart=options.apart, told_s=options.told)
+    machine = machine_of()
+    asked = f"{options.repeats} x {options.limit} of {traces[0].name}"
+    if options.apart:
+        asked += f", hosts apart, told after {options.told} s" if options.told is not None else ", hosts apart"
+    places = {f"{asked}, {'/'.join(f'{part:g}' for part in place)}": place for place in options.places or list(grid())}
+    kept = Kept(options.out / "fleet_bars.json", Cell, fingerprint(Path(__file__), *([file] if file else [])))
     found: list[Cell] = []
-    setup = Setup(apart=options.apart, told_s=options.told, queue=options.queue)
-    machine, places = machine_of(), options.places or list(grid())
-    for place in places:
-        cell = cell_of(machine, traces, place, setup)
+    print(heading(), flush=True)
+    for _, cell in kept.each(list(places), lambda name: cell_of(machine, traces, places[name], setup)):
         found.append(cell)
         print(row(cell), flush=True)
+    print(summary(found))
     missed = [cell for cell in found if cell.misses()]
     about = f"{traces[0].name}, {options.repeats} x {options.limit:,} requests"
     print(f"\n{about}: {len(found) - len(missed)} of {len(found)} miss no bar")
-    options.out.mkdir(parents=True, exist_ok=True)
-    plain: Any = msgspec.to_builtins(found)
-    (options.out / "fleet_bars.json").write_bytes(msgspec.json.format(msgspec.json.encode(plain)) + b"\n")
     if options.places:
         return
     try:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from cost.ledger.rebuild import rebuild
 from cost.ledger.rollups import counted, ledger_sums
 from cost.ledger.rows import COLUMNS
 from cost.ledger.verify import check
-from cost.meters import METER_COLUMNS
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
 from cost.tables import ROLLUP_SUMS, LedgerEntry
@@ -36,7 +35,7 @@ DAYS: Final = 30
 BIG_DAY: Final = 14
 TEAMS, KEYS, MODELS = 10, 5, 4
 _GROUPS: Final = TEAMS * KEYS * MODELS
-_MONTH_US: Final = 1_775_001_600_000_000  # 2026-04-01
+MONTH_US: Final = 1_775_001_600_000_000  # 2026-04-01
 _SCANS: Final = 3
 _REPORTS: Final = 30
 
@@ -77,7 +76,13 @@ _VALUES: Final = {
     "origin": "'caller'",
     "served": _CLOSED.format("true", "false"),
 }
-_NUMBERS: Final = (*METER_COLUMNS, *(name for name in COLUMNS if name.endswith("_tokens")))
+
+
+def _nothing(name: str) -> str:
+    column = LedgerEntry.__table__.c[name]  # type: ignore[attr-defined]  # SQLModel makes it, and tells nobody.
+    return "NULL" if column.nullable else "0" if column.type.python_type is int else "''"
+
+
 _SERIES: Final = {
     "sqlite": "(WITH RECURSIVE up(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM up WHERE n + 1 < :first + :count) "
     "SELECT n FROM up)",
@@ -85,8 +90,10 @@ _SERIES: Final = {
 }
 
 
-def _insert(dialect: str) -> str:
-    values = [_VALUES.get(name, "0" if name in _NUMBERS else "''") for name in COLUMNS]
+def insert_attempts(dialect: str, others: Mapping[str, str] | None = None) -> str:
+    """Return the statement that writes attempts. `others` has expressions of columns that are to differ."""
+    chosen = {**_VALUES, **(others or {})}
+    values = [chosen.get(name) or _nothing(name) for name in COLUMNS]
     return (
         f"INSERT INTO ledger_entry ({', '.join(COLUMNS)}) SELECT {', '.join(values)} FROM {_SERIES[dialect]} series "  # noqa: S608  Our own text alone.
         "CROSS JOIN (SELECT 'reserve' AS kind UNION ALL SELECT 'settle') kinds"
@@ -97,11 +104,11 @@ async def fill(engine: AsyncEngine, rows: int, progress: Callable[[str], None]) 
     """Fill in each team, key and model in each hour of the month, and one day with that many rows. Return the number of
     rows.
     """
-    statement = text(_insert(engine.dialect.name))
+    statement = text(insert_attempts(engine.dialect.name))
     number = written = 0
     for hour in range(DAYS * 24):
         count = rows // 48 if hour // 24 == BIG_DAY else _GROUPS
-        bound = {"start_us": _MONTH_US + hour * HOUR_US, "first": number, "count": count, "step_us": HOUR_US // count}
+        bound = {"start_us": MONTH_US + hour * HOUR_US, "first": number, "count": count, "step_us": HOUR_US // count}
         async with engine.begin() as connection:
             await connection.execute(statement, bound)
         number += count
@@ -114,16 +121,14 @@ async def fill(engine: AsyncEngine, rows: int, progress: Callable[[str], None]) 
 async def from_rollups(engine: AsyncEngine, *group_by: Any) -> dict[Any, tuple[int, ...]]:
     """Read one team's month as `GET /v1/usage` does."""
     scope = ReadScope(organisation_id="default", team_id="team_3")
-    query = UsageQuery(
-        scope=scope, start_us=_MONTH_US, end_us=_MONTH_US + DAYS * DAY_US, group_by=group_by, limit=10_000
-    )
+    query = UsageQuery(scope=scope, start_us=MONTH_US, end_us=MONTH_US + DAYS * DAY_US, group_by=group_by, limit=10_000)
     page = await UsageReader(engine).page(query)
     return {row.group: tuple(getattr(row.sums, name) for name in ROLLUP_SUMS) for row in page.rows}
 
 
 async def from_ledger(engine: AsyncEngine) -> dict[Any, tuple[int, ...]]:
     """Return the same sums by model, made of the entries themselves."""
-    month = counted(_MONTH_US, _MONTH_US + DAYS * DAY_US)
+    month = counted(MONTH_US, MONTH_US + DAYS * DAY_US)
     query = select(col(LedgerEntry.target_id), *ledger_sums()).where(month, col(LedgerEntry.team_id) == "team_3")
     async with engine.connect() as connection:
         rows = await connection.execute(query.group_by(col(LedgerEntry.target_id)))
@@ -141,8 +146,8 @@ async def least_s(times: int, work: Callable[[], Awaitable[Any]]) -> tuple[float
 
 
 @contextlib.asynccontextmanager
-async def database(kind: str, folder: Path) -> AsyncIterator[AsyncEngine]:
-    """Make a database of its own with the newest schema, gone at the end."""
+async def database(kind: str, folder: Path) -> AsyncIterator[tuple[AsyncEngine, str]]:
+    """Make a database of its own with the newest schema, gone at the end; yields it and its address."""
     with contextlib.ExitStack() as stack:
         if kind == "sqlite":
             url = f"sqlite:///{folder}/books.sqlite"
@@ -153,7 +158,7 @@ async def database(kind: str, folder: Path) -> AsyncIterator[AsyncEngine]:
         engine = make_engine(url)
         try:
             await migrate(engine)
-            yield engine
+            yield engine, url
         finally:
             await engine.dispose()
 
@@ -166,16 +171,16 @@ async def measure(kind: str, rows: int) -> None:
         print(f"{kind}: {time.perf_counter() - began:7.1f} s  {what}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="weighbridge-books-") as folder:
-        async with database(kind, Path(folder)) as engine:
+        async with database(kind, Path(folder)) as (engine, _):
             written = await fill(engine, rows, progress)
             if kind == "postgresql":
                 async with engine.connect() as plain:
                     connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
                     await connection.execute(text("ANALYZE"))
             progress(f"{written:,} rows, {await size_mb(engine, kind, Path(folder)):,.0f} MB")
-            spent, _ = await least_s(1, lambda: rebuild(engine, _MONTH_US, _MONTH_US + DAYS * DAY_US))
+            spent, _ = await least_s(1, lambda: rebuild(engine, MONTH_US, MONTH_US + DAYS * DAY_US))
             progress(f"roll-ups written anew in {spent:.1f} s")
-            spent, found = await least_s(1, lambda: check(engine, _MONTH_US, _MONTH_US + DAYS * DAY_US, now_us=0))
+            spent, found = await least_s(1, lambda: check(engine, MONTH_US, MONTH_US + DAYS * DAY_US, now_us=0))
             progress(f"verified in {spent:.1f} s: {found.rows:,} entries, {found.differences} differences")
             await _report(engine, progress)
 

@@ -14,13 +14,16 @@ ordered at once.
 
 FOLDER has azure_code.csv and mooncake_conversation.jsonl, on which the scaler's constants were chosen, beside a made-up rise and
 fall. azure_conv.csv and the first four made-up chats showed faults and were looked at again; mooncake_synthetic.jsonl, the fifth chats and
-single questions were kept apart. Cases whose file is not there are told and left out; without a folder the made-up ones are run. Writes
-scaling.json, to which further runs add their cases, and scaling.png. The same figures on any machine.
+single questions were kept apart, as are chats with seeds 51 to 53. Cases whose file is not there are told and left out; without a folder the
+made-up ones are run. Each run of a case is written to scaling.json at once, and not made again until sources change; scaling.png is drawn of the cases
+asked for. The same figures on any machine.
 """
 
 import argparse
 import bisect
+import functools
 import random
+import sys
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.kept import Kept, fingerprint
 from benchmarks.made_up_traces import made_up
 from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec, Measured, Sample
 from planner.simulate.machines import Machine, machine_of
@@ -91,6 +95,10 @@ def _from_file(name: str, aims: Aims = Aims(), *, kept_apart: bool = False) -> S
     return Source(lambda folder: read_trace(folder / name), aims, kept_apart=kept_apart, file=name)
 
 
+def _chats(seed: int, _: Path) -> Trace:
+    return made_up("chats", seed, 9_000)
+
+
 SOURCES: Final[dict[str, Source]] = {
     "rise": Source(lambda _: rise_and_fall()),
     "chats": Source(lambda _: made_up("chats", 3, 9_000)),
@@ -98,6 +106,7 @@ SOURCES: Final[dict[str, Source]] = {
     "third": Source(lambda _: made_up("chats", 21, 9_000)),
     "fourth": Source(lambda _: made_up("chats", 22, 9_000)),
     "apart": Source(lambda _: made_up("chats", 41, 9_000), kept_apart=True),
+    **{f"chats-{seed}": Source(functools.partial(_chats, seed), kept_apart=True) for seed in (51, 52, 53)},
     "single": Source(lambda _: made_up("single", 7, 9_000), kept_apart=True),
     "code": _from_file("azure_code.csv"),
     "talk": _from_file("mooncake_conversation.jsonl", LONG),
@@ -233,12 +242,24 @@ def fixed_fleets(one: Callable[[int], Ran]) -> Iterator[Ran]:
             break
 
 
-def case_of(name: str, folder: Path, machine: Machine) -> Case:
-    """Run all that a case compares. Raises KeyError for an unknown trace."""
+def case_of(name: str, folder: Path, machine: Machine, kept: Kept[Ran]) -> Case:
+    """Run all that a case compares and is not known yet. Raises KeyError for an unknown trace."""
     source, users = name.split("/")
     told = SOURCES[source]
-    trace = multiplied(told.read(folder), int(users), random.Random(1))
-    fixed = tuple(fixed_fleets(lambda replicas: run(trace, told.aims, machine, "fixed", replicas)))
+    traces: list[Trace] = []
+
+    def one(scaler: str, replicas: int, rule: ScaleRule | None = None) -> Ran:
+        def measure() -> Ran:
+            if not traces:
+                traces.append(multiplied(told.read(folder), int(users), random.Random(1)))
+            found = run(traces[0], told.aims, machine, scaler, replicas, rule=rule)
+            line = f"{name}: {scaler}, {replicas} replicas at first: {found.gpu_hours:.1f} h, {found.missed:.1%} missed"
+            print(line, file=sys.stderr, flush=True)
+            return found
+
+        return kept.of(f"{name}, {scaler}, {replicas}", measure)
+
+    fixed = tuple(fixed_fleets(lambda replicas: one("fixed", replicas)))
     best = best_of(fixed)
     begin = best.replicas
     tuned = ConcurrencyRule(_scale(told.aims), target=max(1.0, in_flight(best)))
@@ -246,13 +267,10 @@ def case_of(name: str, folder: Path, machine: Machine) -> Case:
         name=name,
         kept_apart=told.kept_apart,
         fixed=tuple(msgspec.structs.replace(each, samples=()) for each in fixed),
-        ours=run(trace, told.aims, machine, OURS, begin),
-        others=(
-            *(run(trace, told.aims, machine, other, begin) for other in OTHERS),
-            run(trace, told.aims, machine, "knative in hindsight", begin, rule=tuned),
-        ),
-        cold=run(trace, told.aims, machine, OURS, COLD),
-        at_once=run(trace, told.aims, machine, "at once", COLD, rule=AtOnce()),
+        ours=one(OURS, begin),
+        others=(*(one(other, begin) for other in OTHERS), one("knative in hindsight", begin, tuned)),
+        cold=one(OURS, COLD),
+        at_once=one("at once", COLD, AtOnce()),
     )
 
 
@@ -311,20 +329,18 @@ def main() -> None:
     parser.add_argument("--case", action="append", help="such as code/4; again for more; all if left out")
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "scaling.json"
-    known = (
-        {case.name: case for case in msgspec.json.decode(file.read_bytes(), type=list[Case])} if file.exists() else {}
-    )
     machine = machine_of(tp=2)
     wanted, left_out = names(options.traces)
     if not options.case:
         print("\n".join(left_out), flush=True)
+    folder = options.traces or Path()
+    files = [folder / source.file for source in SOURCES.values() if source.file]
+    file = options.out / "scaling.json"
+    kept = Kept(file, Ran, fingerprint(Path(__file__), *files))
+    cases: list[Case] = []
     for name in options.case or wanted:
-        known[name] = case_of(name, options.traces or Path(), machine)
-        print(line_of(known[name]), flush=True)
-        file.write_bytes(msgspec.json.encode(list(known.values())))
-    cases = list(known.values())
+        cases.append(case_of(name, folder, machine, kept))
+        print(line_of(cases[-1]), flush=True)
     missed = [case for case in cases if case.missed_bars()]
     print(f"bars met in {len(cases) - len(missed)} of {len(cases)} cases; written: {file}")
     try:

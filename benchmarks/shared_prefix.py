@@ -1,5 +1,6 @@
 """The load of llm-d's published comparisons, as inference-perf's `shared_prefix` makes it, and bars on it:
-`python -m benchmarks.shared_prefix [--loads held] [--seeds 1 2] [--out build]`; part of `make bench-fleet-bars`.
+`python -m benchmarks.shared_prefix [--loads held] [--seeds 1 2] [--out build]`; part of `make bench-fleet-bars`. Each run is
+written to shared_prefix.json at once, and not made again until sources change.
 
 Groups of prompts share a system prompt each; all prompts are asked in one shuffled order, again and again, in stages of a
 rate. A first stage fills the caches and is not measured; the next begins when the engines have nothing left. Eight replicas
@@ -13,6 +14,7 @@ of one host, without and with the gateways' queue. A figure within `CLOSE` of th
 
 import argparse
 import random
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.kept import Kept, fingerprint
 from planner.simulate.engine import Job
 from planner.simulate.fleet_simulation import FleetSimulation, FleetSpec
 from planner.simulate.gateway_queue import SimulatedQueue
@@ -119,18 +122,22 @@ def shared_prefix(load: Load, seed: int) -> Trace:
     return Trace(f"shared prefix {seed}", "mooncake", tuple(found))
 
 
-def run(machine: Machine, load: Load, seeds: list[int], policy: str, gateways: int = 1, *, queue: bool = False) -> Run:
-    """Simulate a picker under the load, once for each seed."""
-    found = []
-    for seed in seeds:
-        jobs: list[Job] = []
-        spec = FleetSpec(replicas=REPLICAS, engine=machine.engine, policy=policy, gateways=gateways, seed=seed)
-        gate = SimulatedQueue(gateways) if queue else None
-        trace = shared_prefix(load, seed)
-        ends_s = FleetSimulation(spec, machine.steps, trace, gate=gate, arrived=jobs.append).run().duration_s
-        found.append(_figures(jobs[load.filling :], ends_s))
+def run(machine: Machine, load: Load, seed: int, policy: str, gateways: int = 1, *, queue: bool = False) -> Run:
+    """Simulate a picker under the load."""
+    jobs: list[Job] = []
+    spec = FleetSpec(replicas=REPLICAS, engine=machine.engine, policy=policy, gateways=gateways, seed=seed)
+    gate = SimulatedQueue(gateways) if queue else None
+    trace = shared_prefix(load, seed)
+    ends_s = FleetSimulation(spec, machine.steps, trace, gate=gate, arrived=jobs.append).run().duration_s
     named = policy if policy in OTHERS else f"ours, {gateways}{' with queue' if queue else ''}"
-    return Run(picker=named, **{key: fmean([each[key] for each in found]) for key in (*_FIGURES, "hit_rate")})
+    return Run(picker=named, **_figures(jobs[load.filling :], ends_s))
+
+
+def mean_of(runs: Sequence[Run]) -> Run:
+    """Return the means of a picker's runs."""
+    return Run(
+        picker=runs[0].picker, **{key: fmean([getattr(each, key) for each in runs]) for key in (*_FIGURES, "hit_rate")}
+    )
 
 
 def _figures(jobs: list[Job], ends_s: float) -> dict[str, float]:
@@ -160,16 +167,27 @@ def machine() -> Machine:
     return machine_of(model="qwen3-32b", gpu="h100", tp=2, precision="bf16", kv_precision="bf16", kv_tokens=KV_TOKENS)
 
 
-def compared(name: str, load: Load, seeds: list[int]) -> list[Run]:
-    """Print a load's table in Markdown, and return its runs, the others first."""
+def compared(name: str, load: Load, seeds: list[int], kept: Kept[Run]) -> list[Run]:
+    """Print a load's table in Markdown, with the least and most over the seeds of ours, and return the means, the others first."""
     replica = machine()
-    runs = [run(replica, load, seeds, policy) for policy in OTHERS]
-    runs += [run(replica, load, seeds, "prefix", each, queue=queue) for queue in (False, True) for each in GATEWAYS]
+    pickers = [(policy, 1, False) for policy in OTHERS]
+    pickers += [("prefix", each, queue) for queue in (False, True) for each in GATEWAYS]
+    asked = {f"{name}: {picker}, seed {seed}": (picker, seed) for picker in pickers for seed in seeds}
+
+    def measure(key: str) -> Run:
+        (policy, gateways, queue), seed = asked[key]
+        return run(replica, load, seed, policy, gateways, queue=queue)
+
+    found: dict[tuple[str, int, bool], list[Run]] = {}
+    for key, one in kept.each(list(asked), measure):
+        found.setdefault(asked[key][0], []).append(one)
+    runs = [mean_of(each) for each in found.values()]
     print(f"\n{name}\n\n| picker | mean, s | median, s | p99, s | tokens/s | cached | misses |\n|{'---|' * 7}")
-    for each in runs:
-        missed = "" if each.picker in OTHERS else ", ".join(misses(each, runs[: len(OTHERS)])) or "-"
-        figures = f"{each.mean_s:.2f} | {each.median_s:.2f} | {each.p99_s:.1f} | {each.tokens_per_s:,.0f} | {each.hit_rate:.3f}"
-        print(f"| {each.picker} | {figures} | {missed} |", flush=True)
+    for mean, each in zip(runs, found.values(), strict=True):
+        missed = "" if mean.picker in OTHERS else ", ".join(misses(mean, runs[: len(OTHERS)])) or "-"
+        by_seed = " ".join(f"{seeded.mean_s:.2f}" for seeded in each)
+        figures = f"{mean.median_s:.2f} | {mean.p99_s:.1f} | {mean.tokens_per_s:,.0f} | {mean.hit_rate:.3f}"
+        print(f"| {mean.picker} | {mean.mean_s:.2f} ({by_seed}) | {figures} | {missed} |", flush=True)
     return runs
 
 
@@ -191,7 +209,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build"))
     options = parser.parse_args()
     loads = TUNED if options.loads == "tuned" else HELD
-    found = {name: compared(name, load, options.seeds) for name, load in loads.items()}
+    kept = Kept(options.out / "shared_prefix.json", Run, fingerprint(Path(__file__)))
+    found = {name: compared(name, load, options.seeds, kept) for name, load in loads.items()}
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         draw(options.out / f"shared_prefix_{options.loads}.png", found)

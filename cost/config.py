@@ -10,6 +10,7 @@ from cost.budgets.budgets_config import BudgetsConfig
 from cost.currency import ShownCurrency
 from cost.end_users import LEAST_KEPT_DAYS
 from cost.fleet.pool_config import Pools, UsdPerHour
+from cost.ledger.archive_config import ArchiveConfig
 from cost.price_book.book import Unpriced
 from cost.reports.report_config import ReportSection
 from settings.types import Finite, Kept, Reloadable, Section
@@ -77,6 +78,9 @@ class CostSection(Section):
         le=36_500,
         description="How long what each end user spent is kept in the roll-ups; the ledger keeps it. What a lifetime or prepaid "
         "budget counts stays.",
+    )
+    archive: Reloadable[ArchiveConfig | None] = Field(
+        default=None, description="Months of the ledger that go into files by themselves; none do when not set."
     )
     budgets: BudgetsConfig = Field(default=BudgetsConfig(), description="How budgets are kept.")
     journal_dir: Kept[Path] = Field(

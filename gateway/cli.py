@@ -32,6 +32,7 @@ from gateway.commands.pools import pools_app
 from gateway.commands.prices import prices_app
 from gateway.commands.providers import providers_app
 from gateway.commands.reconcile import reconcile
+from gateway.commands.reload import reload
 from gateway.commands.report import report_app
 from gateway.commands.route import route
 from gateway.commands.savings import savings_app
@@ -94,6 +95,7 @@ _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {
     "route": route,
     "version": version,
     "health": health,
+    "reload": reload,
     "keys": keys_app,
     "organisations": organisations_app,
     "teams": teams_app,

@@ -96,6 +96,8 @@ class PostgresAddress(msgspec.Struct, frozen=True):
 
     dsn: str
     """The address as the driver takes it; with the password."""
+    dsns: tuple[str, ...]
+    """The same of each host alone."""
     connect: Mapping[str, Any]
     """What else the driver is given for each connection."""
     host: str
@@ -189,8 +191,10 @@ def read_address(url: str) -> PostgresAddress:
         connect["ssl"] = ssl.create_default_context()
     user, at, _ = parts.netloc.rpartition("@")
     query = f"?{urlencode(kept, quote_via=quote)}" if kept else ""
+    before, behind = f"postgresql://{user}{at}", f"{parts.path}{query}"
     return PostgresAddress(
-        dsn=f"postgresql://{user}{at}{','.join(hosts)}{parts.path}{query}",
+        dsn=f"{before}{','.join(hosts)}{behind}",
+        dsns=tuple(f"{before}{host}{behind}" for host in hosts),
         connect=connect,
         host=",".join(hosts),
         database=parts.path.removeprefix("/") or given.get("dbname", given.get("database", "")),

@@ -6,11 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cost.ledger.archive_config import S3
 from cost.ledger.archive_files import ArchiveReader, Codec, Place, PlaceUnreachable
 from gateway.exporters.parquet import Bucket, open_store
 from settings.private import private_folder
-
-_S3 = "s3://"
 
 
 class BadPlace(Exception):
@@ -19,9 +18,9 @@ class BadPlace(Exception):
 
 def open_place(text: str) -> Place:
     """Open a folder, or `s3://BUCKET/PREFIX` with AWS's own environment variables. Raises BadPlace."""
-    if not text.startswith(_S3):
+    if not text.startswith(S3):
         return FolderPlace(Path(text))
-    bucket, _, prefix = text.removeprefix(_S3).strip("/").partition("/")
+    bucket, _, prefix = text.removeprefix(S3).strip("/").partition("/")
     if not bucket:
         raise BadPlace(f"`{text}` names no bucket: write s3://BUCKET/PREFIX")
     try:
@@ -37,7 +36,7 @@ def open_codec() -> Codec:
     try:
         return Codec()
     except ImportError:
-        raise BadPlace("archived months are Parquet files, which need pyarrow: pip install pyarrow") from None
+        raise BadPlace("archived months are Parquet files, which need pyarrow: pip install 'weighbridge[s3]'") from None
 
 
 def open_archive(place: str, run: str) -> ArchiveReader:
@@ -111,7 +110,7 @@ class S3Place:
         self._obstore: Any = importlib.import_module("obstore")
         self._errors: Any = importlib.import_module("obstore.exceptions")
         self._store = open_store(Bucket(bucket, prefix or "", region=""))
-        self.text = f"{_S3}{bucket}/{prefix}".rstrip("/")
+        self.text = f"{S3}{bucket}/{prefix}".rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object. Raises PlaceUnreachable."""

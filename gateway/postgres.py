@@ -18,21 +18,17 @@ _GONE: Final = frozenset({"25006", "57P01", "57P02", "57P03"})
 
 
 def make_postgres_engine(url: str) -> AsyncEngine:
-    """Create an engine for the address. Its connections can write: of several hosts the primary is used, and a connection whose
-    server has become read-only is dropped, with all others of its time.
+    """Create an engine for the address. Its connections can write: of several hosts the primary is used (`postgres_primary.py`), and a
+    connection whose server has become read-only is dropped, with all others of its time.
 
     Raises UnknownDatabase.
     """
+    from gateway.postgres_primary import PrimaryFinder  # noqa: PLC0415 - SQLite needs no driver
+
     address = read_address(url)
-
-    async def connect() -> Any:
-        import asyncpg  # noqa: PLC0415 - SQLite needs none
-
-        return await asyncpg.connect(address.dsn, **address.connect)
-
     engine = create_async_engine(
         URL.create("postgresql+asyncpg", host=address.host or None, database=address.database or None),
-        async_creator=connect,
+        async_creator=PrimaryFinder(address).connect,
         pool_size=10,
         max_overflow=10,
         pool_timeout=5.0,

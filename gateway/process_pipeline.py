@@ -21,7 +21,7 @@ from cost.times import wall_us
 from gateway.configuration.environment import Environment, resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.configuration.peppers import peppers
-from gateway.configuration.settings import reload
+from gateway.configuration.settings import Outcome, reload
 from gateway.link.data_sources import DataSources
 from gateway.plugins.authenticating import OutsideCallers
 from gateway.plugins.plugins import Plugins
@@ -454,28 +454,25 @@ class ProcessPipeline:
             self._catalog, self.line.config = rules.catalog, rules
             self.breakers.adopt(rules.catalog)
 
-    def reload(self) -> None:
-        """Read the file again and swap the rules whole; a bad file changes nothing."""
+    def reload(self) -> Outcome:
+        """Read the file again and swap the rules whole; a bad file changes nothing. Return what came of it."""
         if not self._is_open:
-            return
+            return Outcome(refused="it starts, or stops")
         answer = reload(self.config, self._config_path, self._environment)
         if answer.refused is not None:
-            self._log.error("reload refused, the old configuration stays: %s", answer.refused)
-            return
+            return self._refused(answer.refused)
         try:
             configured = configured_prices(answer.config.providers)
             book = self.prices.with_configured(configured)
             catalog = self._built(answer.config, book, self._keys.read)
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self.line.config.catalog.needs_litellm:
-                self._log.error("reload refused, the old configuration stays: targets through litellm need a restart")
-                return
+                return self._refused("targets through litellm need a restart")
             rules = self._reloaded_rules(answer.config, catalog)
             services = services_of(answer.config.guard, resolve_secret)
             self.plugins.check_guards(each.use for each in answer.config.guard.rules if each.use is not None)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
-            self._log.error("reload refused, the old configuration stays: %s", error)
-            return
+            return self._refused(error)
         self.config = answer.config
         self._keys.keep(each.reference for each in secrets_in(answer.config.providers, {}))
         self.prices.adopt(configured)
@@ -492,3 +489,15 @@ class ProcessPipeline:
         for key in answer.needs_restart:
             self._log.warning("reloaded, but `%s` takes effect only after a restart", key)
         self._log.warning("configuration reloaded: %d targets", len(rules.catalog.targets))
+        return Outcome(changed=answer.changed, needs_restart=answer.needs_restart, at_start=_at_start(self.config))
+
+    def _refused(self, why: object) -> Outcome:
+        self._log.error("reload refused, the old configuration stays: %s", why)
+        return Outcome(refused=str(why))
+
+
+def _at_start(config: GatewayConfig) -> tuple[str, ...]:
+    """Return the references to secrets that no reload reads: variables, as a process keeps its own, and all that pools have."""
+    pools = {each.reference for each in secrets_in(config.selfhosted, {})}
+    every = {each.reference for each in secrets_in(config, {})}
+    return tuple(sorted(each for each in every if each in pools or not each.startswith("file:")))

@@ -53,8 +53,8 @@ def model_routes(pipeline: RequestPipeline) -> Routes:
 
 
 def fallback_route(pipeline: RequestPipeline, otherwise: Route) -> Route:
-    """Return the route of all other paths: Azure's, which have the model in them, go to the pipeline, and the rest to
-    `otherwise`.
+    """Return the route of all other paths: Azure's, which have the model in them, and those without `/v1` go to the pipeline,
+    and the rest to `otherwise`.
     """
 
     async def answer(exchange: Exchange) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -12,12 +13,14 @@ from typing import Final
 
 import asyncpg
 
+from tests.children import children_of
 from tests.postgres import _SETTINGS, Postgres, _executable_by, _unprivileged_user, _wait_until_ready
 from tests.redis_server import quiet_port
 
 _STOP_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.02
 _FOLLOWED: Final = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+_COPIED: Final = f"{_FOLLOWED} AND replay_lsn >= pg_current_wal_insert_lsn()"
 _REPLICATION: Final = (
     ("wal_level", "replica"),
     ("max_wal_senders", "4"),
@@ -50,6 +53,7 @@ class _Server:
         """A fast shutdown: clients are cut off, and a standby gets all that was written. Nothing happens to one that is stopped."""
         if self._process is None:
             return
+        self.thaw()
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(_STOP_WITHIN_S)
@@ -57,6 +61,30 @@ class _Server:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    def kill(self) -> None:
+        """Kill -9 of all of its processes, as a machine that loses its power."""
+        assert self._process is not None
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        # The next start's is waited for.
+        (self._data / "postmaster.pid").unlink()
+
+    def freeze(self) -> None:
+        """SIGSTOP: the system accepts connections for it, and nothing is answered until `thaw`."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        return [self.pid, *children_of(self.pid)]
 
     def copy_of(self, primary: "_Server") -> None:
         """Becomes a standby of the primary, which runs."""
@@ -92,7 +120,7 @@ class PostgresPair:
 
     @property
     def standby_port(self) -> int:
-        """Of the one that follows it, or is stopped since a switchover."""
+        """Of the one that follows it, or was replaced by it."""
         return self._standby.port
 
     def server(self) -> Postgres:
@@ -105,18 +133,47 @@ class PostgresPair:
     def start(self) -> None:
         self._primary.start()
 
+    def freeze(self) -> None:
+        """The primary, until the standby is promoted and the old one is thawed."""
+        self._primary.freeze()
+
+    def fail_over(self, *, kill: bool = True) -> None:
+        """The primary is killed, or is cut off already, and the standby is promoted with what it has."""
+        if kill:
+            self._primary.kill()
+        self._standby.promote()
+        self._primary, self._standby = self._standby, self._primary
+
+    def come_back(self, *, killed: bool = True) -> None:
+        """The one that was replaced runs again as it was: a second server that takes writes."""
+        if killed:
+            self._standby.start()
+        else:
+            self._standby.thaw()
+
+    async def is_followed(self) -> None:
+        """Wait until the standby gets what the primary writes."""
+        await self._becomes(_FOLLOWED)
+
+    async def has_copied(self) -> None:
+        """Wait until the standby has all that the primary has."""
+        await self._becomes(_COPIED)
+
+    async def _becomes(self, asked: str) -> None:
+        connection = await asyncpg.connect(self.server().url("postgres"))
+        try:
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                while not await connection.fetchval(asked):  # noqa: ASYNC110 - a server tells of no events
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            await connection.close()
+
     async def switch_over(self) -> None:
         """The primary stops and the standby, which has all of it, is promoted: from then on `port` is the other one, and there is
         no standby.
         """
-        connection = await asyncpg.connect(self.server().url("postgres"))
-        try:
-            async with asyncio.timeout(_STOP_WITHIN_S):
-                # Before it ends a primary sends everything to a standby, if that follows it already.
-                while not await connection.fetchval(_FOLLOWED):  # noqa: ASYNC110 - a server tells of no events
-                    await asyncio.sleep(_POLL_S)
-        finally:
-            await connection.close()
+        # Before it ends a primary sends everything to a standby, if that follows it already.
+        await self.is_followed()
         await asyncio.to_thread(self._primary.stop)
         await asyncio.to_thread(self._standby.promote)
         self._primary, self._standby = self._standby, self._primary

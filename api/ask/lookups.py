@@ -1,7 +1,7 @@
 """The read-only look-ups behind the tools: each is one of the functions that pages and the usage API have, within the asker's scope."""
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlencode
@@ -17,6 +17,7 @@ from api.web.reading import known_usd, reading, sound_query
 from cost.budgets.store import BudgetStore
 from cost.calendar import Days as CalendarDays
 from cost.dimensions import BY_NAME, ON_PAGES, Dimension, UsageFilters
+from cost.ledger.archived import all_archived, told_months
 from cost.ledger.entries import Entry
 from cost.prices import usd
 from cost.reports.compared import Against, ComparedQuery, ComparedReader, ComparedRow, longest_us, window_of
@@ -285,6 +286,7 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
         for team_id in ([None] if asker.reads_all and not asked.team else asker.chosen(asked.team)[:_MOST_TEAMS])
     ]
     found: list[RecentRequest] = []
+    archived: set[int] = set()
     more = False
     with sound_query():
         queries = [
@@ -306,6 +308,7 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
         for query in queries:
             page = await RecentReader(asker.gateway.database).page(query)
             found += page.requests
+            archived.update(page.archived)
             more = more or page.next_place is not None or page.has_more
     found.sort(key=_request_order(asked.order))
     named = await _named(asker, [_request_row(each) for each in found[: asked.rows]])
@@ -318,6 +321,7 @@ async def requests(look: LookUp, asked: RequestsAsked) -> Found:
         href=_requests_page(team_id, span, kept, sort=orders[asked.order]) if team_id else "/dashboard/teams",
         days=(span.first, span.last),
         more=more or len(found) > asked.rows,
+        note=_lacking(archived),
     )
 
 
@@ -333,7 +337,10 @@ async def search(look: LookUp, asked: SearchAsked) -> Found:
     sought = found.request_id or (found.words[0] if len(found.words) == 1 and not found.fields else "")
     hits: dict[str, RecentRequest] = {}
     problems, more = dict.fromkeys(found.problems), len(team_ids) > _MOST_TEAMS
+    archived: set[int] = set()
     async with reading(asker.gateway):
+        if found.request_id:
+            archived.update(await all_archived(asker.gateway.database))
         for team_id in team_ids[:_MOST_TEAMS]:
             scope = ReadScope(organisation_id=asker.organisation_id, team_id=team_id)
             with sound_query():
@@ -347,6 +354,7 @@ async def search(look: LookUp, asked: SearchAsked) -> Found:
                 )
             page = await reader.page(query)
             hits |= {each.request_id: each for each in page.requests}
+            archived.update(page.archived)
             problems |= dict.fromkeys(untold)
             more = more or page.next_place is not None
     shown = sorted(hits.values(), key=_request_order("newest"))[: asked.rows]
@@ -360,8 +368,13 @@ async def search(look: LookUp, asked: SearchAsked) -> Found:
         if team_id
         else "/dashboard/teams",
         more=more or len(hits) > len(shown),
-        note=" ".join(problems),
+        note=" ".join(filter(None, (*problems, _lacking(() if found.request_id and hits else archived)))),
     )
+
+
+def _lacking(months: Collection[int]) -> str:
+    """Return the sentence that requests of these months are missing; empty for none."""
+    return f"Not all are here: {told_months(sorted(months))}." if months else ""
 
 
 async def refusals(look: LookUp, asked: Days) -> Found:

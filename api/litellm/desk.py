@@ -157,6 +157,7 @@ async def shown(desk: AdminRequest, scope: Scope, ids: Collection[str]) -> Shown
         place = first_id(each_id) if scope == "key" else each_id
         bounds[each_id] = {
             "spend": usd(spent.get(place, 0)),
+            "total_spend": usd(spent.get(place, 0)),
             **_limits_shown(of_places.get(place, ())),
             **_budgets_shown(of_budgets.get(place, ())),
         }

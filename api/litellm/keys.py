@@ -1,6 +1,7 @@
 """Keys in LiteLLM's shapes. A key is named by itself, by its id here, or by the SHA-256 that LiteLLM knew it by."""
 
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 from accounts.keys import digest_presented, digest_token, is_token, may_be_imported, token_of
@@ -26,6 +27,26 @@ KNOWN: Final = BOUNDS | {
 }
 _KEPT: Final = ("user_id", "metadata", "tags", "key_alias")
 _OPEN: Final = frozenset({"all-team-models", "all-proxy-models"})
+_NOTHING: Final[Mapping[str, Any]] = {
+    **{
+        name: {}
+        for name in (
+            "aliases",
+            "config",
+            "permissions",
+            "router_settings",
+            "model_max_budget",
+            "model_spend",
+            "budget_fallbacks",
+        )
+    },
+    **{name: [] for name in ("access_group_ids", "allowed_routes", "allowed_cache_controls", "policies")},
+    "key_type": "default",
+    "auto_rotate": False,
+    "rotation_count": 0,
+    "soft_budget_cooldown": False,
+}
+"""What no key here has, for clients that go over it."""
 _LEAST_CHOSEN: Final = 16
 _MOST_PAGE: Final = 100
 
@@ -163,6 +184,12 @@ async def _rename(desk: AdminRequest, found: KeyRecord, sent: Sent) -> None:
         raise BadRequest("A key keeps its name; make a new key, or rotate this one.", param="key_alias")
 
 
+async def block(desk: AdminRequest, fields: dict[str, Any], *, blocked: bool) -> dict[str, Any]:
+    """Block a key, or lift its block."""
+    named = Sent(fields, {"key"}).text("key")
+    return await update(desk, {"key": named, "blocked": blocked})
+
+
 async def delete(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     """Revoke keys. Their entries stay in the books."""
     sent = Sent(fields, {"keys", "key_aliases"})
@@ -180,10 +207,18 @@ async def delete(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     return {"deleted_keys": [*named, *sorted(aliases)]}
 
 
-async def listed(desk: AdminRequest, team_id: str | None, page: int, size: int, *, whole: bool) -> dict[str, Any]:
-    """List keys that are not revoked, oldest first."""
+async def listed(
+    desk: AdminRequest, team_id: str | None, wanted: Mapping[str, str | None], page: int, size: int, *, whole: bool
+) -> dict[str, Any]:
+    """List keys that are not revoked, oldest first: those of the wanted `key_alias`, `user_id`, `organization_id` and `key_hash`."""
     size = min(size, _MOST_PAGE)
     keys = await _all(desk, team_id)
+    if (named := wanted.get("key_hash")) is not None:
+        keys = [key for key in keys if key.key_id == await _id_of(desk, named)]
+    for field in ("key_alias", "user_id", "organization_id"):
+        if (value := wanted.get(field)) is not None:
+            told = await _told(desk, keys)
+            keys = [key for key, shape in zip(keys, told, strict=True) if shape[field] == value]
     part = keys[(page - 1) * size : page * size]
     told = await _told(desk, part)
     return {
@@ -192,6 +227,13 @@ async def listed(desk: AdminRequest, team_id: str | None, page: int, size: int, 
         "current_page": page,
         "total_pages": -(-len(keys) // size),
     }
+
+
+async def _id_of(desk: AdminRequest, named: str) -> str | None:
+    try:
+        return (await find(desk, named)).key_id
+    except KeyNotFound:
+        return None
 
 
 async def _all(desk: AdminRequest, team_id: str | None) -> list[KeyRecord]:
@@ -234,8 +276,6 @@ def _as_theirs(key: KeyRecord, bounds: dict[str, Any], fields: dict[str, Any], o
         "expires": key.expires_at,
         "blocked": key.blocked_at is not None,
         "created_at": key.created_at,
-        "aliases": {},
-        "config": {},
-        "permissions": {},
+        **_NOTHING,
         **bounds,
     }

@@ -1,18 +1,21 @@
 """Teams in LiteLLM's shapes."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
 from accounts.store import TeamRecord
 from api.keys.change import read_keys, revoke_key
-from api.litellm import keys
+from api.litellm import keys, users
 from api.litellm.desk import BOUNDS, keep_fields, set_bounds, shown
 from api.litellm.sent import Sent
 from api.people.members_change import put_member, read_members
+from api.people.members_change import remove_member as take_member
 from api.policy.change import PolicyChoice, set_policy
 from api.teams.change import block_team, put_team
 from api.web.admin_access import AdminRequest
 from api.web.changing import looking
+from api.web.parameters import Parameters
 from proxy.errors import BadRequest, NameTaken, TeamNotFound
 
 _KNOWN: Final = BOUNDS | {
@@ -28,6 +31,22 @@ _KNOWN: Final = BOUNDS | {
     "admins",
 }
 _KEPT: Final = ("metadata", "tags")
+_NOTHING: Final[Mapping[str, Any]] = {
+    **{name: {} for name in ("model_max_budget", "model_spend", "router_settings")},
+    **{
+        name: []
+        for name in (
+            "admins",
+            "members",
+            "access_group_ids",
+            "default_team_member_models",
+            "policies",
+            "team_member_permissions",
+        )
+    },
+    "allow_team_guardrail_config": False,
+}
+"""What no team here has, for clients that go over it."""
 _DELETED: Final = "deleted"
 _REASON: Final = "by LiteLLM's routes"
 
@@ -89,7 +108,9 @@ async def _set_members(desk: AdminRequest, team: TeamRecord, fields: dict[str, A
             param="members_with_roles",
         )
     for each in listed:
-        email = str(each.get("user_email") or each.get("user_id") or "")
+        email = str(each.get("user_email") or "")
+        if not email and each.get("user_id"):
+            email = (await users.find(desk, str(each["user_id"]))).email
         role = "admin" if each.get("role") == "admin" else "member"
         as_role: Any = role
         await put_member(desk.gateway.identity.audit, desk.actor, team, email, as_role)
@@ -120,10 +141,73 @@ async def delete(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     return {"deleted_teams": named}
 
 
-async def listed(desk: AdminRequest) -> list[dict[str, Any]]:
-    """List the organisation's teams."""
+async def block(desk: AdminRequest, fields: dict[str, Any], *, blocked: bool) -> dict[str, Any]:
+    """Block a team, or lift its block."""
+    return await _apply_blocked(desk, Sent(fields, {"team_id"}).text("team_id"), blocked=blocked)
+
+
+async def _apply_blocked(desk: AdminRequest, team_id: str | None, *, blocked: bool) -> dict[str, Any]:
+    team = await _team(desk, team_id)
+    await block_team(desk.gateway.identity.audit, desk.actor, desk.organisation_id, team.team_id, blocked=blocked)
+    return await _told(desk, await keys.team_of(desk, team.team_id))
+
+
+async def add_members(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add one member or several, as POST /team/member_add does."""
+    sent = Sent(fields, {"team_id", "member"})
+    team = await _team(desk, sent.text("team_id"))
+    member = fields.get("member")
+    await _set_members(desk, team, {"members_with_roles": member if isinstance(member, list) else [member]})
+    return {**await _told(desk, team), "updated_users": [], "updated_team_memberships": []}
+
+
+async def change_member(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
+    """Change a member's role, as POST /team/member_update does."""
+    sent = Sent(fields, {"team_id", "user_id", "user_email", "role"})
+    team = await _team(desk, sent.text("team_id"))
+    await _set_members(desk, team, {"members_with_roles": [fields]})
+    return {name: sent.text(name) for name in ("team_id", "user_id", "user_email", "role")} | {
+        "max_budget_in_team": None
+    }
+
+
+async def remove_member(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
+    """Take a member out of a team, as POST /team/member_delete does."""
+    sent = Sent(fields, {"team_id", "user_id", "user_email"})
+    team = await _team(desk, sent.text("team_id"))
+    person = await users.find(desk, sent.text("user_email") or sent.text("user_id"))
+    await take_member(desk.gateway.identity.audit, desk.actor, team, person.email)
+    return await _told(desk, team)
+
+
+async def page(desk: AdminRequest, asked: Parameters) -> dict[str, Any]:
+    """List teams by the page, as GET /v2/team/list does."""
+    number, size = asked.whole("page", 1, least=1, most=100_000), asked.whole("page_size", 10, least=1, most=100)
+    found = await listed(desk, asked.text("user_id"), asked.text("organization_id"))
+    one, part = asked.text("team_id"), (asked.text("team_alias") or "").lower()
+    found = [each for each in found if one in {None, each["team_id"]} and part in each["team_alias"].lower()]
+    pages = -(-len(found) // size)
+    return {
+        "teams": found[(number - 1) * size : number * size],
+        "total": len(found),
+        "page": number,
+        "page_size": size,
+        "total_pages": pages,
+    }
+
+
+async def listed(
+    desk: AdminRequest, user_id: str | None = None, organization_id: str | None = None
+) -> list[dict[str, Any]]:
+    """List the organisation's teams, or those of one user."""
+    if organization_id is not None and organization_id != desk.organisation_id:
+        return []
     async with looking():
         teams = await desk.gateway.identity.accounts.teams_of(desk.organisation_id)
+        if user_id is not None:
+            person = await users.find(desk, user_id)
+            own = await desk.gateway.identity.people.teams_of([person.person_id])
+            teams = [team for team in teams if team.team_id in own.get(person.person_id, {})]
     beside = await shown(desk, "team", [team.team_id for team in teams])
     return [
         _as_theirs(team, beside.bounds[team.team_id], fields, [])
@@ -188,5 +272,6 @@ def _as_theirs(
         "blocked": team.blocked_at is not None,
         "members_with_roles": members,
         "created_at": team.created_at,
+        **_NOTHING,
         **bounds,
     }

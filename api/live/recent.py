@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.live.chance import FEWEST_IN_A_ROW, is_beyond_chance, least_count, longest_run_by_chance
 from api.live.newest import EndedAttempt, newest
 from cost.reports.latency import first_token_us, tpot_s
 from cost.tables import rollup_hour
@@ -19,13 +20,17 @@ from cost.times import DAY_US, HOUR_US, MINUTE_US, wall_us
 WINDOW_US: Final = 600_000_000
 MOST: Final = 2_000
 """Most attempts that figures are made from; a busy gateway has more in the window."""
-FEWEST_IN_A_ROW: Final = 3
-"""Failures one after the other after which a target is failing."""
+_HALF: Final = 0.5
+_TWENTIETH: Final = 0.05
 _REFUSED_US: Final = frozenset({401, 403, 404})
+FAILING: Final = 0.05
+"""Share of failed attempts that makes a target a problem."""
 SLOWER: Final = 2.0
 """Multiple of the median TTFT of a day ago that is slow."""
 ENOUGH: Final = 20
 """Fewest attempts from which a target can be called slow or failing."""
+ENOUGH_OF_YESTERDAY: Final = 100
+"""Fewest attempts of a day ago whose median is what is usual: with 20 it is so much off in some hours of a week that sound ones are slow."""
 _FRESH_S: Final = 2.0
 _YESTERDAY_FRESH_S: Final = 300.0
 _SPEND_FRESH_S: Final = 10.0
@@ -52,6 +57,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Time from an attempt's beginning to its first token, of streams: what the model itself took."""
     tokens_per_s: float | None
     """Median speed of streams after their first token."""
+    sure_ttft_p50_s: float | None = None
+    """What more of the model's times reach than chance makes of a median below it; None where they are too few. So of the next."""
+    sure_ttft_p95_s: float | None = None
     usual_model_ttft_s: float | None = None
     """The model's own median of a day ago, in seconds."""
 
@@ -74,12 +82,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Teams whose attempts these were."""
     minute_attempts: int
     minute_failures: int
+    before: int = 0
+    """Attempts of the last minutes before them."""
 
     @property
     def is_failing(self) -> bool:
-        """True after three failures in a row, or while half of the last minute's attempts fail."""
-        return self.failures >= FEWEST_IN_A_ROW or (
-            self.minute_failures >= FEWEST_IN_A_ROW and 2 * self.minute_failures >= self.minute_attempts
+        """True after more failures in a row than chance makes, or while half of the last minute's attempts fail."""
+        return self.failures > longest_run_by_chance(self.before) or (
+            self.minute_failures >= FEWEST_IN_A_ROW
+            and 2 * self.minute_failures >= self.minute_attempts
+            and is_beyond_chance(self.minute_failures, self.minute_attempts, FAILING)
         )
 
 
@@ -126,6 +138,8 @@ def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None)
         model_ttft_p50_s=quantile(own, 0.5),
         model_ttft_p95_s=quantile(own, 0.95),
         tokens_per_s=quantile(speeds, 0.5),
+        sure_ttft_p50_s=reached(own, _HALF),
+        sure_ttft_p95_s=reached(own, _TWENTIETH),
         usual_model_ttft_s=usual_ttft_s,
     )
 
@@ -133,6 +147,12 @@ def figures(attempts: Sequence[EndedAttempt], usual_ttft_s: float | None = None)
 def quantile(ordered: Sequence[float], share: float) -> float | None:
     """Return the value below which `share` of the sorted values lie; None for an empty list."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def reached(ordered: Sequence[float], share: float) -> float | None:
+    """Return the most that `share` of the sorted values reach, beyond chance; None where they are too few."""
+    fewest = least_count(len(ordered), share)
+    return ordered[-fewest] if 0 < fewest <= len(ordered) else None
 
 
 def _tokens_per_s(attempt: EndedAttempt) -> float | None:
@@ -174,6 +194,7 @@ def run_of(attempts: Sequence[EndedAttempt], at_us: int) -> Run:
         teams=len({each.team_id for each in run}),
         minute_attempts=len(minute),
         minute_failures=sum(map(_went_wrong, minute)),
+        before=len(attempts) - len(run),
     )
 
 
@@ -200,8 +221,10 @@ def _by_target(attempts: Iterable[EndedAttempt]) -> dict[str, list[EndedAttempt]
 
 
 def usual_ttfts(attempts: Sequence[EndedAttempt]) -> dict[str, float]:
-    """Return the model's own median seconds to the first token by target, of targets with at least ENOUGH attempts."""
-    found = {name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH}
+    """Return the model's own median seconds to the first token by target, of targets with enough attempts."""
+    found = {
+        name: figures(each) for name, each in _by(attempts, "target_id").items() if len(each) >= ENOUGH_OF_YESTERDAY
+    }
     return {name: each.model_ttft_p50_s for name, each in found.items() if each.model_ttft_p50_s is not None}
 
 

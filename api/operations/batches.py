@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from api.operations.state import FAILING
+from api.live.recent import FAILING
 from cost.times import MINUTE_US
 from proxy.batch.batch import WINDOW_US, Batch
 from proxy.batch.batch_parts import BatchTier

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from api.incidents.kept import KeptIncident
-from api.live.recent import ENOUGH, SLOWER
+from api.live.chance import is_beyond_chance
+from api.live.recent import ENOUGH, FAILING, SLOWER
 from cost.shown import percent
 from proxy.settle.hurt.counting import SLOW_SHARE
 
@@ -27,9 +28,8 @@ a twentieth of its attempts fails, `failing`: a quarter, or those of the last mi
 `empty`: its pool has no replicas.
 """
 
-FAILING: Final = 0.05
-"""Share of failed attempts that makes a target a problem; above five times that, a severe one."""
 _GRAVE: Final = 5
+"""Times `FAILING` from which a target's failures are a severe problem."""
 FULL: Final = 0.95
 KV_FULL: Final = 0.95
 _WORST_LAST: Final = (
@@ -227,11 +227,12 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
         return
     names = ("failed_share", "model_ttft_p50_s", "model_ttft_p95_s", "usual_model_ttft_p50_s")
     share, p50, p95, usual = (recent[name] for name in names)
+    sure_p50, sure_p95 = recent["sure_ttft_p50_s"], recent["sure_ttft_p95_s"]
     first_us = target["run"]["first_us"]
     # Of a target that is down or failing one line is enough.
-    if share >= FAILING and not is_told:
+    if is_beyond_chance(recent["failed"], recent["attempts"], FAILING) and not is_told:
         text = f"{percent(share, 0)} of its last {recent['attempts']} attempts failed"
-        grave = share >= _GRAVE * FAILING
+        grave = is_beyond_chance(recent["failed"], recent["attempts"], _GRAVE * FAILING)
         yield Problem(
             severity="bad" if grave else "warn",
             kind="errors",
@@ -240,7 +241,7 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
             advice=advice,
             since_us=first_us,
         )
-    if recent["turned_away"] >= FAILING * recent["attempts"] and not is_told:
+    if is_beyond_chance(recent["turned_away"], recent["attempts"], FAILING) and not is_told:
         yield Problem(
             severity="warn",
             kind="saturated",
@@ -252,9 +253,9 @@ def _of_recent(target: Mapping[str, Any], advice: str, patience_s: float, *, is_
     advice = (
         "Compare with another model of the same capability; its weight (`routing_weight`) takes traffic away from it."
     )
-    if p95 is not None and p95 >= SLOW_SHARE * patience_s:
+    if sure_p95 is not None and sure_p95 >= SLOW_SHARE * patience_s:
         text = f"one request in twenty waits {p95:.1f} s or longer for the model's own first token, of the {patience_s:.0f} s that it may take"
-    elif p50 is not None and usual and p50 >= SLOWER * usual:
+    elif sure_p50 is not None and usual and sure_p50 >= SLOWER * usual:
         text = f"its own median first token takes {p50:.2f} s; at this time yesterday it took {usual:.2f} s"
     else:
         return

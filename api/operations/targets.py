@@ -101,6 +101,7 @@ def _run_snapshot(run: Run | None) -> dict[str, Any]:
             "teams": 0,
             "minute_attempts": 0,
             "minute_failures": 0,
+            "before": 0,
         }
     return msgspec.structs.asdict(run)
 
@@ -183,6 +184,8 @@ def figures_snapshot(found: Figures | None) -> dict[str, Any]:
         "ttft_p95_s": _rounded(found.ttft_p95_s),
         "model_ttft_p50_s": _rounded(found.model_ttft_p50_s),
         "model_ttft_p95_s": _rounded(found.model_ttft_p95_s),
+        "sure_ttft_p50_s": _rounded(found.sure_ttft_p50_s),
+        "sure_ttft_p95_s": _rounded(found.sure_ttft_p95_s),
         "usual_model_ttft_p50_s": _rounded(found.usual_model_ttft_s),
         "tokens_per_s": _rounded(found.tokens_per_s),
     }
@@ -194,6 +197,8 @@ _FIGURES: Final = (
     "ttft_p95_s",
     "model_ttft_p50_s",
     "model_ttft_p95_s",
+    "sure_ttft_p50_s",
+    "sure_ttft_p95_s",
     "usual_model_ttft_p50_s",
     "tokens_per_s",
 )

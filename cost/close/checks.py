@@ -55,7 +55,7 @@ class MonthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonthChecks:
-    """The requests, runs and results of checks of months. It and the hourly watch are the only writers of
+    """The requests, runs and results of checks of months. It and `cost.ledger.shared_turn` are the only writers of
     `ledger_check`.
     """
 

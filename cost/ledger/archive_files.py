@@ -16,6 +16,7 @@ from cost.tables import LedgerEntry
 SCHEMA: Final = 1
 """Version of the files' columns: a column that is added leaves it as it is, one that means something else does not."""
 MANIFEST: Final = "manifest.json"
+KIND: Final = COLUMNS.index("entry")
 _DEFAULTS: Final = dict(
     zip(COLUMNS[len(COLUMNS) - len(Entry.__struct_defaults__) :], Entry.__struct_defaults__, strict=True)
 )
@@ -59,7 +60,7 @@ class Codec:
         self._schema = arrow.schema([(name, kinds[table.c[name].type.python_type]) for name in COLUMNS])
 
     def encode(self, rows: Sequence[Sequence[Any]]) -> bytes:
-        """Return the file of rows in the order of `COLUMNS`."""
+        """Return the file of rows in the order of `COLUMNS`. Raises FileDamaged if it does not read as them."""
         columns = [
             self._arrow.array(values, type=field.type)
             for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
@@ -67,14 +68,31 @@ class Codec:
         file = io.BytesIO()
         made = self._arrow.Table.from_arrays(columns, schema=self._schema)
         self._parquet.write_table(made, file, compression="zstd")
-        return file.getvalue()
+        data = file.getvalue()
+        if not self._table(data).equals(made):
+            raise FileDamaged("what was written to Parquet reads as something else")
+        return data
 
-    def decode(self, data: bytes) -> list[tuple[Any, ...]]:
-        """Return the rows of a file. Columns that came later have their defaults."""
-        found = self._parquet.read_table(self._arrow.BufferReader(data))
+    def decode(self, data: bytes, names: Sequence[str] = COLUMNS) -> list[tuple[Any, ...]]:
+        """Return the rows of a file, or some of their columns. Columns that came later have their defaults."""
+        found = self._table(data)
         have = set(found.column_names)
-        columns = [found[name].to_pylist() if name in have else [_DEFAULTS[name]] * found.num_rows for name in COLUMNS]
+        columns = [_values(found[name]) if name in have else [_DEFAULTS[name]] * found.num_rows for name in names]
         return list(zip(*columns, strict=True))
+
+    def _table(self, data: bytes) -> Any:
+        return self._parquet.read_table(self._arrow.BufferReader(data))
+
+
+def _values(column: Any) -> list[Any]:
+    """Return a column's values. Python's own objects are made one by one where there is no shorter way."""
+    if column.null_count:
+        return list(column.to_pylist())
+    if str(column.type) != "string":
+        return list(column.to_numpy().tolist())
+    found = column.combine_chunks().dictionary_encode()
+    texts = found.dictionary.to_pylist()
+    return [texts[place] for place in found.indices.to_numpy().tolist()]
 
 
 class ArchiveReader:
@@ -85,19 +103,19 @@ class ArchiveReader:
         self._run = run
         self._codec = codec
 
-    def rows(self, file: FileRow) -> list[tuple[Any, ...]]:
-        """Return a file's rows. Raises FileDamaged and PlaceUnreachable."""
+    def rows(self, file: FileRow, names: Sequence[str] = COLUMNS) -> list[tuple[Any, ...]]:
+        """Return a file's rows, or some of their columns. Raises FileDamaged and PlaceUnreachable."""
         name = f"{self._run}/{file.name}"
         data = self._place.get(name)
         if data is None:
             raise FileDamaged(f"{name} is not in {self._place.text}")
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise FileDamaged(f"{name} in {self._place.text} is not what was written: its SHA-256 differs")
-        return self._codec.decode(data)
+        return self._codec.decode(data, names)
 
     def entries(self, file: FileRow) -> list[Entry]:
-        """Return a file's entries. Raises FileDamaged and PlaceUnreachable."""
-        return [entry_of(row) for row in self.rows(file)]
+        """Return a file's entries but the reserves, which are in no sum. Raises FileDamaged and PlaceUnreachable."""
+        return [entry_of(row) for row in self.rows(file) if row[KIND] != "reserve"]
 
     def check_manifest(self, month: str) -> None:
         """Raise FileDamaged where the manifest is not there or is no manifest, and PlaceUnreachable."""

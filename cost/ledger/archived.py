@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import select, tuple_
+from sqlalchemy import exists, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
@@ -16,7 +16,7 @@ from cost.ledger.entries import Entry
 from cost.tables import ArchivedFile, ArchivedMonth, LedgerEntry
 from cost.times import DAY_US, day_of
 
-State = Literal["writing", "removing", "archived", "restoring"]
+State = Literal["writing", "removing", "archived", "restoring", "restored"]
 _BATCH: Final = 500
 
 
@@ -49,10 +49,19 @@ def month_text(month_us: int) -> str:
 
 async def archived_months(connection: AsyncConnection, start_us: int = 0, end_us: int = 2**62) -> list[int]:
     """Return the UTC months of which something between these moments stands in files and no more in the ledger."""
-    month = col(ArchivedFile.month_us)
-    within = (col(ArchivedFile.day_us) > start_us - DAY_US, col(ArchivedFile.day_us) < end_us)
-    query = select(month).where(*within, col(ArchivedFile.is_gone)).distinct().order_by(month)
+    month, day = col(ArchivedMonth.month_us), col(ArchivedFile.day_us)
+    # Of a month the first file tells, of thousands.
+    gone = exists().where(
+        col(ArchivedFile.month_us) == month, day > start_us - DAY_US, day < end_us, col(ArchivedFile.is_gone)
+    )
+    query = select(month).where(month > start_us - 32 * DAY_US, month < end_us, gone).order_by(month)
     return list(await connection.scalars(query))
+
+
+async def all_archived(engine: AsyncEngine) -> list[int]:
+    """Return all months of which something stands in files and no more in the ledger."""
+    async with engine.connect() as connection:
+        return await archived_months(connection)
 
 
 async def refuse_archived(connection: AsyncConnection, start_us: int, end_us: int, what: str) -> None:

@@ -9,6 +9,7 @@ too: reports sum these up from entries (`cost.ledger.rolled_up`).
 """
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -17,13 +18,13 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, or_, select, text, tuple_, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.calendars import Calendars, read_calendars
-from cost.ledger.archive_files import MANIFEST, SCHEMA, ArchiveReader, Codec, FileDamaged, Place
+from cost.ledger.archive_files import KIND, MANIFEST, SCHEMA, ArchiveReader, Codec, FileDamaged, Place
 from cost.ledger.archived import FileRow, State, files_of_month, month_text
 from cost.ledger.entries import TERMINAL
 from cost.ledger.late_entries import LATE, hold_closings
@@ -42,13 +43,15 @@ from cost.tables import (
     LedgerEntry,
     rollup_model_day,
 )
-from cost.times import DAY_US, HOUR_US, day_of, iso, moment, next_month, start_of, wall_us
+from cost.times import DAY_US, HOUR_US, day_of, iso, moment, month_of, next_month, start_of, wall_us
 
 MOST_ENTRIES: Final = 10_000
 """Entries of a file, beside their reserves: as many are read, and deleted, at once."""
 _LEASE_US: Final = 120_000_000
 _REST_S: Final = 0.05
-_KEY: Final = tuple(map(COLUMNS.index, ("request_id", "attempt", "entry")))
+_RESTORED_US: Final = 30 * DAY_US
+_KEY_NAMES: Final = ("request_id", "attempt", "entry")
+_KEY: Final = tuple(map(COLUMNS.index, _KEY_NAMES))
 _AT: Final = COLUMNS.index("at_us")
 
 _at: Final = col(LedgerEntry.at_us)
@@ -103,7 +106,7 @@ class Archiving:
     async def archive(self, month_us: int) -> Done:
         """Put a month into files, or go on where a run ended. Raises ArchiveImpossible, FileDamaged, PlaceUnreachable."""
         state, run = await self._begin(month_us)
-        try:
+        async with self._working(month_us):
             if state == "restoring":
                 raise ArchiveImpossible(f"{month_text(month_us)} is being restored: finish that first")
             if state == "writing":
@@ -114,8 +117,6 @@ class Archiving:
             if state != "archived":
                 await self._remove(month_us, run)
                 await self._set(month_us, "archived")
-        finally:
-            await self._release(month_us)
         async with self._engine.connect() as connection:
             files = await files_of_month(connection, month_us)
         return self._done(month_us, run, files)
@@ -125,7 +126,7 @@ class Archiving:
         state, run = await self._begin(month_us, made=False)
         async with self._engine.connect() as connection:
             files = await files_of_month(connection, month_us)
-        try:
+        async with self._working(month_us):
             if state != "writing":
                 await self._set(month_us, "restoring")
                 reader = ArchiveReader(self._place, run, self._codec)
@@ -134,9 +135,9 @@ class Archiving:
                         await self._put_back(month_us, file, await asyncio.to_thread(reader.rows, file))
             async with self._turn(month_us) as connection:
                 await connection.execute(delete(ArchivedFile).where(col(ArchivedFile.month_us) == month_us))
-                await connection.execute(delete(ArchivedMonth).where(col(ArchivedMonth.month_us) == month_us))
-        finally:
-            await self._release(month_us)
+                # The month stays known, so that it does not go again at once by itself.
+                restored = update(ArchivedMonth).where(col(ArchivedMonth.month_us) == month_us)
+                await connection.execute(restored.values(state="restored", changed_us=self._now_us()))
         return self._done(month_us, run, files)
 
     def _done(self, month_us: int, run: str, files: Sequence[FileRow]) -> Done:
@@ -158,24 +159,46 @@ class Archiving:
         month = col(ArchivedMonth.month_us) == month_us
         async with self._engine.connect() as connection:
             found = (await connection.execute(_MONTH.where(month))).first()
+        if not made and (found is None or found.state == "restored"):
+            raise ArchiveImpossible(f"{month_text(month_us)} is not archived")
         if found is None:
-            if not made:
-                raise ArchiveImpossible(f"{month_text(month_us)} is not archived")
             try:
                 async with self._engine.begin() as connection:
                     await connection.execute(insert(ArchivedMonth).values(row))
             except IntegrityError:
                 raise _Lost(_held(month_us, _LEASE_US)) from None
             return "writing", run
-        if made and found.place != self._place.text:
+        begins = made and found.state == "restored"
+        if made and not begins and found.place != self._place.text:
             raise ArchiveImpossible(f"{month_text(month_us)} is in {found.place}: give that with --to")
         free = or_(col(ArchivedMonth.held_until_us) < now_us, col(ArchivedMonth.held_until_us) > now_us + 2 * _LEASE_US)
         taken = update(ArchivedMonth).where(month, free)
         async with self._engine.begin() as connection:
-            done = await connection.execute(taken.values(holder=self._holder, held_until_us=now_us + _LEASE_US))
+            ours = {"holder": self._holder, "held_until_us": now_us + _LEASE_US}
+            done = await connection.execute(taken.values(row if begins else ours))
         if done.rowcount != 1:
             raise _Lost(_held(month_us, found.held_until_us - now_us))
-        return found.state, found.run
+        return ("writing", run) if begins else (found.state, found.run)
+
+    @asynccontextmanager
+    async def _working(self, month_us: int) -> AsyncIterator[None]:
+        """Keep the month while its books are checked, which may take longer than the lease, and give it back in the end."""
+        prolonging = asyncio.create_task(self._prolong(month_us))
+        try:
+            yield
+        finally:
+            prolonging.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await prolonging
+            await self._release(month_us)
+
+    async def _prolong(self, month_us: int) -> None:
+        while True:
+            await asyncio.sleep(_LEASE_US / 4_000_000)
+            # Whoever works finds out by itself that the month was lost, or the database.
+            with contextlib.suppress(_Lost, DBAPIError):
+                async with self._turn(month_us):
+                    pass
 
     @asynccontextmanager
     async def _turn(self, month_us: int) -> AsyncIterator[AsyncConnection]:
@@ -211,6 +234,9 @@ class Archiving:
                 *await _unsigned(connection, month_us, end_us),
                 *await _untold(connection, month_us, end_us, now_us),
             ]
+        if reasons:
+            # The books are summed up for months that may go alone: it is asked again every few hours.
+            raise ArchiveImpossible(f"{month_text(month_us)} cannot be archived: {'; '.join(reasons)}")
         found = await check(self._engine, month_us, end_us, now_us=now_us)
         if found.open_reserves:
             reasons.append(f"attempts of it are open, which may still be booked: {found.open_reserves}")
@@ -255,9 +281,10 @@ class Archiving:
 
     async def _write_file(self, month_us: int, run: str, number: int, rows: list[tuple[Any, ...]], last: _Key) -> None:
         day = day_of(last[0])
-        name = f"date={day}/part-{number:05}.parquet"
+        # Named by who writes it: a process that slept while another went on must not write over what entries were deleted for.
+        name = f"date={day}/part-{number:05}-{self._holder}.parquet"
         data, sums = await asyncio.to_thread(self._made, rows)
-        await asyncio.to_thread(self._put, f"{run}/{name}", data, rows)
+        await asyncio.to_thread(self._put, f"{run}/{name}", data)
         file = {
             "month_us": month_us,
             "number": number,
@@ -274,14 +301,14 @@ class Archiving:
             await connection.execute(insert(ArchivedFile).values(file))
 
     def _made(self, rows: list[tuple[Any, ...]]) -> tuple[bytes, dict[str, int]]:
-        found = roll_up(map(entry_of, rows)).days.values()
+        found = roll_up(entry_of(row) for row in rows if row[KIND] != "reserve").days.values()
         totals = [sum(each) for each in zip(*found, strict=True)]
         return self._codec.encode(rows), dict(zip(ROLLUP_SUMS, totals, strict=True))
 
-    def _put(self, name: str, data: bytes, rows: list[tuple[Any, ...]]) -> None:
+    def _put(self, name: str, data: bytes) -> None:
+        """Write, and read back. Raises FileDamaged and PlaceUnreachable."""
         self._place.put(name, data)
-        found = self._place.get(name)
-        if found != data or self._codec.decode(found) != rows:
+        if self._place.get(name) != data:
             raise FileDamaged(f"{name} in {self._place.text} is not what was written to it")
 
     async def _write_manifest(self, month_us: int, run: str) -> None:
@@ -289,9 +316,7 @@ class Archiving:
             files = await files_of_month(connection, month_us)
         data = msgspec.json.format(msgspec.json.encode(self._manifest(month_us, files)), indent=1)
         name = f"{run}/{MANIFEST}"
-        await asyncio.to_thread(self._place.put, name, data)
-        if await asyncio.to_thread(self._place.get, name) != data:
-            raise FileDamaged(f"{name} in {self._place.text} is not what was written to it")
+        await asyncio.to_thread(self._put, name, data)
 
     def _manifest(self, month_us: int, files: Sequence[FileRow]) -> dict[str, Any]:
         told = [
@@ -329,17 +354,16 @@ class Archiving:
         for file in files:
             if file.is_gone:
                 continue
-            rows = await asyncio.to_thread(reader.rows, file)
             # In the order of keys, as all who write lock them.
-            keys = sorted(tuple(row[place] for place in _KEY) for row in rows)
+            keys = sorted(await asyncio.to_thread(reader.rows, file, _KEY_NAMES))
             async with self._turn(month_us) as connection:
                 if self._engine.dialect.name == "postgresql":
                     # A rebuild that has begun reads to its end; one that begins sees what is gone.
                     await connection.execute(text("LOCK TABLE rollup_hour IN ROW EXCLUSIVE MODE"))
                 await hold_closings(connection, alone=True)
-                if (found := await self._store.remove_within(connection, keys)) != len(rows):
+                if (found := await self._store.remove_within(connection, keys)) != len(keys):
                     raise ArchiveImpossible(
-                        f"{file.name} has {len(rows):,} entries, of which the ledger has {found:,}: nothing of it was deleted"
+                        f"{file.name} has {len(keys):,} entries, of which the ledger has {found:,}: nothing of it was deleted"
                     )
                 await connection.execute(_marked(file, is_gone=True))
             await self._rest(_REST_S)
@@ -377,6 +401,7 @@ def _key_of(row: Sequence[Any]) -> _Key:
     return (row[_AT], row[_KEY[0]], row[_KEY[1]], row[_KEY[2]])
 
 
+_ENDING: Final = ("cache", *sorted(TERMINAL - {"expire"}))
 _other: Final = aliased(LedgerEntry)
 _EXPIRED: Final = exists().where(
     col(_other.request_id) == col(LedgerEntry.request_id),
@@ -384,7 +409,7 @@ _EXPIRED: Final = exists().where(
     col(_other.entry) == "expire",
 )
 _ENDS: Final[tuple[ColumnElement[bool], ...]] = (
-    _kind.in_(("cache", *sorted(TERMINAL - {"expire"}))),
+    _kind.in_(_ENDING),
     col(LedgerEntry.flags).not_like(f'%"{LATE}"%'),
     ~_EXPIRED,
 )
@@ -478,8 +503,49 @@ async def _untold(connection: AsyncConnection, start_us: int, end_us: int, now_u
     return [f"events about it wait for a sink: {count}"] if count else []
 
 
+async def months_due(engine: AsyncEngine, keep_months: int, now_us: int) -> list[int]:
+    """Return the UTC months before the last `keep_months` whole ones that have entries which are not in files, the oldest first.
+
+    A month that somebody restored has a month's rest.
+    """
+    end_us = month_of(now_us)
+    for _ in range(keep_months):
+        end_us = month_of(end_us - 1)
+    states = select(col(ArchivedMonth.month_us), col(ArchivedMonth.state), col(ArchivedMonth.changed_us))
+    found = []
+    async with engine.connect() as connection:
+        first_us = await connection.scalar(select(func.min(_at)))
+        known = {row[0]: (row[1], row[2]) for row in await connection.execute(states)}
+        month_us = min([*known, *([] if first_us is None else [month_of(first_us)])], default=end_us)
+        while month_us < end_us:
+            state, changed_us = known.get(month_us, ("", 0))
+            is_begun = state in {"writing", "removing"}
+            may_begin = not state or (state == "restored" and changed_us < now_us - _RESTORED_US)
+            within = (_at >= month_us, _at < next_month(month_us), _kind.in_(_ENDING))
+            if is_begun or (may_begin and (await connection.execute(select(_at).where(*within).limit(1))).first()):
+                found.append(month_us)
+            month_us = next_month(month_us)
+    return found
+
+
+async def clear_away(engine: AsyncEngine) -> None:
+    """Have PostgreSQL use again what was deleted, without holding anybody up.
+
+    By itself it would only do so once a fifth of the table is dead, and a month of a year is less. Raises DBAPIError.
+    """
+    if engine.dialect.name != "postgresql":
+        return
+    async with engine.connect() as plain:
+        connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(text("SET vacuum_cost_delay = '2ms'"))
+        try:
+            await connection.execute(text("VACUUM (ANALYZE) ledger_entry"))
+        finally:
+            await connection.execute(text("RESET vacuum_cost_delay"))
+
+
 async def archived_list(engine: AsyncEngine) -> list[dict[str, Any]]:
-    """Return the archived months with their state, place and figures."""
+    """Return the months in files with their state, place and figures."""
     month = col(ArchivedFile.month_us)
     sums = select(month, func.count(), func.sum(col(ArchivedFile.rows)), func.sum(col(ArchivedFile.bytes))).group_by(
         month
@@ -489,7 +555,8 @@ async def archived_list(engine: AsyncEngine) -> list[dict[str, Any]]:
     )
     async with engine.connect() as connection:
         figures = {row[0]: row[1:] for row in await connection.execute(sums)}
-        found = (await connection.execute(months.order_by(col(ArchivedMonth.month_us)))).all()
+        known = months.where(col(ArchivedMonth.state) != "restored")
+        found = (await connection.execute(known.order_by(col(ArchivedMonth.month_us)))).all()
     return [
         {
             "month": month_text(row.month_us),

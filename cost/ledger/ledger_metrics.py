@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cost.ledger.drain import DrainCounts
-from cost.ledger.hourly_check import Checked
 from cost.ledger.journal import JournalState
+from cost.ledger.shared_turn import Checked
 
 _NO_COUNTS = DrainCounts()
 
@@ -52,6 +52,13 @@ class LedgerMetrics:
             multiprocess_mode="livemostrecent",
         )
 
+        self._to_archive = Gauge(
+            "weighbridge_ledger_months_to_archive",
+            "Months that `cost.archive` wants in files and that the last round left in the database.",
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
+
     def set_journal(self, state: JournalState) -> None:
         """Set the gauges of this process's journal."""
         self._journal_depth.set(state.depth)
@@ -69,3 +76,7 @@ class LedgerMetrics:
         """Set the result and time of the last check."""
         self._differences.set(checked.differences)
         self._verified.set(checked.done_us / 1_000_000)
+
+    def set_archive(self, checked: Checked) -> None:
+        """Set what the last round of archiving left."""
+        self._to_archive.set(checked.differences)

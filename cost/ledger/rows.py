@@ -25,7 +25,8 @@ def row_of(entry: Entry) -> list[Any]:
 def entry_of(row: Sequence[Any]) -> Entry:
     """Return the entry of a row that `ALL` selected."""
     values = list(row)
-    values[_FLAGS] = msgspec.json.decode(values[_FLAGS], type=tuple[str, ...])
+    flags = values[_FLAGS]
+    values[_FLAGS] = () if flags == "[]" else msgspec.json.decode(flags, type=tuple[str, ...])
     return Entry(**dict(zip(COLUMNS, values, strict=True)))
 
 

@@ -26,12 +26,13 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from cost.dimensions import REQUEST_FILTERS
+from cost.ledger.archived import archived_months
 from cost.ledger.entries import TERMINAL, Entry
 from cost.ledger.rows import ALL, read
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import HAS_END_USER, check_values
-from cost.tables import LedgerEntry
+from cost.tables import EndUserMonth, LedgerEntry, rollup_day
 from cost.usage import CONTINUED
 
 Outcome = Literal["", "answered", "failed", "retried", "fell-back", "escalated", "estimated", "unpriced", "given-again"]
@@ -343,6 +344,8 @@ class RecentPage(msgspec.Struct, frozen=True, kw_only=True):
     """True if another order than by time has a next page."""
     places: tuple[Place, ...] = ()
     """Place of each of the requests, by its newest matching attempt; empty in another order than by time."""
+    archived: tuple[int, ...] = ()
+    """UTC months in the time gone through whose requests are missing, as they stand in files."""
 
 
 class RecentReader:
@@ -369,15 +372,18 @@ class RecentReader:
             # A request is shown on the page of its newest matching attempt; leave it out on later pages.
             there = tuple(each for each in shown if each[1] in found and not _was_shown(found[each[1]], query))
             requests = tuple(found[request_id] for _, request_id in there)
+            # The place where a search hit its bound; None if there is nothing more.
+            last = found_rows[0]
+            bound = (int(last.last_us), str(last.last_id)) if last.looked_at == depth else None
+            reached_us = None
             if len(places) > query.rows:
-                return RecentPage(requests=requests, next_place=shown[-1], places=there)
-            if len(matching) == most:
-                return RecentPage(requests=requests, next_place=matching[-1], places=there)
-        # The place where a search hit its bound; None if there is nothing more.
-        last = found_rows[0]
-        bound = (int(last.last_us), str(last.last_id)) if last.looked_at == depth else None
-        reached_us = None if bound is None else bound[0]
-        return RecentPage(requests=requests, next_place=bound, reached_us=reached_us, places=there)
+                bound = shown[-1]
+            elif len(matching) == most:
+                bound = matching[-1]
+            elif bound is not None:
+                reached_us = bound[0]
+            archived = await _missing(connection, query, None if bound is None else bound[0])
+        return RecentPage(requests=requests, next_place=bound, reached_us=reached_us, places=there, archived=archived)
 
     async def _ordered(self, query: RecentQuery) -> RecentPage:
         async with self._engine.connect() as connection:
@@ -385,29 +391,53 @@ class RecentReader:
             ids = [str(row.request_id) for row in rows if row.request_id is not None]
             shown = ids[: query.rows]
             found = await _read_requests(connection, query.scope, shown)
-        last = rows[0]
+            last = rows[0]
+            reached_us = int(last.last_us) if last.looked_at == self._searched else None
+            archived = await _missing(connection, query, reached_us)
         return RecentPage(
             requests=tuple(found[each] for each in shown if each in found),
-            reached_us=int(last.last_us) if last.looked_at == self._searched else None,
+            reached_us=reached_us,
+            archived=archived,
             has_more=len(ids) > query.rows and query.page < MAX_PAGE,
         )
 
     async def knows_end_user(self, scope: ReadScope, end_user: str) -> bool:
-        """Return True if an end user of this name ever called."""
+        """Return True if an end user of this name ever called, also in months that stand in files."""
         if not end_user:
             return False
         check_values([end_user], "end_user")
         statement = (
             select(_AT).where(*_scope_conditions(scope), col(LedgerEntry.end_user) == end_user, HAS_END_USER).limit(1)
         )
+        rolled_up = select(col(EndUserMonth.month_us)).where(
+            col(EndUserMonth.end_user) == end_user,
+            col(EndUserMonth.team_id).in_([scope.team_id] if scope.team_id is not None else _teams_of(scope)),
+        )
         async with self._engine.connect() as connection:
-            return (await connection.execute(statement)).first() is not None
+            for query in (statement, rolled_up.limit(1)):
+                if (await connection.execute(query)).first() is not None:
+                    return True
+        return False
 
     async def one(self, scope: ReadScope, request_id: str) -> RecentRequest | None:
-        """Return one request, however old; None when the scope has none of that id."""
+        """Return one request, however old; None when the ledger has none of that id in the scope."""
         check_values([request_id], "request_id")
         async with self._engine.connect() as connection:
             return (await _read_requests(connection, scope, [request_id])).get(request_id)
+
+
+async def _missing(connection: AsyncConnection, query: RecentQuery, reached_us: int | None) -> tuple[int, ...]:
+    """Return the months in files of the time that a page goes through: from where it reached, or the query's beginning, to its end."""
+    start_us = max(query.since_us or 0, reached_us or 0)
+    end_us = min(
+        2**62 if query.until_us is None else query.until_us, 2**62 if query.before is None else query.before[0]
+    )
+    return tuple(await archived_months(connection, start_us, end_us))
+
+
+def _teams_of(scope: ReadScope) -> Select[Any]:
+    """Select the teams that anything was booked for."""
+    return select(rollup_day.c.team_id).where(rollup_day.c.organisation_id == scope.organisation_id).distinct()
 
 
 def _was_shown(request: RecentRequest, query: RecentQuery) -> bool:

@@ -2,13 +2,14 @@
 cost.
 """
 
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from api.live.chance import is_beyond_chance
 from api.live.newest import is_failure
 from api.live.recent import quantile
 from cost.ledger.entries import TERMINAL
@@ -28,35 +29,56 @@ _MOST_GROUPS: Final = 1_000
 _HIGH: Final = 0.95
 
 
+class Measured(NamedTuple):
+    """What an alert's measure is now, in its unit."""
+
+    value: int
+    is_sure: bool = True
+    """False where chance may have put it above the threshold."""
+
+    def passes(self, threshold: int) -> bool:
+        """Return whether it is to be told."""
+        return self.value >= threshold and self.is_sure
+
+
+def _counted(value: int | None) -> Measured | None:
+    """Return what was counted or summed up, in which there is no chance."""
+    return None if value is None else Measured(value)
+
+
 async def measured(  # noqa: PLR0911 - one of each measure
     engine: AsyncEngine, alert: Alert, now_us: int, operator: str = ""
-) -> int | None:
-    """Return the value now in the measure's unit, or None where too little happened to tell one. `operator` is the organisation
+) -> Measured | None:
+    """Return the value now, or None where too little happened to tell one. `operator` is the organisation
     that is told of all incidents.
     """
     measure = alert.measure
     if measure == "incidents":
         every = msgspec.structs.replace(alert, threshold=0)
         found = [each for each in await incidents_of(engine, every, operator, now_us) if each.kept.is_open]
-        return max((each.requests or 0 for each in found), default=None)
+        return _counted(max((each.requests or 0 for each in found), default=None))
     if measure == "budgets":
-        return largest_share(await budgets_of(engine, alert))
+        return _counted(largest_share(await budgets_of(engine, alert)))
     if measure == "refusals":
-        return await _refusals(engine, alert, now_us)
+        return _counted(await _refusals(engine, alert, now_us))
     async with engine.connect() as connection:
         if measure == "spend":
-            return await _spend(connection, alert, now_us)
+            return _counted(await _spend(connection, alert, now_us))
         rows = await _newest(connection, alert, now_us - alert.window_s * 1_000_000)
     match measure:
         case "no-room":
-            return len([row for row in rows if row.status == _NO_ROOM])
+            return _counted(len([row for row in rows if row.status == _NO_ROOM]))
         case "errors":
-            failed = [row for row in rows if is_failure(row.entry, row.status)]
-            return len(failed) * MILLION // len(rows) if len(rows) >= ENOUGH else None
+            failed = len([row for row in rows if is_failure(row.entry, row.status)])
+            if len(rows) < ENOUGH:
+                return None
+            beyond = is_beyond_chance(failed, len(rows), alert.threshold / MILLION)
+            return Measured(failed * MILLION // len(rows), is_sure=beyond)
         case "latency":
             firsts = sorted(first_us for first_us in map(first_token_us, rows) if first_us is not None)
             high = quantile(firsts, _HIGH) if len(firsts) >= ENOUGH else None
-            return None if high is None else int(high)
+            late = sum(first_us >= alert.threshold for first_us in firsts)
+            return None if high is None else Measured(int(high), is_sure=is_beyond_chance(late, len(firsts), 1 - _HIGH))
         case _:
             assert_never(measure)
 

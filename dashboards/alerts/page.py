@@ -17,7 +17,7 @@ from api.webhooks.team_addresses import Shape, TeamAddresses, team_addresses
 from dashboards.alerts.alert import MEASURE_WORDS, MEASURES, MILLION, WINDOWS_S, Alert, Measure, shown
 from dashboards.alerts.budget_warnings import PERCENT
 from dashboards.alerts.change import host_in, put_new_alert, send_test, take_alert
-from dashboards.alerts.measuring import measured
+from dashboards.alerts.measuring import Measured, measured
 from dashboards.alerts.store import read_alerts
 from dashboards.alerts.telling import address_refused
 from dashboards.ui.tables import Column, Table
@@ -211,7 +211,7 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
         values_now = await _values(view, alerts)
     table = Table.of(
         _COLUMNS,
-        [_row(view, each, values_now[each.measure, each.window_s]) for each in alerts],
+        [_row(view, each, values_now[each.measure, each.window_s, each.threshold]) for each in alerts],
         view.query,
         name="alerts",
         caption="Alerts",
@@ -235,36 +235,38 @@ async def _list(view: PageRequest, values: Mapping[str, str], errors: Mapping[st
     )
 
 
-async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure, int], int | None]:
-    """Measure now, by measure and time: all alerts of a page are of the same team or organisation."""
-    found: dict[tuple[Measure, int], int | None] = {}
+async def _values(view: PageRequest, alerts: list[Alert]) -> dict[tuple[Measure, int, int], Measured | None]:
+    """Measure now, by measure, time and threshold: all alerts of a page are of the same team or organisation."""
+    found: dict[tuple[Measure, int, int], Measured | None] = {}
     for each in alerts:
-        if (each.measure, each.window_s) not in found:
-            found[each.measure, each.window_s] = await measured(
+        if (each.measure, each.window_s, each.threshold) not in found:
+            found[each.measure, each.window_s, each.threshold] = await measured(
                 view.gateway.database, each, view.now_us, view.gateway.operator
             )
     return found
 
 
-def _row(view: PageRequest, alert: Alert, value: int | None) -> dict[str, Any]:
+def _row(view: PageRequest, alert: Alert, found: Measured | None) -> dict[str, Any]:
     if _refused(view, alert):
         words = "Not sent: address not allowed" if alert.address else "Not sent: unknown destination"
         state = (words, "warn")
-    elif value is None and alert.measure == "incidents":
+    elif found is None and alert.measure == "incidents":
         state = ("None open", "good")
-    elif value is None and alert.measure == "budgets":
+    elif found is None and alert.measure == "budgets":
         state = ("No budget", "quiet")
-    elif value is None:
+    elif found is None:
         state = ("Too few attempts", "quiet")
+    elif found.passes(alert.threshold):
+        state = ("Above", "bad")
     else:
-        state = ("Above", "bad") if value >= alert.threshold else ("Below", "good")
+        state = ("Below", "good") if found.value < alert.threshold else ("Above, maybe by chance", "quiet")
     return {
         "id": alert.alert_id,
         "name": alert.name,
         "measure": MEASURE_WORDS[alert.measure],
         "window": None if alert.measure in {"incidents", "budgets"} else WINDOWS_S[alert.window_s],
         "threshold": shown(alert.measure, alert.threshold),
-        "now": None if value is None else shown(alert.measure, value),
+        "now": None if found is None else shown(alert.measure, found.value),
         "state": state,
         "destination": host_in(_sealed(view), alert) if alert.address else alert.destination,
     }

@@ -92,11 +92,11 @@ class AlertRound:
         self._told = {alert_id: told for alert_id, told in self._told.items() if alert_id in kept}
 
     async def _look_at(self, alert: Alert, now_us: int) -> None:
-        value = await measured(self._engine, alert, now_us)
-        if value is None or value < alert.threshold:
+        found = await measured(self._engine, alert, now_us)
+        if found is None or not found.passes(alert.threshold):
             return
         message_id = alert.message_id(now_us)
-        await self._send(alert, message_id, TYPE, alert.body(value))
+        await self._send(alert, message_id, TYPE, alert.body(found.value))
         self._told[alert.alert_id] = message_id
 
     async def _tell_incidents(self, alert: Alert, now_us: int) -> None:

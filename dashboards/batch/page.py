@@ -13,6 +13,7 @@ from api.batches.tier import asking, tier_of
 from api.files.routes import JSONL
 from api.web.reading import Export
 from api.webhooks.outbox import Delivery
+from cost.ledger.archived import archived_note
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
 from dashboards.web.view import PageRequest
@@ -110,6 +111,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         expected = await estimated(tier.batches, batch)
         delivery = await _delivery(view, batch)
         answering = await latest_served(tier.batches.engine, batch.team_id, batch.batch_id)
+        archived = await archived_note(tier.batches.engine, batch.created_us, batch.over_us or view.now_us)
     problems = Table.of(
         _PROBLEMS,
         [{"line": each.line, "code": each.code, "message": each.message} for each in problems_of(batch)],
@@ -133,7 +135,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         name="served",
         caption="Where the requests run",
         sort="-lines",
-        empty="None was answered yet.",
+        empty="None of them is in the ledger any more." if archived else "None was answered yet.",
     )
     lines = Table.of(
         _LINES,
@@ -162,6 +164,7 @@ async def show_batch(view: Annotated[PageRequest, Depends(allowed("team.read"))]
         "priority": _PRIORITIES[batch.priority],
         "problems": problems,
         "served": served,
+        "archived": archived,
         "lines": lines,
         "delivery": delivery,
         "here": _address(batch),

@@ -13,6 +13,7 @@ from cost.budgets.periods import PERIODS
 from cost.budgets.store import BudgetStore, EndUserStanding
 from cost.calendar import Calendar
 from cost.close.month import Month, month_of, parse_month
+from cost.ledger.archived import archived_note
 from cost.reports.end_user_figures import MOST_ATTEMPTS, EndUserFigures, read_end_user_figures
 from cost.reports.scope import ReadScope
 from dashboards.ui.formats import money
@@ -66,6 +67,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
         figures = await read_end_user_figures(
             view.gateway.database, scope, [each.end_user for each in shown], month.start_us, month.end_us
         )
+        archived = await archived_note(view.gateway.database, month.start_us, month.end_us)
     is_now = month == month_of(now_us, calendar)
     kept = {"month": "" if is_now else month.text, "q": begins}
     last = shown[-1] if len(found) > _ROWS else None
@@ -94,6 +96,7 @@ async def show(view: Annotated[PageRequest, Depends(allowed("team.read"))]) -> R
         kept_month=kept["month"],
         is_bounded=any(not each.is_whole for each in figures.values()),
         most=MOST_ATTEMPTS,
+        archived=archived,
     )
 
 

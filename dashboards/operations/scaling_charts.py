@@ -21,7 +21,7 @@ def scaling_charts(steps: Sequence[Step]) -> list[Chart]:
         shape="line",
         title="Work expected and come",
         caption="Tokens a second in the busiest minute of each five, and what was expected of it one cold start before; last "
-        f"{formats.short(last.came)} came where {expected}.",
+        f"{formats.short(last.came)} came where {expected}.{_score(steps)}",
         x=x,
         x_label="Time (UTC)",
         by_hour=True,
@@ -44,3 +44,14 @@ def scaling_charts(steps: Sequence[Step]) -> list[Chart]:
         ],
     )
     return [demand, replicas]
+
+
+def _score(steps: Sequence[Step]) -> str:
+    """Return how often the forecast was enough, in words; empty where nothing was expected of anything."""
+    pairs = [(step.came, step.expected) for step in steps if step.expected]
+    if not pairs:
+        return ""
+    enough = sum(came <= expected for came, expected in pairs)
+    most = max(came / expected for came, expected in pairs)
+    worst = "" if enough == len(pairs) else f", at worst {most:.1f} times as much"
+    return f" No more came than was expected in {formats.number(enough)} of {formats.number(len(pairs))} such times{worst}."

@@ -18,7 +18,7 @@ from api.web.reading import reading
 from classifier.prediction import Prompt
 from cost.amounts import ungrouped
 from cost.dimensions import REQUEST_FILTERS
-from cost.ledger.archived import archived_note
+from cost.ledger.archived import archived_note, month_text, told_months
 from cost.ledger.entries import Entry
 from cost.meters import METER_COLUMNS, METER_NAMES, METERS, TOKEN_COLUMNS, split_row
 from cost.reports.focus import unit_label
@@ -197,8 +197,8 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
             return view.redirect(_href(team.team_id, asked.request_id))
     query = asked.query
     if view.query.get("format") == "csv" and not asked.refusal:
-        text, is_whole = await _csv(view, reader, query, asked.outcome)
-        return view.csv(f"{team.team_id}-requests{'' if is_whole else '-newest'}.csv", text)
+        text, lacks = await _csv(view, reader, query, asked.outcome)
+        return view.csv(f"{team.team_id}-requests{lacks}.csv", text)
     page = RecentPage(requests=())
     found: Sequence[Found] = ()
     guarded: Mapping[str, str] = {}
@@ -207,7 +207,6 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
             page, found = await _merged_page(view, reader, query, asked.outcome)
             guarded = await _guarded(view, found)
         views = await _saved(view).read()
-        archived = await archived_note(view.gateway.database, query.since_us or 0, query.until_us or wall_us())
     kept = {key: value for key, value in view.query.items() if key in _KEPT and value}
     previous, following = _pages(kept, query, page)
     table = Table.paged(
@@ -229,7 +228,7 @@ async def _list(view: PageRequest, *, name_error: str = "") -> Response:
         table=table,
         csv_rows=_CSV_PAGES * MAX_ROWS,
         page=page,
-        archived="" if page.next_place or query.order else archived,
+        archived=told_months(page.archived) if page.archived else "",
         query=query,
         line=asked.line,
         problems=asked.problems,
@@ -520,9 +519,10 @@ def _empty(query: RecentQuery, page: RecentPage) -> str:
     return "No request has ended yet. The first one shows here a moment after its answer."
 
 
-async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery, wanted: str) -> tuple[str, bool]:
-    """Return up to 2,000 requests from the page's beginning as CSV, and whether those are all."""
+async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery, wanted: str) -> tuple[str, str]:
+    """Return up to 2,000 requests from the page's beginning as CSV, and how its name says what it lacks; empty for nothing."""
     rows: list[Row] = []
+    archived: dict[int, None] = {}
     async with reading(view.gateway, on=True):
         names = await key_names(view)
     # A file has its rows by time: it goes on where the rows of one page end.
@@ -532,10 +532,14 @@ async def _csv(view: PageRequest, reader: RecentReader, query: RecentQuery, want
             page, found = await _merged_page(view, reader, query, wanted)
             guarded = await _guarded(view, found)
         rows += rows_of(found, view.the_team.team_id, names, guarded)
+        archived |= dict.fromkeys(page.archived)
         if page.next_place is None:
-            return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), True
+            break
         query = msgspec.structs.replace(query, before=page.next_place)
-    return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), False
+    lacks = "" if page.next_place is None else "-newest"
+    if months := sorted(archived):
+        lacks += f"-without-{month_text(months[0])}{'-and-others' if len(months) > 1 else ''}"
+    return await asyncio.to_thread(Table.paged(_COLUMNS, rows).csv), lacks
 
 
 def _choices(values: Sequence[str], chosen: str, words: Mapping[str, str] = {}) -> list[tuple[str, str]]:

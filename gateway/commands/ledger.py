@@ -13,9 +13,11 @@ from gateway.commands.shared import JsonOption, fail, journal_dir, open_engine, 
 from gateway.table import counted, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from cost.ledger.archiving import Archiving
+    from cost.ledger.archiving import Archiving, Done
     from cost.ledger.journal_gaps import Gap
     from cost.ledger.postings import Posting
     from cost.ledger.verify import Difference, Verification
@@ -30,6 +32,9 @@ _TO_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The las
 _FIRST_OPTION = typer.Option("--from", metavar="DAY", formats=_FORMATS, help="The first UTC day.")
 _LAST_OPTION = typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last UTC day.")
 _MONTH_OPTION = typer.Option("--month", metavar="MONTH", help="A UTC month, such as 2026-05.")
+_KEEP_OPTION = typer.Option(
+    "--keep-months", min=1, max=1_200, metavar="N", help="All months before the last N whole ones, in place of --month."
+)
 _PLACE_OPTION = typer.Option("--to", metavar="PLACE", help="A folder, or s3://BUCKET/PREFIX.")
 _END_OF_TIME_US = 2**62
 
@@ -80,34 +85,87 @@ async def rebuild(
 @ledger_app.command("archive")
 async def archive(
     month: Annotated[str | None, _MONTH_OPTION] = None,
+    keep_months: Annotated[int | None, _KEEP_OPTION] = None,
     to: Annotated[str | None, _PLACE_OPTION] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the entries of a month that everybody signed off into Parquet files, read them back, and delete them here.
+    """Put the entries of months that everybody signed off into Parquet files, read them back, and delete them here.
 
-    Killed, it goes on when it is called again. Without --month: list what is archived.
+    Killed, it goes on when it is called again. Without --month and --keep-months: list what is archived. Exit status 1: a
+    month stays, and why is told.
     """
-    from cost.ledger.archiving import archived_list
-    from gateway.commands.audit import note, operators
+    from cost.ledger.archiving import archived_list, clear_away, months_due
 
+    if month is not None and keep_months is not None:
+        fail("give --month or --keep-months", 2)
     async with open_engine() as engine:
-        if month is None:
+        if month is None and keep_months is None:
             _print_archived(await archived_list(engine), as_json=as_json)
             return
         if to is None:
             fail("--to: where are the files to be? a folder, or s3://BUCKET/PREFIX", 2)
-        await _refuse_waiting(engine, _month_us(month))
-        done = await _archiving(engine, to).archive(_month_us(month))
-        told = {"rows": done.rows, "files": done.files, "where": done.where}
-        await note(engine, operators(), "ledger.archived", "month", done.month, told)
+        work = _archiving(engine, to)
+        left: dict[str, str] = {}
+        if month is not None:
+            done = [await _archive_one(engine, work, _month_us(month))]
+        else:
+            done, left = await _archive_each(engine, work, await months_due(engine, keep_months or 0, wall_us()))
+        if done:
+            await clear_away(engine)
         is_sqlite = engine.dialect.name == "sqlite"
     if as_json:
-        print_json(msgspec.structs.asdict(done))
-        return
-    entries = counted(done.rows, "entry", "entries")
-    typer.echo(f"{done.month}: {entries} in {counted(done.files, 'file')} of {done.bytes:,} bytes, {done.where}")
-    shrink = "VACUUM while no gateway runs" if is_sqlite else "VACUUM FULL ledger_entry or pg_repack"
-    typer.echo(f"the room in the database is used again; {shrink} gives it back to the disk", err=True)
+        told = {"archived": [each.month for each in done], "left": left}
+        print_json(told if month is None else msgspec.structs.asdict(done[0]))
+    else:
+        _print_done(done, left, is_sqlite=is_sqlite)
+    if left:
+        raise typer.Exit(1)
+
+
+async def _archive_each(
+    engine: "AsyncEngine", work: "Archiving", months: "Sequence[int]"
+) -> "tuple[list[Done], dict[str, str]]":
+    """Archive months; one that cannot be does not keep the others. Returns what was done, and why not, by month."""
+    from cost.ledger.archive_files import FileDamaged, PlaceUnreachable
+    from cost.ledger.archived import month_text
+    from cost.ledger.archiving import ArchiveImpossible
+
+    done: list[Done] = []
+    left: dict[str, str] = {}
+    for month_us in months:
+        try:
+            done.append(await _archive_one(engine, work, month_us))
+        except (ArchiveImpossible, FileDamaged, PlaceUnreachable) as error:
+            left[month_text(month_us)] = str(error)
+    return done, left
+
+
+async def _archive_one(engine: "AsyncEngine", work: "Archiving", month_us: int) -> "Done":
+    from cost.ledger.archived import month_text
+    from cost.ledger.archiving import ArchiveImpossible
+    from gateway.commands.audit import note, operators
+
+    if await _waits(engine, month_us):
+        raise ArchiveImpossible(
+            f"journals of this host have entries of {month_text(month_us)}, or of before, which are not in the ledger yet"
+        )
+    done = await work.archive(month_us)
+    told = {"rows": done.rows, "files": done.files, "where": done.where}
+    await note(engine, operators(), "ledger.archived", "month", done.month, told)
+    return done
+
+
+def _print_done(done: "Sequence[Done]", left: dict[str, str], *, is_sqlite: bool) -> None:
+    for each in done:
+        entries = counted(each.rows, "entry", "entries")
+        typer.echo(f"{each.month}: {entries} in {counted(each.files, 'file')} of {each.bytes:,} bytes, {each.where}")
+    for why in left.values():
+        typer.echo(f"weighbridge: {why}", err=True)
+    if done:
+        shrink = "VACUUM while no gateway runs" if is_sqlite else "VACUUM FULL ledger_entry or pg_repack"
+        typer.echo(f"the room in the database is used again; {shrink} gives it back to the disk", err=True)
+    elif not left:
+        typer.echo("no month is due", err=True)
 
 
 @ledger_app.command("restore")
@@ -135,20 +193,19 @@ def _archiving(engine: "AsyncEngine", place: str) -> "Archiving":
     return Archiving(engine, open_place(place), open_codec(), version=version("weighbridge"))
 
 
-async def _refuse_waiting(engine: "AsyncEngine", month_us: int) -> None:
-    """End where this host's journals have entries of the month that are not in the ledger yet."""
+async def _waits(engine: "AsyncEngine", month_us: int) -> bool:
+    """Return True where this host's journals have entries of the month that are not in the ledger yet."""
     from cost.ledger.journal_places import read_places
     from cost.ledger.segments import waiting
     from cost.times import next_month
 
     folder = journal_dir()
     if folder is None:
-        return
+        return False
     found = waiting(folder, await read_places(engine))
-    if any(
+    return any(
         each.oldest_at_us is not None and each.oldest_at_us < next_month(month_us) for each in found if each.entries
-    ):
-        fail("journals of this host have entries of that month, or of before, which are not in the ledger yet")
+    )
 
 
 async def _place_of(engine: "AsyncEngine", month_us: int) -> str:

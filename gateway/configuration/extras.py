@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from cost.ledger.archive_config import S3
 from gateway.configuration.file import Document, KeyPath, Problem
 from gateway.configuration.gateway_config import GatewayConfig
 from providers.target import ANTHROPIC
@@ -42,6 +43,15 @@ def _event_store(config: GatewayConfig) -> KeyPath | None:
     return _sink(config, "s3")
 
 
+def _archive(config: GatewayConfig) -> KeyPath | None:
+    return None if config.cost.archive is None else ("cost", "archive")
+
+
+def _archive_store(config: GatewayConfig) -> KeyPath | None:
+    archive = config.cost.archive
+    return ("cost", "archive", "to") if archive is not None and archive.to.startswith(S3) else None
+
+
 def _event_topic(config: GatewayConfig) -> KeyPath | None:
     return _sink(config, "kafka")
 
@@ -59,6 +69,8 @@ EXTRAS: Final = (
     Extra("s3", "obstore", _object_store),
     Extra("s3", "obstore", _event_store),
     Extra("s3", "pyarrow", _event_store),
+    Extra("s3", "pyarrow", _archive),
+    Extra("s3", "obstore", _archive_store),
     Extra("kafka", "aiokafka", _event_topic),
     Extra("sso", "authlib", _sign_in),
     Extra("otel", "opentelemetry.sdk", _traces),

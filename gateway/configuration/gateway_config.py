@@ -85,6 +85,13 @@ class ServerConfig(Section):
         description="After so long without a byte a stream gets a line or event without a meaning, also before its first token "
         "(status 200 is out then). 0 turns it off.",
     )
+    keep_alive_s: Reloadable[float] = Field(
+        default=75.0,
+        ge=1,
+        le=4_000,
+        description="How long a connection is kept without a request. Longer than the balancer in front keeps it, or that may send a "
+        "request just as it is closed: ALB and nginx have 60, Google's 600, Envoy 3600.",
+    )
     drain_s: float = Field(
         default=30.0, ge=1, le=3_600, description="After a stop signal, how long requests under way may go on."
     )

@@ -41,8 +41,23 @@ class Reloaded(msgspec.Struct, frozen=True):
 
     config: GatewayConfig
     refused: ConfigError | None = None
+    changed: tuple[str, ...] = ()
+    """Keys whose new values are in `config`."""
     needs_restart: tuple[str, ...] = ()
     """Keys that the file has otherwise than this process, which goes on with its own until a restart."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a process made of its configuration."""
+
+    refused: str = ""
+    """Why nothing was taken over; empty when it was."""
+    changed: tuple[str, ...] = ()
+    """Keys that have other values now."""
+    needs_restart: tuple[str, ...] = ()
+    """Keys that the file has otherwise, and that stay as they were."""
+    at_start: tuple[str, ...] = ()
+    """References to secrets that were read at the start, and are not read again."""
 
 
 def load(
@@ -124,16 +139,17 @@ def reload(current: GatewayConfig, path: Path | None, environment: Environment) 
         fresh = load(path, environment)
     except ConfigError as refused:
         return Reloaded(current, refused=refused)
-    effective, needs_restart = _adopted(current, fresh)
-    return Reloaded(effective, needs_restart=tuple(needs_restart))
+    changed: list[str] = []
+    effective, needs_restart = _adopted(current, fresh, changed)
+    return Reloaded(effective, changed=tuple(changed), needs_restart=tuple(needs_restart))
 
 
 _Adopting = TypeVar("_Adopting", bound=BaseModel)
 
 
-def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_Adopting, list[str]]:
+def _adopted(current: _Adopting, fresh: _Adopting, changed: list[str], prefix: str = "") -> tuple[_Adopting, list[str]]:
     """Return the section with the reloadable keys of `fresh` and all others of `current`, and the paths of those others
-    that differ.
+    that differ. The paths of what was taken over are added to `changed`.
     """
     adopted: dict[str, Any] = {}
     differ: list[str] = []
@@ -143,8 +159,9 @@ def _adopted(current: _Adopting, fresh: _Adopting, prefix: str = "") -> tuple[_A
             continue
         if is_reloadable(field):
             adopted[name] = new
+            changed.append(prefix + name)
         elif isinstance(old, BaseModel) and isinstance(new, type(old)):
-            adopted[name], below = _adopted(old, new, f"{prefix}{name}.")
+            adopted[name], below = _adopted(old, new, changed, f"{prefix}{name}.")
             differ += below
         else:
             differ.append(prefix + name)

@@ -1,6 +1,6 @@
 """What LiteLLM's rows come to here, before anything is written: pure functions over rows."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
@@ -113,6 +113,9 @@ class _Planner:
         self._models = models
         self._now = now
         self._users = {str(row["user_id"]): row for row in theirs["users"]}
+        self._groups = {
+            str(row["access_group_id"]): texts(row.get("access_model_names")) for row in theirs["access_groups"]
+        }
         self._plan = Plan()
 
     def plan(self) -> Plan:
@@ -137,14 +140,14 @@ class _Planner:
 
     def _team(self, row: Row) -> TeamPlan:
         team_id, owner = id_of(str(row["team_id"])), self._organisation(row.get("organization_id"))
-        own = texts(row.get("models"))
+        own, groups = texts(row.get("models")), texts(row.get("access_group_ids"))
         within = texts(self._plan.organisation_rows.get(owner, {}).get("models"))
         metadata = mapping_in(row.get("metadata"))
         return TeamPlan(
             team_id=team_id,
             organisation_id=owner,
             name=name_of(row.get("team_alias"), row["team_id"], team_id),
-            models=self._allowed(own) if own else self._allowed(within),
+            models=self._allowed(own, groups) if own or groups else self._allowed(within),
             blocked=bool(row.get("blocked")),
             row=row,
             limits=list(limits_of(row, metadata)),
@@ -201,7 +204,7 @@ class _Planner:
             name=name_of(row.get("key_alias"), f"key {last4}" if last4 else "", "imported"),
             last4=last4,
             expires_at=ends,
-            models=self._allowed(texts(row.get("models"))),
+            models=self._allowed(texts(row.get("models")), texts(row.get("access_group_ids"))),
             blocked=bool(row.get("blocked")),
             limits=list(limits_of(bounds, metadata)),
             row=bounds,
@@ -229,10 +232,10 @@ class _Planner:
     def _budget(self, budget_id: Any) -> Row:
         return next((row for row in self._theirs["budgets"] if budget_id and row.get("budget_id") == budget_id), {})
 
-    def _allowed(self, names: Iterable[str]) -> list[str] | None:
-        """Return our models for LiteLLM's names; None for all."""
-        wanted = list(names)
-        if not wanted or any(name in _ALL for name in wanted):
+    def _allowed(self, names: Iterable[str], groups: Sequence[str] = ()) -> list[str] | None:
+        """Return our models for LiteLLM's names and those of its access groups; None for all."""
+        wanted = [*names, *(name for each in groups for name in self._groups.get(each, ()))]
+        if not (wanted or groups) or any(name in _ALL for name in wanted):
             return None
         found: dict[str, None] = {}
         for name in wanted:

@@ -5,6 +5,7 @@ Versions differ in their columns, so whole rows are read, and what a row does no
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import date
 from typing import Any, Final
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.configuration.file import ConfigError, Document, Problem, parse_document
 from gateway.database import make_engine
 from gateway.database_address import database_kind
-from gateway.from_litellm.sealed import NotOpened, open_sealed
+from gateway.from_litellm.sealed import NeedsPyNaCl, NotOpened, open_sealed
 from gateway.from_litellm.told import Account
 
 Row = Mapping[str, Any]
@@ -47,6 +48,7 @@ _TABLES: Final[Mapping[str, tuple[str, int]]] = {
     "tags": ("LiteLLM_TagTable", 10_000),
     "models": ("LiteLLM_ProxyModelTable", 2_000),
     "credentials": ("LiteLLM_CredentialsTable", 2_000),
+    "access_groups": ("LiteLLM_AccessGroupTable", 10_000),
     "config": ("LiteLLM_Config", 1_000),
 }
 """Our word for each table, its name, and the most rows that are read."""
@@ -57,7 +59,6 @@ _LEFT_BEHIND: Final[Mapping[str, str]] = {
     "LiteLLM_PolicyTable": "policies: write rules under `guard` (docs/guard.md)",
     "LiteLLM_PromptTable": "prompts: no store of prompts here",
     "LiteLLM_ManagedVectorStoresTable": "vector stores: none here",
-    "LiteLLM_AccessGroupTable": "access groups made by hand: name the models of teams and keys",
     "LiteLLM_SearchToolsTable": "search tools: a provider's own web search passes through",
     "LiteLLM_AgentsTable": "agents: none here",
     "LiteLLM_ManagedObjectTable": "batches and fine-tunings under way: they end where they began",
@@ -68,6 +69,7 @@ _SECTIONS: Final = frozenset({"litellm_settings", "router_settings", "general_se
 _MOST_DAYS: Final = 1_000_000
 _DAYS: Final = "spending by day, which a later --since makes shorter,"
 _UNOPENED: Final = "sealed: set LITELLM_SALT_KEY (else LITELLM_MASTER_KEY) as LiteLLM has it, and import again"
+_NO_PYNACL: Final = "sealed by NaCl, which needs PyNaCl: pip install 'weighbridge[litellm]', and import again"
 FILE: Final = "database"
 
 
@@ -179,9 +181,9 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
     """Return LiteLLM's models, credentials and settings of the database, as if they stood in its file."""
     opener = _Opener(salt_key)
     values: dict[str, Any] = {}
-    models = [
-        _model(row, opener, account) for row in sorted(theirs["models"], key=lambda row: str(row.get("model_id")))
-    ]
+    rows = sorted(theirs["models"], key=lambda row: str(row.get("model_id")))
+    names = Counter(_public_name(row) for row in rows)
+    models = [_model(row, opener, account, is_free=names[_public_name(row)] == 1) for row in rows]
     if found := [each for each in models if each is not None]:
         values["model_list"] = found
     if theirs["credentials"]:
@@ -197,22 +199,38 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
         if name in _SECTIONS and isinstance(value, dict):
             values[name] = opener.opened(value) if name == "environment_variables" else value
     if opener.failed:
-        account.note(FILE, 0, "sealed values", "not possible", f"{opener.failed} of them are {_UNOPENED}")
+        account.note(FILE, 0, "sealed values", "not possible", f"{opener.failed} of them are {opener.why}")
     if not values:
         return []
     # As text, so that numbers are read as those of the file are.
     return [msgspec.structs.replace(parse_document(json.dumps(values), FILE, foreign=True), lines={})]
 
 
-def _model(row: Row, opener: "_Opener", account: Account) -> dict[str, Any] | None:
+def _public_name(row: Row) -> str:
+    """Return the name that callers send: a team's own model has another one within LiteLLM."""
+    return str(mapping_in(row.get("model_info")).get("team_public_model_name") or row.get("model_name") or "")
+
+
+def _model(row: Row, opener: "_Opener", account: Account, *, is_free: bool) -> dict[str, Any] | None:
+    """Return a row as an entry of the file; None for one that is left out. `is_free`: no other row has its public name."""
     name = str(row.get("model_name") or "")
+    if (public := _public_name(row)) != name:
+        if is_free:
+            words = "a team's own model; here other teams whose models are all may use it, too"
+            account.note(FILE, 0, f"model {public}", "changed", words)
+            name = public
+        else:
+            words = (
+                "a team's own model of a name that others have: call it by this one, or give it a name of its own there"
+            )
+            account.note(FILE, 0, f"model {name}", "not possible", words)
     if row.get("blocked"):
         account.note(FILE, 0, f"model {name}", "not needed", "it is blocked")
         return None
     before = opener.failed
     opened = opener.opened(mapping_in(row.get("litellm_params")))
     if opener.failed != before and "model" not in opened:
-        account.note(FILE, 0, f"model {name}", "not possible", f"left out: {_UNOPENED}")
+        account.note(FILE, 0, f"model {name}", "not possible", f"left out: {opener.why}")
         return None
     return {"model_name": name, "litellm_params": opened, "model_info": dict(mapping_in(row.get("model_info")))}
 
@@ -223,6 +241,7 @@ class _Opener:
     def __init__(self, salt_key: str | None) -> None:
         self._salt_key = salt_key
         self.failed = 0
+        self.why = _UNOPENED
 
     def opened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with every sealed text opened. LiteLLM seals each text of a model's parameters."""
@@ -238,13 +257,14 @@ class _Opener:
             return value
         try:
             return open_sealed(value, self._salt_key) if self._salt_key else self._unsealed(value)
-        except NotOpened:
-            return self._unsealed(value)
+        except NotOpened as failure:
+            return self._unsealed(value, _NO_PYNACL if isinstance(failure, NeedsPyNaCl) else _UNOPENED)
 
-    def _unsealed(self, value: str) -> str | None:
+    def _unsealed(self, value: str, why: str = _UNOPENED) -> str | None:
         """Return a text that does not look sealed; None, counted, for one that does."""
         if (len(value) >= _SEALED_CHARS and not any(char in value for char in " /.:")) or value.startswith("v2:gcm:"):
             self.failed += 1
+            self.why = why
             return None
         return value
 

@@ -41,6 +41,7 @@ def _run(given: argparse.Namespace, report: StartReport) -> int:
     control = ControlPlane(load(given.config, environment), environment, given.config, RuntimeFolder(given.runtime))
 
     async def serve(_gateway: Gateway, signals: Signals) -> None:
+        control.reloads.begin()
         report.serves()
         await signals.stopped.wait()
         control.begin_drain()

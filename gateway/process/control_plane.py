@@ -32,6 +32,7 @@ from gateway.link.data_sources import from_database
 from gateway.link.hub import Hub
 from gateway.link.worker_questions import VOCABULARY, PeekLimits, ReadReport, Reprice, ResponseQueued, WriteDown
 from gateway.low_priority_thread import open_low_priority_thread
+from gateway.process.reloads import ReloadTeller
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.background_responses import keep_making
@@ -39,6 +40,7 @@ from gateway.wiring.batch import LineAnswers, keep_batches_going, open_batch_tie
 from gateway.wiring.counts import keep_counts
 from gateway.wiring.events import keep_events
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
+from gateway.wiring.ledger_archive import keep_archive
 from gateway.wiring.ledger_rounds import keep_rounds, open_drain
 from gateway.wiring.measuring import keep_measuring
 from gateway.wiring.metrics import AllMetrics, all_metrics
@@ -90,6 +92,7 @@ class ControlPlane:
         metrics: AllMetrics | None = None,
     ) -> None:
         self._environment = environment
+        self._config_path = config_path
         self._folder = folder
         self._metrics = metrics or all_metrics()
         self.live = ProcessPipeline(config, environment, config_path, self._metrics, serves_callers=False)
@@ -100,6 +103,7 @@ class ControlPlane:
         share_refused_parameters(self.hub, self.live.refused_parameters)
         self._reloaded: list[Callable[[], None]] = []
         """Called after a reload."""
+        self.reloads = ReloadTeller(folder.reloads, "control")
 
     def begin_drain(self) -> None:
         """End streams of events, as their callers come again elsewhere."""
@@ -107,9 +111,10 @@ class ControlPlane:
 
     def reload(self) -> None:
         """Read the file again, as the workers do, and tell what came of it."""
-        self.live.reload()
+        outcome = self.live.reload()
         for reloaded in self._reloaded:
             reloaded()
+        self.reloads.tell(outcome)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Gateway]:
@@ -325,6 +330,7 @@ class ControlPlane:
         background(stack, keep_pruned(PrefixStore(engine)))
         background(stack, keep_pruned(CacheLossStore(engine)))
         background(stack, every(_PURGE_S, gateway.jobs.responses.purge))
+        keep_archive(engine, lambda: self.live.config, self._config_path, self._metrics.ledger.set_archive, stack)
 
     def _every_setting(self) -> tuple[BaseModel, BaseModel | None]:
         try:

@@ -17,6 +17,7 @@ from gateway.database import WriteCheck, make_engine
 from gateway.link.data_sources import from_control_plane
 from gateway.link.link import Hello, Link
 from gateway.link.worker_questions import VOCABULARY, CountsTold, ResponseQueued, answer_of_itself
+from gateway.process.reloads import ReloadTeller
 from gateway.process.runtime_folder import RuntimeFolder
 from gateway.process_pipeline import ProcessPipeline
 from gateway.wiring.fleet import FIRST_LOOK_S, open_fleet
@@ -67,6 +68,7 @@ class DataPlane:
         """Answers requests of all routes but the hot ones."""
         self.reloaded: list[Callable[[GatewayConfig], None]] = []
         """Called with the configuration after a reload."""
+        self.reloads = ReloadTeller(folder.reloads, "worker")
 
     async def _whose(self, exchange: Exchange) -> Sender:
         """Return the team of the key that was sent; without one that works, the address that the request comes from."""
@@ -99,9 +101,10 @@ class DataPlane:
 
     def reload(self) -> None:
         """Read the file again and swap the rules whole; a bad file changes nothing."""
-        self.live.reload()
+        outcome = self.live.reload()
         for reloaded in self.reloaded:
             reloaded(self.live.config)
+        self.reloads.tell(outcome)
 
     def watch_backlog(self, backlog: AcceptBacklog) -> None:
         """Let the overload guard see the connections that wait to be accepted."""

@@ -27,6 +27,11 @@ class RuntimeFolder(NamedTuple):
         return self.path / "web"
 
     @property
+    def reloads(self) -> Path:
+        """The folder of what each process made of its last reload."""
+        return self.path / "reloads"
+
+    @property
     def metrics(self) -> Path:
         """The folder of the files that all processes count in."""
         return self.path / "metrics"

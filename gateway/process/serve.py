@@ -30,6 +30,7 @@ from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.prepare_database import prepare_database
+from gateway.process.reloads import SERVING, Gateway, announced
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
 from proxy.http.server import tls_context
@@ -176,7 +177,12 @@ def _supervise(
     listener: socket.socket,
     serving: Callable[[], None],
 ) -> int:
-    with runtime_folder() as folder:
+    with (
+        runtime_folder() as folder,
+        announced(
+            environment.places.kept(SERVING), Gateway(os.getpid(), str(config_path.absolute()), str(folder.path))
+        ),
+    ):
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]
         return Supervisor(
             [sys.executable, *module("gateway.process.worker"), "--fd", str(listener.fileno()), *shared],

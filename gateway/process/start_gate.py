@@ -27,6 +27,7 @@ def connection_limits(server: ServerConfig) -> ConnectionLimits:
         body_timeout_s=server.body_timeout_s,
         slow_reader_s=server.slow_reader_s,
         ping_after_s=server.ping_after_s,
+        keep_alive_s=server.keep_alive_s,
         max_bodies_bytes=server.max_bodies_bytes,
     )
 

@@ -60,6 +60,7 @@ def _run(given: argparse.Namespace, report: StartReport) -> int:
                 yield server
 
     async def serve(server: HttpServer, signals: Signals) -> None:
+        plane.reloads.begin()
         report.serves()
         await until_stopped(server, plane, signals, config.server.drain_s, config.server.leave_s)
 

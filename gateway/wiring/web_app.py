@@ -79,7 +79,7 @@ class ControlApp:
         """Return the path to be routed: decoded, unless that leads elsewhere than the path as it was sent. An encoded
         letter or slash could otherwise lead around a rule on paths of a proxy before the gateway.
         """
-        # Azure's clients have a path of their own for what is at /v1 everywhere else.
+        # Clients of Azure and of LiteLLM have paths of their own for what is at /v1 everywhere else.
         path, sent = plain_path(scope["path"]), plain_path(scope["raw_path"].decode("ascii"))
         if path == sent or self._route_at(path, scope["method"]) == self._route_at(sent, scope["method"]):
             return path

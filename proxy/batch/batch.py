@@ -109,6 +109,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
     @property
+    def over_us(self) -> int | None:
+        """When it came to its end, whichever; None before."""
+        ends = (self.completed_us, self.failed_us, self.expired_us, self.cancelled_us)
+        return max((each for each in ends if each is not None), default=None)
+
+    @property
     def left(self) -> int:
         """Lines without an answer."""
         return self.total - self.completed - self.failed

@@ -250,7 +250,7 @@ class Balancer:
             if replica.state == "down" or _restarted(load.stats, replica.stats):
                 self.index.clear(replica.name)
             load.read(replica.stats, now)
-            if replica.stats is not None:
+            if replica.stats is not None and load.known:
                 self._visibility.saw(load.requests, replica.stats.running + replica.stats.waiting)
             self._size_cache(load)
         self._taking = [self.load(replica.name) for replica in snapshot.taking]

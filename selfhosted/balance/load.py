@@ -19,6 +19,8 @@ _OWN_DECAY: Final = 0.99
 _LOOKED_AT: Final = 16
 """Number of the oldest requests without a first token that are checked for reading a prompt's beginning."""
 _ENDLESS: Final = float("inf")
+_STUCK_S: Final = 15.0
+"""Seconds without a token read or generated after which an engine that says that it is busy is not believed."""
 _MEAN_DECAY: Final = 0.95
 _VISIBILITY_PRIOR: Final = 16.0
 """Requests that are taken to be known before anything was read."""
@@ -170,6 +172,7 @@ class Load:
     """The load of one replica. Decisions read `clear_at`, `rest_s`, `extra_s`, `batch_s`, `token_s`, `hold_s` and `room_tokens`."""
 
     __slots__ = (
+        "_counters",
         "_duration_s",
         "_expected_s",
         "_flight_base",
@@ -177,6 +180,7 @@ class Load:
         "_most_requests",
         "_most_running",
         "_most_tokens",
+        "_moved_at",
         "_observations",
         "_observed_s",
         "_others_since",
@@ -242,6 +246,8 @@ class Load:
         self._others_wait_s = 0.0
         self._work_mean = 1_000.0
         self._duration_s = self._tuning.first_duration_s
+        self._counters: tuple[float | None, float | None] = (None, None)
+        self._moved_at = 0.0
         # What decisions add to the process's own counts, from the last scrape.
         self._flight_base = 0
         self._used_base = 0.0
@@ -349,6 +355,8 @@ class Load:
 
     def read(self, stats: EngineStats | None, now: float) -> None:
         """Take over the statistics of a scrape; None when there are none that are fresh enough."""
+        if stats is not None and self._is_stuck(stats):
+            stats = None
         self.known = stats is not None
         if stats is None:
             self._most_running = 0
@@ -369,6 +377,16 @@ class Load:
             if others > 0:
                 self._others_since, self._others_wait_s = now, others * self._work_mean / self.rate
         self._recompute()
+
+    def _is_stuck(self, stats: EngineStats) -> bool:
+        """Return whether the engine says that it is busy, but does nothing, and nothing that is known of is there. vLLM goes on saying so
+        after all of its requests were given up, until it gets the next one (vllm#29928), which a full replica never would.
+        """
+        counters = stats.prompt_tokens, stats.output_tokens
+        is_busy = stats.running or stats.waiting or stats.kv_usage
+        if counters != self._counters or stats.output_tokens is None or self.requests or not is_busy:
+            self._counters, self._moved_at = counters, stats.at
+        return stats.at - self._moved_at >= _STUCK_S
 
     def _note_most(self) -> None:
         """Note the most that this process had there since the last scrape."""

@@ -1,12 +1,15 @@
 """PostgreSQL as everybody has it: addresses of hosts and frameworks, standbys, poolers."""
 
 import asyncio
+import contextlib
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -145,17 +148,78 @@ async def test_writes_go_on_after_a_switchover(pair: PostgresPair) -> None:
     await _write(engine)
     assert await check.takes_writes()
     await pair.switch_over()
+    await _write_again(engine, "the promotion")
+    check = WriteCheck(engine)
+    assert await check.takes_writes()
+    await engine.dispose()
+
+
+async def _write_again(engine: AsyncEngine, what: str) -> None:
+    """As soon as a write goes through."""
     since = time.monotonic()
     while True:
         try:
             await _write(engine)
             break
         except (SQLAlchemyError, OSError):
-            assert time.monotonic() < since + 60
+            assert time.monotonic() < since + 90
             await asyncio.sleep(0.05)
-    print(f"without writes after the promotion: {time.monotonic() - since:.2f} s")  # noqa: T201
-    check = WriteCheck(engine)
-    assert await check.takes_writes()
+    print(f"without writes after {what}: {time.monotonic() - since:.2f} s")  # noqa: T201
+
+
+async def _notes(port: int) -> int:
+    connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres")
+    try:
+        return int(await connection.fetchval("SELECT count(*) FROM notes"))
+    finally:
+        await connection.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "vanished"])
+async def test_a_primary_that_was_replaced_gets_no_writes(
+    pair: PostgresPair, caplog: pytest.LogCaptureFixture, killed: bool
+) -> None:
+    """It is killed, or hangs as one that nobody can reach; its standby is promoted; then it is back, takes writes, and stands first in the
+    address (patroni #2188, canonical/postgresql-operator #1152, fly-apps/postgres-flex #55). A process that starts then finds the right one, too.
+    """
+    url = f"postgresql://postgres@127.0.0.1:{pair.port},127.0.0.1:{pair.standby_port}/postgres?command_timeout=3&connect_timeout=2"
+    engine = make_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE notes (n int)"))
+    await asyncio.gather(*(_write(engine) for _ in range(5)))
+    await pair.has_copied()
+    if not killed:
+        pair.freeze()
+    await asyncio.to_thread(pair.fail_over, kill=killed)
+    await _write_again(engine, "a primary was killed" if killed else "a primary vanished")
+    await asyncio.to_thread(pair.come_back, killed=killed)
+    before = await _notes(pair.standby_port)
+    # More than the pool keeps, so that connections are made; and those of a process that knows of nothing.
+    await asyncio.gather(*(_write(engine) for _ in range(15)))
+    fresh = make_engine(url)
+    await _write(fresh)
+    assert await _notes(pair.standby_port) == before
+    assert await _notes(pair.port) >= before + 16
+    assert "another one has taken its place" in caplog.text
+    await asyncio.to_thread(pair.stop)
+    for each in (engine, fresh):
+        # Pings of what is pooled are lost first.
+        with contextlib.suppress(SQLAlchemyError, OSError):
+            await _write(each)
+        with pytest.raises(OSError, match="was replaced by another one"):
+            await _write(each)
+        await each.dispose()
+
+
+async def test_a_host_that_vanishes_is_noticed(postgres: Postgres) -> None:
+    """The system asks after it (sandbox-quantum/switch PR 415: sixteen minutes without)."""
+    engine = make_engine(await postgres.empty_database())
+    async with engine.connect() as connection:
+        raw = await connection.get_raw_connection()
+        found = raw.driver_connection._transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
     await engine.dispose()
 
 
@@ -189,7 +253,6 @@ async def test_a_connection_that_became_read_only_is_dropped(postgres: Postgres)
     await engine.dispose()
 
 
-@pytest.mark.skipif(not (shutil.which("pgbouncer") or Path("/usr/sbin/pgbouncer").exists()), reason="no PgBouncer here")
 async def test_no_statement_is_compiled_unless_the_address_says_so(postgres: Postgres) -> None:
     """Also after a transaction of the session was undone."""
     url = await postgres.empty_database()
@@ -202,6 +265,7 @@ async def test_no_statement_is_compiled_unless_the_address_says_so(postgres: Pos
         await engine.dispose()
 
 
+@pytest.mark.skipif(not (shutil.which("pgbouncer") or Path("/usr/sbin/pgbouncer").exists()), reason="no PgBouncer here")
 async def test_a_pooler_in_transaction_mode_serves(postgres: Postgres) -> None:
     """Migration, and forty transactions at once over two sessions of the server, again and again."""
     url = await postgres.empty_database()

@@ -131,6 +131,7 @@ async def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
     ("package", "extra", "sections"),
     [
         ("obstore", "s3", {"batch": {"s3": {"bucket": "files", "endpoint": "http://127.0.0.1:9"}}}),
+        ("pyarrow", "s3", {"cost": {"archive": {"keep_months": 13, "to": "/srv/books"}}}),
         (
             "authlib",
             "sso",

@@ -233,7 +233,10 @@ async def _blows(
     await hosts[0].start().ready()
     await until(lambda: balancer.up() == both)
     await load.begin("database")
-    await pair.switch_over()
+    await pair.is_followed()
+    await asyncio.to_thread(pair.fail_over)
+    await load.begin("second writer")
+    await asyncio.to_thread(pair.come_back)
     await load.begin("redis")
     redis.kill()
     await asyncio.sleep(SETTLED_S)
@@ -249,7 +252,7 @@ async def _blows(
 
 def _answers(load: Load, moments: dict[str, float]) -> None:
     """What failed is what had to."""
-    for step in ("calm", "rolling restart", "database", "redis", "reload", "end"):
+    for step in ("calm", "rolling restart", "database", "second writer", "redis", "reload", "end"):
         assert [call for call in load.failed(step) if not _under_way(call, moments)] == []
     failed = [call for call in load.calls if call.result != "whole"]
     assert all(_under_way(call, moments) for call in failed)

@@ -1,9 +1,10 @@
-"""Azure OpenAI's addresses: its clients name the model in the path, and otherwise speak OpenAI's API.
+"""OpenAI's routes at other addresses: Azure's clients name the model in the path, LiteLLM's leave `/v1` out.
 
     /openai/deployments/{model}/chat/completions?api-version=…   the wire of /v1/chat/completions, with this model
     /openai/v1/…, /openai/models, /openai/responses, …           the same without `/openai`
+    /chat/completions, /models, …                                the same below `/v1`
 
-Routes that Azure does not have, the admin API above all, do not exist under these addresses either.
+Other routes, the admin API above all, do not exist under these addresses.
 
 Any `api-version` is accepted and ignored: this gateway's wires follow OpenAI's.
 """
@@ -26,23 +27,21 @@ _AZURES: Final = frozenset(
         *("files", "images", "models", "moderations", "rerank", "responses"),
     }
 )
-"""The first segments of Azure's paths."""
+"""The first segments of OpenAI's paths that Azure has, too."""
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def plain_path(path: str) -> str:
-    """Return the path that one of Azure's stands for; any other as it is."""
-    if not path.startswith(_PREFIX) or path.startswith(_DEPLOYMENTS):
+    """Return the path that one of Azure's, or one without `/v1`, stands for; any other as it is."""
+    if path.startswith(_DEPLOYMENTS):
         return path
-    rest = path.removeprefix(_PREFIX).removeprefix("v1/")
+    rest = path.removeprefix(_PREFIX).removeprefix("v1/") if path.startswith(_PREFIX) else path[1:]
     return f"/v1/{rest}" if rest.partition("/")[0] in _AZURES else path
 
 
 def wire_at(path: str, wires: Mapping[str, Wire]) -> Wire | None:
-    """Return the wire of a path, Azure's included; None where there is none."""
-    if not path.startswith(_PREFIX):
-        return wires.get(path)
+    """Return the wire of a path, Azure's and one without `/v1` included; None where there is none."""
     if not path.startswith(_DEPLOYMENTS):
         return wires.get(plain_path(path))
     encoded, operation = _named(path.removeprefix(_DEPLOYMENTS), wires)

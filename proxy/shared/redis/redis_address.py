@@ -34,12 +34,28 @@ FILES: Final = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_ke
 """Options of an address that name files."""
 _OF_SENTINELS: Final = frozenset({"sentinel_username", "sentinel_password"})
 _OPTIONS: Final = FILES | {"db", "ssl_cert_reqs", "ssl_check_hostname"}
+_VALUES: Final[Mapping[str, Mapping[str, str]]] = {
+    # Celery has the second names.
+    "ssl_cert_reqs": {name: proof for proof in ("none", "optional", "required") for name in (proof, f"cert_{proof}")},
+    "ssl_check_hostname": {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"},
+}
+"""What options may say, in lower case, and what redis-py is told."""
+_WRITTEN_OTHERWISE: Final[Mapping[str, str]] = {
+    "ssl": "has no option ssl: TLS is meant by rediss://",
+    "tls": "has no option tls: TLS is meant by rediss://",
+    "password": "has no option password: USER:PASSWORD@ stands before the host",
+    "username": "has no option username: USER:PASSWORD@ stands before the host",
+}
 _SHAPE: Final = re.compile(
     r"(?P<scheme>[a-z+-]+)://(?:(?P<user>[^/?#]*)@)?(?P<nodes>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?",
     re.IGNORECASE,
 )
+# An @ behind the hosts, unless an option has it.
+_RAW_PASSWORD: Final = re.compile(r"[a-z+-]+://[^/?#]*(?!\?[a-z_]+=)[/?#](?:(?!\?[a-z_]+=)[^@])*@", re.IGNORECASE)
+_ESCAPED: Final = "has an @ behind / ? or #: in a password / ? # @ % are written %2F %3F %23 %40 %25"
 _NODE: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(?P<port>\d{1,5}))?")
 _SERVICE: Final = re.compile(r"[A-Za-z0-9._-]+")
+_NUMBER: Final = re.compile(r"[0-9]{1,4}")
 _MOST_PORT: Final = 65_535
 MOST_NODES: Final = 16
 _NOT_AN_ADDRESS: Final = (
@@ -69,6 +85,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
     path: str
     """A socket's."""
     database: int
+    """By the path, or the option `db`."""
     service: str
     """The name under which Sentinels know the primary."""
     options: tuple[tuple[str, str], ...]
@@ -87,7 +104,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
         user = f"{self.user}@" if self.user else ""
         query = f"?{urlencode(self.options)}" if self.options else ""
         if self.scheme == "unix":
-            return f"unix://{user}{self.path}{query}"
+            return f"unix://{user}{self.path}?db={self.database}"
         return f"{self.scheme}://{user}{node or self.nodes[0]}/{self.database}{query}"
 
     def url_of_sentinel(self, node: Node) -> str:
@@ -99,20 +116,24 @@ class RedisAddress(msgspec.Struct, frozen=True):
 
 def read_address(url: str) -> RedisAddress:
     """Read an address. Raises ValueError, which tells the problem and never repeats the address, as it may hold a password."""
-    found = _SHAPE.fullmatch(url)
+    found = _SHAPE.fullmatch(url.strip())
+    is_raw = _RAW_PASSWORD.match(url) is not None
     if found is None:
-        raise ValueError(_NOT_AN_ADDRESS)
+        raise ValueError(_ESCAPED if is_raw else _NOT_AN_ADDRESS)
     scheme = found["scheme"].lower()
     kind = _KINDS.get(scheme)
     if kind is None:
         meant = _MEANT.get(scheme)
         raise ValueError(f"begins with {scheme}://, which is written {meant}:// here" if meant else _NOT_AN_ADDRESS)
     base, path = scheme.partition("+")[0], found["path"] or ""
-    options = _options(found["query"] or "", kind)
+    if is_raw and base != "unix":
+        raise ValueError(_ESCAPED)
+    options = _options(found["query"] or "", kind, has_tls=base == "rediss")
     nodes = () if base == "unix" else _nodes(found["nodes"], kind)
     if base == "unix" and (found["nodes"] or path in {"", "/"}):
         raise ValueError(_NOT_AN_ADDRESS)
-    service, database = ("", 0) if base == "unix" else _path(path, kind)
+    service, parts = ("", []) if base == "unix" else _path(path, kind)
+    database = _database([options.pop("db")] if "db" in options else parts, kind)
     return RedisAddress(
         kind=kind,
         scheme=base,
@@ -135,12 +156,23 @@ def address_problem(url: str) -> str | None:
     return None
 
 
-def _options(query: str, kind: Kind) -> dict[str, str]:
+def _options(query: str, kind: Kind, *, has_tls: bool) -> dict[str, str]:
     allowed = _OPTIONS | _OF_SENTINELS if kind == "sentinel" else _OPTIONS
-    told = parse_qs(query, keep_blank_values=True)
-    if told.keys() - allowed:
-        raise ValueError(f"may have these options: {', '.join(sorted(allowed))}")
-    return {name: values[-1] for name, values in told.items()}
+    told = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    for name in told:
+        if name in _WRITTEN_OTHERWISE:
+            raise ValueError(_WRITTEN_OTHERWISE[name])
+        if name not in allowed:
+            raise ValueError(f"may have these options: {', '.join(sorted(allowed))}")
+        if name.startswith("ssl_") and not has_tls:
+            raise ValueError(f"has {name}, which means something with TLS alone: rediss://")
+    for name, values in _VALUES.items():
+        if name in told:
+            value = values.get(told[name].lower())
+            if value is None:
+                raise ValueError(f"has {name}, which is one of {', '.join(sorted(set(values.values())))}")
+            told[name] = value
+    return told
 
 
 def _sentinel_user(options: Mapping[str, str]) -> str:
@@ -169,17 +201,21 @@ def _node(text: str, usual: int) -> Node:
     return Node(found["host"].strip("[]"), port)
 
 
-def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the service and the database that a path names."""
+def _path(path: str, kind: Kind) -> tuple[str, list[str]]:
+    """Return the service that a path names, and what stands behind it."""
     parts = [part for part in path.split("/") if part]
     service = ""
     if kind == "sentinel":
         if not parts or parts[0].isdecimal() or _SERVICE.fullmatch(parts[0]) is None:
             raise ValueError("must name what the Sentinels watch behind their hosts, such as /mymaster or /mymaster/0")
         service = parts.pop(0)
-    if len(parts) > 1 or not all(part.isdecimal() for part in parts):
+    return service, parts
+
+
+def _database(parts: list[str], kind: Kind) -> int:
+    if len(parts) > 1 or not all(_NUMBER.fullmatch(part) for part in parts):
         raise ValueError("must end with the number of a database, such as /0, or with none")
     database = int(parts[0]) if parts else 0
     if kind == "cluster" and database:
         raise ValueError("has the database 0 alone: a cluster has no others")
-    return service, database
+    return database

@@ -68,6 +68,8 @@ class RedisLink:
             raise ValueError(f"the address of Redis {problem}") from None
         self._primary: RedisPrimary | None = None
         self._at: Node | None = None
+        self._used: Node | None = None
+        """The primary that calls went to last."""
         self._looked_at = 0.0
         self._section = section
         self._boot_id = boot_id
@@ -222,7 +224,7 @@ class RedisLink:
             return False
         if named == self._at:
             return False
-        _log.warning("redis %s: %s is the primary now, no longer %s", self.place, named, self._at)
+        _log.info("redis at %s: %s is left, as %s is the primary", self.place, self._at, named)
         return True
 
     async def _ask_holders(self, wire: "Wire", act: str) -> None:
@@ -304,6 +306,10 @@ class RedisLink:
         for usable in self._usable:
             _run_guarded(usable)
         _log.info("redis at %s answers%s", self.place, "" if self._at is None else f"; its primary is {self._at}")
+        if self._used not in {None, self._at}:
+            _log.warning("redis at %s has another primary: %s, no longer %s", self.place, self._at, self._used)
+            self._observer.count_primary_change()
+        self._used = self._at
 
     def _on_closed(self, wire: "Wire", kind: FailureKind) -> None:
         if self._wire is not wire:

@@ -34,6 +34,12 @@ class RedisMetrics(LinkObserver):
             multiprocess_mode="livemin",
         )
 
+        self._primary_changes = Counter(
+            "weighbridge_redis_primary_changes",
+            "Times that calls went to another primary of the shared Redis than before, in each process.",
+            registry=registry,
+        )
+
     def observe_redis_call(self, seconds: float) -> None:
         self._call.observe(seconds)
 
@@ -42,3 +48,6 @@ class RedisMetrics(LinkObserver):
 
     def set_redis_up(self, *, up: bool) -> None:
         self._up.set(up)
+
+    def count_primary_change(self) -> None:
+        self._primary_changes.inc()

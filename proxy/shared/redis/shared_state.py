@@ -63,6 +63,9 @@ class LinkObserver:
 
     def set_redis_up(self, *, up: bool) -> None: ...
 
+    def count_primary_change(self) -> None:
+        """Count that calls go to another primary than before."""
+
 
 Recovered = Callable[[ScriptRunner], Awaitable[None]]
 

@@ -21,6 +21,7 @@ from cost.times import DAY_US, HOUR_US, MINUTE_US, first_and_last, wall_us
 from tests.api.admin_api.calls import call, key_of
 from tests.api.ask.asked_model import AskedModel, asked_model, calls, says
 from tests.api.ask.test_ask import ask
+from tests.cost.ledger.in_files import put_in_files
 from tests.dashboards.pages.teams import asked, keep
 from tests.running_gateway import CHEAP_PRICES, Running, model, running_gateway
 from tests.signed_in import signed_in
@@ -203,6 +204,22 @@ async def test_requests_are_searched(running: Running, mind: AskedModel) -> None
     (found,) = (await ask(running, running.key)).body["steps"]
     assert {row["request_id"] for row in found["rows"]} == {f"req_team_a{at}" for at in range(1, 20, 3)}
     assert found["href"].endswith("/requests?q=tag%3Atag-1")
+
+
+async def test_requests_in_files_are_told(running: Running, mind: AskedModel) -> None:
+    """To the model, and on the page, by whatever way requests are looked for."""
+    await put_in_files(running.engine, wall_us() - 70 * DAY_US)
+    mind.plays(
+        calls(
+            ("requests", {"period": "last_90_days"}),
+            ("search", {"line": "tag:tag-1"}),
+            ("search", {"line": "id:req_gone"}),
+            ("requests", {"period": "today"}),
+        ),
+        says("Done."),
+    )
+    await ask(running, running.key)
+    assert ["puts them back" in each for each in mind.results] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata", "Pacific/Kiritimati"])

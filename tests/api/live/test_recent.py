@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from api.live.recent import ENOUGH, WINDOW_US, RecentReader, quantile, usual_by_now
+from api.live.recent import ENOUGH_OF_YESTERDAY, WINDOW_US, RecentReader, quantile, usual_by_now
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from tests.api.live.ledger import BASE_US, ended
@@ -78,7 +78,8 @@ async def test_only_streams_have_a_speed(engine: AsyncEngine) -> None:
     [
         ((401, 401, 401), 3, True),
         ((401, 429, 502, 200), 3, True),
-        ((200, 502, 502, 502, 200), 0, True),
+        ((200, 502, 502, 502, 502, 502), 0, True),
+        ((200, 502, 502, 502, 200), 0, False),
         ((200, 502, 200, 200), 0, False),
         ((502, 502), 2, False),
         ((400, 400, 400), 0, False),
@@ -111,8 +112,8 @@ async def test_a_day_ago_is_what_is_usual(engine: AsyncEngine) -> None:
     """The median of the same minutes of yesterday, where there were enough; one look serves all for a while."""
     yesterday_us = NOW_US - DAY_US - 1_000
     await LedgerStore(engine).insert(
-        [ended(number, yesterday_us, ttft_us=400_000) for number in range(ENOUGH)]
-        + [ended(100, yesterday_us, target_id="rare"), ended(200, NOW_US - 1), ended(201, NOW_US - 1, target_id="rare")]
+        [ended(number, yesterday_us, ttft_us=400_000) for number in range(ENOUGH_OF_YESTERDAY)]
+        + [ended(300, yesterday_us, target_id="rare"), ended(200, NOW_US - 1), ended(201, NOW_US - 1, target_id="rare")]
     )
     clock = [0.0]
     made = reader(engine, clock)

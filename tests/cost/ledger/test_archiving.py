@@ -1,5 +1,6 @@
 """A month of the ledger goes into files and comes back: nothing is lost, nothing counts twice, and nothing says zero for it."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -22,13 +23,16 @@ from cost.ledger.archiving import ArchiveImpossible, Archiving, archived_list
 from cost.ledger.entries import Entry, adjustment, orphan_settlement, void_of
 from cost.ledger.orphan_reaper import expiry_of
 from cost.ledger.rebuild import rebuild
+from cost.ledger.rows import COLUMNS
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import Verification, check
 from cost.meters import METER_COLUMNS
 from cost.price_book.correction import find_correction
 from cost.prices import price_from_usd
+from cost.reconcile.ledger_side import booked
 from cost.reports.attempts import AttemptReader
 from cost.reports.minutes import read_minutes
+from cost.reports.recent import RecentQuery, RecentReader
 from cost.reports.report_errors import BadQuery
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageQuery, UsageReader
@@ -388,6 +392,30 @@ async def test_two_processes_do_not_archive_a_month_at_once(engine: AsyncEngine,
     assert (await verified(engine)).differences == 0
 
 
+async def test_a_process_that_slept_overwrites_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
+    """Another one went on meanwhile, to the end: what the sleeper then writes is in no manifest, and it changes nothing more."""
+    await LedgerStore(engine).insert(attempts(24))
+    await sign(engine, "default", APRIL)
+    before, loop = await rows_of(engine), asyncio.get_running_loop()
+    other = archiving(engine, FolderPlace(tmp_path), most=5, now_us=lambda: NOW_US + 121_000_000)
+
+    class Sleeper(FolderPlace):
+        calls = 0
+
+        def put(self, name: str, data: bytes) -> None:
+            self.calls += 1
+            if self.calls == 2:
+                asyncio.run_coroutine_threadsafe(other.archive(APRIL), loop).result(60)
+            super().put(name, data)
+
+    with pytest.raises(ArchiveImpossible, match="another process"):
+        await archiving(engine, Sleeper(tmp_path)).archive(APRIL)
+    found = await verified(engine)
+    assert (found.differences, found.damaged, found.archived) == (0, (), len(before))
+    await archiving(engine, FolderPlace(tmp_path)).restore(APRIL)
+    assert await rows_of(engine) == before
+
+
 async def test_nothing_is_deleted_for_a_place_that_loses_what_it_takes(engine: AsyncEngine, tmp_path: Path) -> None:
     """A full disk, and a store that says yes and keeps something else."""
     await LedgerStore(engine).insert(attempts(10))
@@ -437,6 +465,32 @@ def test_older_files_lack_columns_and_have_their_defaults() -> None:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(older, sink)
     assert codec.decode(sink.getvalue().to_pybytes()) == [tuple(values)]
+
+
+def test_every_value_that_the_ledger_takes_comes_back_as_it_was() -> None:
+    """The limits of 64 bits, beside NULL, where others go over floats; times are integers, so no zone moves them; any text."""
+    codec, kinds = Codec(), Entry.__annotations__
+    row = list(msgspec.structs.astuple(reserve()))
+    row[_column("flags")] = '["a"]'
+    rows = []
+    for number, amount in enumerate((2**63 - 1, -(2**63), None, 0, 2**53 + 1)):
+        values = [*row]
+        for name in COLUMNS:
+            if "int" in str(kinds[name]) and "nanousd" in name:
+                values[_column(name)] = amount if "None" in str(kinds[name]) else (amount or 0)
+        values[_column("complexity")] = (0.1, 5e-324, None, 1.0, 1 / 3)[number]
+        values[_column("tag")] = ("", 'a"b,c\n', "é🜁\u202e", "NULL", " ")[number]
+        values[_column("at_us")] = APRIL + number
+        rows.append(tuple(values))
+    found = codec.decode(codec.encode(rows))
+    assert found == rows
+    assert [[type(each) for each in one] for one in found] == [[type(each) for each in one] for one in rows]
+    assert codec.decode(codec.encode(rows), ("entry", "cost_nanousd"))[0] == ("reserve", 2**63 - 1)
+    for amount in (2**63, 0.5):
+        values = [*row]
+        values[_column("cost_nanousd")] = amount
+        with pytest.raises((OverflowError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError)):
+            codec.encode([tuple(values)])
 
 
 async def test_a_reader_says_which_file_is_missing(tmp_path: Path, engine: AsyncEngine) -> None:
@@ -507,5 +561,23 @@ async def test_what_needs_the_entries_says_that_they_are_archived(engine: AsyncE
     price = price_from_usd(version="v2", input_usd=1, output_usd=2)
     with pytest.raises(ArchivedTime, match="cannot be corrected"):
         await find_correction(engine, "x", "", price, date(2026, 4, 1), date(2026, 4, 2))
+    requests = RecentReader(engine)
+    for query in (
+        RecentQuery(scope=scope),
+        RecentQuery(scope=scope, order="-cost"),
+        RecentQuery(scope=scope, target="x"),
+    ):
+        assert (await requests.page(query)).archived == (APRIL,)
+    assert (await requests.page(RecentQuery(scope=scope, since_us=MAY))).archived == ()
+    assert (await requests.page(RecentQuery(scope=scope, until_us=APRIL))).archived == ()
+    assert await requests.knows_end_user(scope, "u1")
+    for team in ("a", "b"):
+        known = ReadScope(organisation_id="default", team_id=team)
+        assert await requests.knows_end_user(known, "u1")
+    assert not await requests.knows_end_user(ReadScope(organisation_id="default", team_id="c"), "u1")
+    assert not await requests.knows_end_user(ReadScope(organisation_id="other", team_id=None), "u1")
+    with pytest.raises(ArchivedTime, match="cannot be reconciled"):
+        async with engine.connect() as connection:
+            await booked(connection, first_day_us=APRIL, last_day_us=APRIL, providers=["vllm"], organisation_id=None)
     assert "archived" in await archived_note(engine, APRIL, MAY)
     assert await archived_note(engine, MAY, JUNE) == ""

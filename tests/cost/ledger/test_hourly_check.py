@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from cost.ledger.hourly_check import Checked, LedgerWatch, due
+from cost.ledger.hourly_check import LedgerWatch
+from cost.ledger.shared_turn import Checked, due
 from cost.ledger.store import LedgerStore
 from cost.times import DAY_US, HOUR_US
 from gateway.database import make_engine

@@ -1,9 +1,9 @@
 from prometheus_client import CollectorRegistry
 
 from cost.ledger.drain import DrainCounts
-from cost.ledger.hourly_check import Checked
 from cost.ledger.journal import JournalState
 from cost.ledger.ledger_metrics import LedgerMetrics
+from cost.ledger.shared_turn import Checked
 
 
 def test_the_check_of_the_books_is_shown() -> None:

@@ -82,3 +82,26 @@ def test_the_interval_holds_the_truth_about_95_times_in_100() -> None:
         assert found is not None
         hits += found.low <= truth <= found.high
     assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_who_looks_every_day_is_misled_more_often_than_who_looks_once() -> None:
+    """The interval is for one look, such as a month's close: of months that save just what is wanted, looked at on each of 30 days, one in
+    five says once that it is more; at their ends one in fifty. So nothing acts by it, and a verdict is of a whole range.
+    """
+    rng, any_day, last_day = random.Random(11), 0, 0
+    months = 150
+    for _ in range(months):
+        holdout: list[int] = []
+        control: list[int] = []
+        above = False
+        for _ in range(30):
+            holdout += [int(1e6 * rng.lognormvariate(0.0, 0.8)) for _ in range(40)]
+            control += [int(0.6e6 * rng.lognormvariate(0.0, 0.8)) for _ in range(40)]
+            found = measured(sums(holdout), sums(control))
+            assert found is not None
+            last = found.low > 0.4
+            above = above or last
+        any_day += above
+        last_day += last
+    assert last_day <= 0.05 * months
+    assert any_day <= 0.25 * months

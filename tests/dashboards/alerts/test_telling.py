@@ -116,7 +116,7 @@ async def test_refusals_are_counted_within_their_time_and_team(engine: AsyncEngi
     await refused(900, NOON, "a", "team_other")
     await refused(7, NOON - 4 * MINUTE_US, "a")
     await refused(5, NOON, "b")
-    assert await measured(engine, alert, NOON) == 12
+    assert await measured(engine, alert, NOON) == (12, True)
     await set_up(engine, alert)
     outbox = Outbox(engine, lambda: NOON)
     await AlertRound(engine, outbox.put, {"ops"}, Clock()).look()
@@ -303,7 +303,7 @@ async def test_the_worst_open_incident_is_what_is_measured(engine: AsyncEngine) 
     whole, team = (msgspec.structs.replace(about, team_id=team_id) for team_id in ("", "team_b"))
     assert await measured(engine, whole, NOON, "default") is None
     await History(engine).note([seen()], "here", NOON)
-    assert [await measured(engine, each, NOON, "default") for each in (whole, team)] == [138, 48]
+    assert [await measured(engine, each, NOON, "default") for each in (whole, team)] == [(138, True), (48, True)]
 
 
 def taken_by(got: list[Mapping[str, Any]]) -> Put:
@@ -372,7 +372,7 @@ async def test_budgets_are_told_to_where_a_team_wants(engine: AsyncEngine) -> No
     assert {(told["to"], told["type"], told["threshold"]) for told in got} == {
         ("ops", "budget.threshold_reached", "0.80")
     }
-    assert await measured(engine, alert, clock.us) == 850_000
+    assert await measured(engine, alert, clock.us) == (850_000, True)
 
 
 async def test_addresses_that_were_kept_in_clear_are_sealed(engine: AsyncEngine) -> None:

@@ -4,7 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from cost.times import wall_us
 from tests.api.webhooks.receiver import receiving
+from tests.cost.ledger.in_files import put_in_files
 from tests.processes import until
 from tests.running_gateway import model, running_gateway
 from tests.scenarios.conftest import scripted_upstream
@@ -47,6 +49,8 @@ async def test_a_batch_is_followed_downloaded_and_its_callback_sent_again(tmp_pa
         assert "&lt;b&gt;odd" in page
         # What refused its request was never anywhere.
         assert "m,,1," in await shows(admin, f"{place}?format=csv&table=served", "m,")
+        await put_in_files(running.engine, wall_us())
+        await shows(admin, place, "Not all are counted here: the entries of")
         output = await admin.get(f"{place}/files/output")
         assert output.text.count("\n") == 1
         assert (await admin.get(f"{place}/files/error")).text.count("\n") == 2

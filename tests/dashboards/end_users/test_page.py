@@ -14,6 +14,7 @@ from cost.end_users import booked
 from cost.reports.end_user_figures import MOST_ATTEMPTS, read_end_user_figures
 from cost.reports.scope import ReadScope
 from cost.times import DAY_US, wall_us
+from tests.cost.ledger.in_files import put_in_files
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.running_gateway import Running
 from tests.signed_in import Browser, signed_in
@@ -31,6 +32,17 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 async def member(running: Running) -> AsyncIterator[Browser]:
     async with signed_in(running, "mem@example.com", teams={"team_a": "member"}) as found:
         yield found
+
+
+async def test_attempts_in_files_are_told(running: Running, member: Browser) -> None:
+    """What was spent is of all, and what is counted from attempts says that it lacks some."""
+    now_us = wall_us()
+    await keep(running, [asked("a1", end_user="ann")])
+    assert "puts them back" not in (await member.get(LIST)).text
+    await put_in_files(running.engine, now_us)
+    page = (await member.get(LIST)).text
+    assert "ann" in page
+    assert "Requests, tokens and failures lack what is in files" in page
 
 
 async def test_each_end_user_with_cost_requests_failures_and_budget(running: Running, member: Browser) -> None:

@@ -53,6 +53,19 @@ def test_before_the_first_step_there_is_no_chart() -> None:
     assert "nothing was expected" in scaling_charts([Step(MIDNIGHT, 5.0, None, 1, 1)])[0].caption
 
 
+def test_how_often_the_forecast_was_enough_is_said() -> None:
+    """And how far it was off, where it was not; of what nothing was expected of, nothing."""
+    steps = [Step(MIDNIGHT + at * 300, came, expected, 1, 1) for at, (came, expected) in enumerate(_CAME)]
+    assert scaling_charts(steps)[0].caption.endswith(
+        " No more came than was expected in 2 of 3 such times, at worst 1.5 times as much."
+    )
+    assert scaling_charts(steps[:3])[0].caption.endswith(" in 2 of 2 such times.")
+    assert "such times" not in scaling_charts(steps[:1])[0].caption
+
+
+_CAME = ((5.0, None), (90.0, 100.0), (100.0, 100.0), (150.0, 100.0))
+
+
 @pytest.mark.asyncio
 async def test_an_operator_sees_how_a_pool_was_scaled(tmp_path: Path) -> None:
     """The charts of the pool's own row, and one sentence before there is any."""

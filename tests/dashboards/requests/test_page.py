@@ -15,10 +15,12 @@ import pytest
 from classifier.learning.store import ClassifiedRequest, LearningStore
 from classifier.prediction import Prompt
 from cost.end_users import booked
-from cost.times import DAY_US, wall_us
+from cost.ledger.archived import month_text
+from cost.times import DAY_US, day_of, month_of, wall_us
 from dashboards.requests import page as requests
 from dashboards.requests import saved
 from proxy.plan.decision_record import Considered, ConsideredTarget
+from tests.cost.ledger.in_files import put_in_files
 from tests.dashboards.pages.teams import asked, keep, running_teams
 from tests.running_gateway import Running
 from tests.signed_in import Answer, Browser, signed_in
@@ -80,6 +82,22 @@ async def test_requests_are_listed_with_their_reason_in_words(running: Running, 
         ("r1", "Fell back", "large", "2", "0.003000000"),
         ("r0", "Answered", "small", "1", "0.003000000"),
     ]
+
+
+async def test_requests_in_files_are_told(running: Running, member: Browser) -> None:
+    """On the list in each order, and in the name of the CSV; not where the days that were chosen are here."""
+    old_us = wall_us() - 70 * DAY_US
+    await keep(running, [asked("r0"), asked("r1", at_us=old_us - 40 * DAY_US)])
+    await put_in_files(running.engine, old_us)
+    told = f"`weighbridge ledger restore --month {month_text(month_of(old_us))}` puts them back"
+    for query in ("", "?sort=-cost", "?outcome=answered"):
+        assert told in html.unescape((await member.get(LIST + query)).text), query
+    lacking = await member.get(f"{LIST}?format=csv")
+    assert len(rows(lacking)) == 2
+    assert f"-requests-without-{month_text(month_of(old_us))}.csv" in lacking.headers["content-disposition"]
+    today = f"from={day_of(wall_us())}"
+    assert "puts them back" not in (await member.get(f"{LIST}?{today}")).text
+    assert "-requests.csv" in (await member.get(f"{LIST}?{today}&format=csv")).headers["content-disposition"]
 
 
 async def test_the_address_is_the_search(running: Running, member: Browser) -> None:

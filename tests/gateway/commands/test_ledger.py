@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,13 +207,14 @@ def test_a_month_is_archived_listed_and_restored(folder: Path) -> None:
     assert "like 2026-05" in invoke(app, ["ledger", "archive", "--month", "May", "--to", place]).stderr
     refused = invoke(app, [*archive, "--to", place])
     assert refused.exit_code == 2, refused.output
-    assert "`default` has not signed off 2026-04; attempts of it are open" in refused.stderr
-    damage(folder, "DELETE FROM ledger_entry WHERE request_id = 'open'")
+    assert "`default` has not signed off 2026-04" in refused.stderr
     damage(
         folder,
         "INSERT INTO closed_month (organisation_id, start_us, end_us, closed_us, closed_by, comment, figures, statement) "
         "VALUES ('default', 1775001600000000, 1777593600000000, 1, 'ada', '', '{}', '')",
     )
+    assert "attempts of it are open" in invoke(app, [*archive, "--to", place]).stderr
+    damage(folder, "DELETE FROM ledger_entry WHERE request_id = 'open'")
     done = invoke(app, [*archive, "--to", place])
     assert (done.exit_code, done.stdout.partition(" in 1 file")[0]) == (0, "2026-04: 2 entries")
     listed = json.loads(invoke(app, ["ledger", "archive", "--json"]).stdout)
@@ -223,4 +225,48 @@ def test_a_month_is_archived_listed_and_restored(folder: Path) -> None:
     rebuilt = invoke(app, ["ledger", "rebuild", "--from", "2026-04-05", "--to", "2026-04-05"])
     assert "2026-04 are archived" in rebuilt.stderr
     assert "2 entries are in the ledger again" in invoke(app, ["ledger", "restore", "--month", "2026-04"]).stdout
+    assert "2026-04 is not archived" in invoke(app, ["ledger", "restore", "--month", "2026-04"]).stderr
     assert invoke(app, ["ledger", "verify"]).stdout == "the books agree: 1 entry, $0.001\n"
+
+
+def test_all_months_that_are_due_go_and_each_that_stays_says_why(folder: Path) -> None:
+    """The command that goes by itself: one answer in JSON, exit status 1 while a month stays, and a rest for what was restored."""
+    due = ["ledger", "archive", "--keep-months", "1", "--to", str(folder / "kept"), "--json"]
+    assert invoke(app, [*due, "--month", "2026-04"]).exit_code == 2
+    refused = invoke(app, due)
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["archived"] == []
+    assert "has not signed off" in json.loads(refused.stdout)["left"]["2026-04"]
+    damage(folder, "DELETE FROM ledger_entry WHERE request_id = 'open'")
+    damage(
+        folder,
+        "INSERT INTO closed_month (organisation_id, start_us, end_us, closed_us, closed_by, comment, figures, statement) "
+        "VALUES ('default', 1775001600000000, 1777593600000000, 1, 'ada', '', '{}', '')",
+    )
+    done = invoke(app, due)
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"archived": ["2026-04"], "left": {}})
+    assert "no month is due" in invoke(app, due[:-1]).stderr
+    invoke(app, ["ledger", "restore", "--month", "2026-04"])
+    assert "no month is due" in invoke(app, due[:-1]).stderr
+
+
+@pytest.mark.parametrize("what", ["archive", "restore"])
+def test_without_pyarrow_nothing_begins_and_what_installs_it_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """No month is half begun for it, and other commands do without."""
+    place = str(folder / "kept")
+    if what == "restore":
+        damage(
+            folder,
+            "INSERT INTO archived_month (month_us, place, run, state, holder, held_until_us, changed_us) "
+            "VALUES (1775001600000000, '/x', 'r', 'archived', '', 0, 0)",
+        )
+    for name in [each for each in sys.modules if each == "pyarrow" or each.startswith("pyarrow.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    told = invoke(app, ["ledger", what, "--month", "2026-04", "--to", place])
+    assert told.exit_code == 2, told.output
+    assert "archived months are Parquet files, which need pyarrow: pip install 'weighbridge[s3]'" in told.stderr
+    assert not (folder / "kept").exists()
+    assert invoke(app, ["ledger", "verify"]).exit_code == 0

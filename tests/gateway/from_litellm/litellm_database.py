@@ -29,7 +29,8 @@ CREATE TABLE "LiteLLM_OrganizationMembership" (user_id TEXT, organization_id TEX
 CREATE TABLE "LiteLLM_TeamTable" (
     team_id TEXT PRIMARY KEY, team_alias TEXT, organization_id TEXT, members_with_roles JSONB DEFAULT '{{}}', metadata JSONB DEFAULT '{{}}',
     {_BOUNDS}, spend DOUBLE PRECISION DEFAULT 0, models TEXT[] DEFAULT '{{}}', blocked BOOLEAN DEFAULT false,
-    model_max_budget JSONB DEFAULT '{{}}', policies TEXT[] DEFAULT '{{}}', model_id INTEGER);
+    model_max_budget JSONB DEFAULT '{{}}', policies TEXT[] DEFAULT '{{}}', access_group_ids TEXT[] DEFAULT '{{}}', model_id INTEGER);
+CREATE TABLE "LiteLLM_AccessGroupTable" (access_group_id TEXT PRIMARY KEY, access_group_name TEXT, access_model_names TEXT[] DEFAULT '{{}}');
 CREATE TABLE "LiteLLM_UserTable" (
     user_id TEXT PRIMARY KEY, user_alias TEXT, user_email TEXT, user_role TEXT, organization_id TEXT, teams TEXT[] DEFAULT '{{}}', {_BOUNDS},
     spend DOUBLE PRECISION DEFAULT 0, models TEXT[] DEFAULT '{{}}', metadata JSONB DEFAULT '{{}}', password TEXT);

@@ -1,8 +1,12 @@
 """What LiteLLM seals is opened with its key and with no other."""
 
+import sys
+
 import pytest
 
-from gateway.from_litellm.sealed import NotOpened, open_sealed
+from gateway.from_litellm.sealed import NeedsPyNaCl, NotOpened, open_sealed
+from gateway.from_litellm.tables import Theirs, documents_of
+from gateway.from_litellm.told import Account
 from tests.gateway.from_litellm.litellm_database import sealed
 
 # Made by PyNaCl's SecretBox under the SHA-256 of the key.
@@ -53,3 +57,18 @@ def test_nothing_else_is(value: str) -> None:
 def test_another_key_s_box_is_not_opened() -> None:
     with pytest.raises(NotOpened):
         open_sealed(sealed("text", "another"), "sk-salt-1234")
+
+
+def test_a_box_without_pynacl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key may well be right, so another key is not what is asked for."""
+    monkeypatch.setitem(sys.modules, "nacl.secret", None)
+    key, _, box = BOXES[0]
+    with pytest.raises(NeedsPyNaCl):
+        open_sealed(box, key)
+    account = Account()
+    documents_of(Theirs(rows={"models": [{"model_name": "it", "litellm_params": {"model": box}}]}), key, account)
+    assert all("pip install 'weighbridge[litellm]'" in each.words for each in account.told)
+    assert [each.place for each in account.told] == ["model it", "sealed values"]
+    with pytest.raises(NotOpened) as failed:
+        open_sealed("gpt-4o", key)
+    assert not isinstance(failed.value, NeedsPyNaCl)

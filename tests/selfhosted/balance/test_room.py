@@ -1,12 +1,13 @@
 """When a replica and a pool take no more."""
 
+import msgspec
 import pytest
 
 from selfhosted.balance.load import Lease, Load, PrefillSpeed
 from selfhosted.balance.room import full, pool_full, pool_tokens, reading_of, room_of
 from selfhosted.config import BalanceTuning, RoomConfig
-from selfhosted.replica import EngineStats, PoolReading
-from tests.selfhosted.balance.pool import ask, prompt, replica, stats
+from selfhosted.replica import EngineStats, PoolReading, PoolSnapshot
+from tests.selfhosted.balance.pool import ask, balancer, pool, prompt, replica, stats
 
 ROOM = RoomConfig(kv_high=0.9, max_waiting=3)
 
@@ -43,6 +44,49 @@ def test_a_pool_is_full_when_all_are() -> None:
     assert pool_full([crowded, unknown], ROOM)
     assert not pool_full([unknown], ROOM)
     assert not pool_full([], ROOM)
+
+
+def _told(at: float, output_tokens: float | None, *, running: int = 12, kv_usage: float = 0.99) -> EngineStats:
+    told = stats(at, running=running, kv_usage=kv_usage)
+    return msgspec.structs.replace(told, prompt_tokens=5_000.0, output_tokens=output_tokens)
+
+
+def test_an_engine_that_says_it_is_full_and_does_nothing_gets_a_request() -> None:
+    """An engine like vLLM tells the numbers of before all of its requests were given up until the next one comes (vllm#29928): a pool of one such
+    engine would refuse everything for good. One that generates, or has a request of ours, or tells no counters, is believed.
+    """
+
+    def pool_at(told: EngineStats) -> PoolSnapshot:
+        return pool(replica("a", stats=told), at=told.at)
+
+    made = balancer(room=ROOM)
+    assert made.full(pool_at(_told(0.0, 700)), 0.0)
+    assert made.full(pool_at(_told(14.0, 700)), 14.0)
+    assert not made.full(pool_at(_told(15.0, 700)), 15.0)
+    seen = pool_at(_told(16.0, 700))
+    choice = made.pick(ask(*prompt(1, 1)), seen, None, 16.0)
+    assert choice is not None
+    lease = made.take(choice, ask(*prompt(1, 1)), 16.0)
+    # With a request there its word counts again, and what it says then is new.
+    assert made.full(pool_at(_told(17.0, 700)), 17.0)
+    lease.end(18.0)
+    assert not made.full(pool_at(_told(18.0, 720, running=0, kv_usage=0.0)), 18.0)
+
+    generating, silent = balancer(room=ROOM), balancer(room=ROOM)
+    for second in range(60):
+        assert generating.full(pool_at(_told(float(second), 700.0 + second)), second)
+        assert silent.full(pool_at(_told(float(second), None)), second)
+
+
+def test_who_does_nothing_is_no_traffic_of_others() -> None:
+    """Its requests would be another gateway's, and this one would hash as if it knew little of what is sent."""
+    made = balancer(room=ROOM)
+    made.see(pool("a", "b"), 0.0)
+    made.take_told("b", ask(*prompt(1, 1)), 0.0)
+    for second in range(600):
+        told, ours = _told(float(second), 700), stats(float(second), running=1)
+        made.see(pool(replica("a", stats=told), replica("b", stats=ours), at=told.at), told.at)
+    assert not made.use_consistent_hashing
 
 
 def test_the_room_for_one_more_is_the_best_replicas() -> None:

@@ -1,6 +1,7 @@
 """Addresses that strangers bring: of Sentinels and clusters, as other programs write them."""
 
 import pytest
+from redis.asyncio.connection import parse_url
 
 from proxy.shared.redis.redis_address import Node, address_problem, read_address
 
@@ -25,6 +26,42 @@ def test_a_cluster_has_nodes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        # Azure's keys end with =, and have + and / (docmost #512, redis-rb #863); Redis Cloud's and others' have @ (backstage #28603).
+        ("rediss://:a+b=@x.redis.cache.windows.net:6380", {"password": "a+b="}),
+        ("rediss://default:a%2Fb%23c%25@x.upstash.io", {"username": "default", "password": "a/b#c%"}),
+        ("redis://alice:Rukm@ni23@redis-1.example.com:12312", {"username": "alice", "password": "Rukm@ni23"}),
+        ("redis://us:er:pw@h", {"username": "us", "password": "er:pw"}),
+        # A secret that was written with the newline behind it.
+        ("redis://h:6379/3\n", {"host": "h", "db": 3}),
+        ("redis://h:6379?db=3", {"db": 3}),
+        ("unix:///run/redis.sock?db=2", {"path": "/run/redis.sock", "db": 2}),
+        ("unix:///run/redis@1.sock", {"path": "/run/redis@1.sock", "db": 0}),
+        ("rediss://:a@h?ssl_ca_certs=/etc/ca@2.pem", {"ssl_ca_certs": "/etc/ca@2.pem"}),
+        # Celery's and Heroku's words (celery PR 8113, redash #7200).
+        ("rediss://h?ssl_cert_reqs=CERT_NONE", {"ssl_cert_reqs": "none"}),
+        (
+            "rediss://h?ssl_cert_reqs=None&ssl_check_hostname=False",
+            {"ssl_cert_reqs": "none", "ssl_check_hostname": False},
+        ),
+    ],
+)
+def test_what_others_write_is_read(url: str, options: dict[str, object]) -> None:
+    """As redis-py gets it."""
+    address = read_address(url)
+    told = parse_url(address.url_of(None))
+    assert {name: told[name] for name in options} == options  # type: ignore[literal-required]
+
+
+def test_a_sentinel_is_asked_for_no_database() -> None:
+    """It has none, and would refuse the connection."""
+    read = read_address("redis+sentinel://h/limits?db=2")
+    assert read.url_of_sentinel(read.nodes[0]) == "redis://h:26379"
+    assert read.url_of(Node("d", 6379)) == "redis://d:6379/2"
+
+
+@pytest.mark.parametrize(
     ("url", "says"),
     [
         # Celery's; lettuce's, Spring's and asynq's; valkey-py's.
@@ -46,6 +83,21 @@ def test_a_cluster_has_nodes() -> None:
         ("redis+cluster://:hunter2@h1:0", "must be an address"),
         ("redis+cluster://:hunter2@h1:70000", "must be an address"),
         ("redis+cluster://:hunter2@h1?sentinel_password=hunter2", "may have these options"),
+        ("redis+cluster://:hunter2@h1?db=3", "the database 0 alone"),
+        ("redis://:hunter2@h1?db=x", "number of a database"),
+        ("redis://:hunter2@h1/99999999999", "number of a database"),
+        # A password as it is (redis-py #1171); TLS by an option, or options of TLS without it (openFEC #4358, cardboard PR 829).
+        ("redis://:hunter2/4@h1:6379/0", "%2F"),
+        ("redis://:hunter2#4@h1:6379/0", "%23"),
+        ("redis://:p@hunter2/4@h1:6379/0", "%40"),
+        ("redis://:hunter2@h1?ssl=true", "TLS is meant by rediss://"),
+        ("redis://h1?password=hunter2", "stands before the host"),
+        ("redis://:hunter2@h1?ssl_cert_reqs=none", "rediss://"),
+        ("rediss://:hunter2@h1?ssl_cert_reqs=hunter2", "none, optional, required"),
+        ("rediss://:hunter2@h1?ssl_check_hostname=maybe", "false, true"),
+        # Azure's and Upstash's other ones.
+        ("x.redis.cache.windows.net:6380,password=hunter2=,ssl=True,abortConnect=False", "rediss://USER:PASSWORD@HOST"),
+        ("https://hunter2.upstash.io", "rediss://USER:PASSWORD@HOST"),
         ("redis+cluster://" + ",".join(f"h{each}" for each in range(17)), "at most 16"),
     ],
 )

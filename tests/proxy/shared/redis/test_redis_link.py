@@ -53,6 +53,7 @@ class Watched(LinkObserver):
         self.calls = 0
         self.failures: Counter[FailureKind] = Counter()
         self.up: list[bool] = []
+        self.primary_changes = 0
 
     def observe_redis_call(self, seconds: float) -> None:
         self.calls += 1
@@ -62,6 +63,9 @@ class Watched(LinkObserver):
 
     def set_redis_up(self, *, up: bool) -> None:
         self.up.append(up)
+
+    def count_primary_change(self) -> None:
+        self.primary_changes += 1
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from proxy.shared.redis.redis_config import RedisSection
 from proxy.shared.redis.redis_link import RedisLink
-from tests.proxy.shared.redis.test_redis_link import PREFIX, SECTION, hold, linked, until
+from tests.proxy.shared.redis.test_redis_link import PREFIX, QUICK, SECTION, Watched, hold, linked, until
 from tests.redis_server import RedisServer, quiet_port
 from tests.redis_topologies import SERVICE, Topology, asked, cluster, sentinels, started
 from tests.selfhosted.discovery.authorities import ONE, TWO
@@ -53,8 +53,8 @@ async def test_sentinels_name_the_primary(watched: Topology, caplog: pytest.LogC
         assert link.place.startswith(f"{SERVICE} by 127.0.0.1:")
 
 
-async def test_most_sentinels_may_be_away(watched: Topology) -> None:
-    """One hangs, one does not listen; a name that nobody resolves is no hindrance."""
+async def test_one_sentinel_may_be_away(watched: Topology) -> None:
+    """It hangs; an address that nobody listens at and a name that nobody resolves are no hindrance, as those that answer know the others."""
     first, second, _ = watched.others
     nodes = watched.url.replace(f"127.0.0.1:{second.port}", "127.0.0.1:1").replace(
         f"/{SERVICE}", f",no-such-host.invalid/{SERVICE}"
@@ -65,6 +65,57 @@ async def test_most_sentinels_may_be_away(watched: Topology) -> None:
             pass
     finally:
         first.thaw()
+
+
+async def test_an_address_may_name_one_sentinel_of_three(watched: Topology) -> None:
+    """As a service of Kubernetes does: the others are asked, too, and each counts once."""
+    only = watched.others[0].port
+    async with linked(f"redis+sentinel://127.0.0.1:{only}/{SERVICE}"):
+        pass
+    for each in watched.others[1:]:
+        each.freeze()
+    try:
+        told = await _why(f"redis+sentinel://127.0.0.1:{only},localhost:{only}/{SERVICE}", QUICK)
+        assert f"1 of 3 Sentinels name 127.0.0.1:{watched.servers[0].port}" in told
+    finally:
+        for each in watched.others[1:]:
+            each.thaw()
+
+
+async def test_those_cut_off_with_an_old_primary_do_not_decide(caplog: pytest.LogCaptureFixture) -> None:
+    """The primary and a Sentinel, which is made anew and knows it alone, are on an island. The others elect the replica, which is followed;
+    when only the island can be reached, neither is used (redis-py PR 689, go-redis #1019, bitnami/charts #5418).
+    """
+    counted = Watched()
+    with sentinels() as split:
+        (old, new), (island, *most) = split.servers, split.others
+        async with linked(split.url, section=QUICK, watched=counted) as link:
+            await asyncio.to_thread(split.has_copied)
+            island.kill()
+            old.freeze()
+            await until(lambda: counted.primary_changes == 1)
+            assert f"has another primary: 127.0.0.1:{new.port}, no longer 127.0.0.1:{old.port}" in caplog.text
+            for each in (new, *most):
+                each.freeze()
+            old.thaw()
+            island.start()
+            await until(lambda: f"1 of 2 Sentinels name 127.0.0.1:{old.port}" in link.problem)
+            for each in (new, *most):
+                each.thaw()
+            await until(lambda: link.healthy)
+            assert asked(new, "ZSCORE", f"{PREFIX}holders", link.holder) is not None
+            assert counted.primary_changes == 1
+
+
+async def test_a_sentinel_that_may_tell_only_the_primary_counts(watched: Topology) -> None:
+    """Its user may ask for nothing else, so there are as many as the address names."""
+    for each in watched.others:
+        asked(each, "ACL", "SETUSER", "app", "on", ">secret", "-@all", "+hello", "+sentinel|get-master-addr-by-name")
+    async with linked(f"{watched.url}?sentinel_username=app&sentinel_password=secret"):
+        pass
+    one, *_ = watched.others
+    lone = f"redis+sentinel://127.0.0.1:{one.port},127.0.0.1:1/{SERVICE}?sentinel_username=app&sentinel_password=secret"
+    assert "1 of 2 Sentinels name" in await _why(lone)
 
 
 async def test_sentinels_that_hang_delay_no_heartbeat(watched: Topology) -> None:
