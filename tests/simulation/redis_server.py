@@ -52,6 +52,8 @@ int gettimeofday(struct timeval *at, void *zone) {
 time_t time(time_t *at) { time_t s = now_us() / 1000000; if (at) *at = s; return s; }
 """
 _READY_S: Final = 20.0
+_LEAST_S: Final = 1e-7
+"""Between two replies."""
 
 
 class Server:
@@ -216,7 +218,8 @@ class _Connection(asyncio.Protocol):
     def _answer(self, told: bytes) -> None:
         loop = asyncio.get_running_loop()
         late_s = self._redis.chance.uniform(0.03, 0.3) if self._redis.slow_until > loop.time() else 0.0
-        self._last_at = max(self._last_at, loop.time() + late_s)
+        # Timers of one moment have no order.
+        self._last_at = max(self._last_at + _LEAST_S, loop.time() + late_s)
         loop.call_at(self._last_at, self.transport.write, told)
 
 
