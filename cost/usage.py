@@ -107,14 +107,14 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     input_tokens: int | None
     output_tokens: int | None
-    cached: int = 0
-    written: int = 0
-    written_1h: int = 0
-    reasoning: int = 0
-    tool_calls: tuple[tuple[str, int], ...] = ()
-    flags: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    media: Mapping[str, int] = {}
+    cached: int
+    written: int
+    written_1h: int
+    reasoning: int
+    tool_calls: tuple[tuple[str, int], ...]
+    flags: tuple[str, ...]
+    unknown: tuple[str, ...]
+    media: Mapping[str, int]
     """Tokens of sound, pictures and video, by field of a Usage."""
 
     @property

@@ -13,6 +13,7 @@ import msgspec
 from providers.errors import AnswerLost, ConnectFailed, MalformedReply, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.upstream_faults import error_of_status
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.batch")
 
@@ -164,7 +165,7 @@ class BatchHttp:
             read = await _bounded(reply.content, _MOST_REPLY_BYTES, deployment)
         try:
             return msgspec.json.decode(read)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise MalformedReply(
                 "The provider's batch API did not answer with JSON.", deployment_id=deployment.deployment_id
             ) from error

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from cost.meters import FALLBACKS, METER_NAMES, METERS, NO_MEDIA, SETS_OF_MEDIA, Media
 from cost.prices import (
     NANO_PER_USD,
+    SERVICE_TIERS,
     LongPrompt,
     Price,
+    UnitPrice,
     from_json,
     meters,
     nanousd,
     price_from_usd,
     to_json,
+    unit_price,
     usd,
     usd_per_million,
 )
@@ -174,6 +177,12 @@ def test_sound_costs_what_sound_costs() -> None:
     assert price.most_nanousd(1_000, 500, NO_MEDIA) == 34_500_000
 
 
+def test_nothing_is_cached_unless_it_is_told() -> None:
+    """Plain figures are of fresh tokens alone."""
+    price = price_from_usd(version="v1", input_usd=2, output_usd=8, cached_input_usd=1, cache_write_usd=3)
+    assert price.tokens_nanousd(10, 5) == price.cost_nanousd(Usage(input_tokens=10, output_tokens=5)) == 60_000
+
+
 def test_a_medium_without_a_price_costs_what_text_costs() -> None:
     """Without a cache's price, what is cached of it costs what it does; with one, what cached text does."""
     sound = Usage(input_tokens=1_000, cached_input_tokens=1_000, cached_audio_input_tokens=1_000)
@@ -208,6 +217,9 @@ def test_a_long_prompt_begins_above_its_bound() -> None:
     at, above = (Usage(input_tokens=count, output_tokens=10) for count in (1_000, 1_001))
     assert price.cost_nanousd(at) == 1_000 * 2_000 + 10 * 8_000
     assert price.cost_nanousd(above) == 1_001 * 4_000 + 10 * 10_000
+    assert [price.most_nanousd(count, 10) for count in (1_000, 1_001)] == [
+        price.cost_nanousd(usage) for usage in (at, above)
+    ]
     # The cached ones count for the length too.
     cached = Usage(input_tokens=1_001, cached_input_tokens=900)
     assert price.cost_nanousd(cached) == 1_001 * 4_000
@@ -288,6 +300,33 @@ def test_what_is_no_price_is_not_read(text: str) -> None:
         from_json(text)
 
 
+def test_a_price_is_told_by_the_figures_that_it_has() -> None:
+    """Its text, and so its digest, are those of every version before; what is in neither has the usual figure."""
+    figures = '"input_nanousd":2000000000,"output_nanousd":8000000000'
+    same = '"cached_input_nanousd":2000000000,"cache_write_nanousd":2000000000'
+    assert to_json(PLAIN) == f'{{"version":"v1",{figures},{same}}}'
+    assert PLAIN.digest() == "806298"
+
+
+@pytest.mark.parametrize("name", ["units", "long_prompts"])
+def test_what_is_not_known_of_a_part_is_not_read(name: str) -> None:
+    """No more than of the price itself."""
+    tier = LongPrompt(above_tokens=5, price=PLAIN)
+    part = {"units": (UnitPrice(unit="image", nanousd=1),), "long_prompts": (tier,)}[name]
+    text = to_json(msgspec.structs.replace(PLAIN, **{name: part}))
+    assert from_json(text)
+    with pytest.raises(ValueError, match="this is no price"):
+        from_json(text.replace(f'"{name}":[{{', f'"{name}":[{{"free":1,'))
+
+
+def test_a_price_has_so_much_text_at_most() -> None:
+    """64 KiB, and not a character more."""
+    text = to_json(PLAIN).ljust(65_536)
+    assert from_json(text) == PLAIN
+    with pytest.raises(ValueError, match="at most 65536 characters"):
+        from_json(f"{text} ")
+
+
 @given(st.integers(0, 10**15))
 def test_dollars_and_nano_dollars_are_the_same_amount(amount: int) -> None:
     """There and back again changes nothing."""
@@ -323,3 +362,130 @@ def test_a_cache_without_a_price_costs_what_input_costs() -> None:
     """No discount is assumed that nobody gave."""
     price = price_from_usd(version="v1", input_usd="2.5", output_usd=10, cache_write_usd="3.125")
     assert (price.cached_input_nanousd, price.cache_write_nanousd) == (2_500_000_000, 3_125_000_000)
+
+
+def by_unit(*units: UnitPrice, tokens: int = 0, **more: Any) -> Price:
+    return msgspec.structs.replace(
+        price_from_usd(version="v1", input_usd=tokens, output_usd=tokens), units=units, **more
+    )
+
+
+def test_what_is_billed_by_a_unit_is_rounded_once() -> None:
+    """Minutes of sound, with tokens and the request beside them: half a nano-dollar is one, less is none."""
+    spoken = by_unit(unit_price("second", Decimal("0.0001")))
+    assert spoken.units[0].usd == Decimal("0.0001")
+    assert spoken.cost_nanousd(Usage(unit="second", quantity_milli=1_500)) == 150_000
+    assert spoken.units_nanousd("second", 1_500) == 150_000
+    assert (spoken.cost_nanousd(Usage(unit="image", quantity_milli=1_000)), spoken.units_nanousd("image", 1_000)) == (
+        0,
+        None,
+    )
+    half, less = (by_unit(UnitPrice(unit="second", nanousd=amount)) for amount in (999_999, 999_998))
+    usage = Usage(unit="second", quantity_milli=500)
+    assert [price.cost_nanousd(usage) for price in (half, less)] == [1, 0]
+    # What is held before a call is never less than what it costs.
+    assert [price.units_nanousd("second", 500) for price in (half, less)] == [1, 1]
+    with pytest.raises(ValueError, match="whole number"):
+        unit_price("second", Decimal("1e-16"))
+
+
+def test_units_and_tokens_add_up() -> None:
+    """What a unit costs is with the request; the parts are the running total's."""
+    price = msgspec.structs.replace(
+        by_unit(UnitPrice(unit="second", nanousd=1_000_000), request_nanousd=7),
+        input_nanousd=300_000,
+        output_nanousd=100_000,
+    )
+    usage = Usage(input_tokens=15, output_tokens=12, unit="second", quantity_milli=100)
+    assert price.costs_nanousd(usage) == by_meter(input=5, output=1, request=7)
+    assert price.cost_nanousd(usage) == 13
+    longer = msgspec.structs.replace(usage, quantity_milli=800)
+    assert price.costs_nanousd(longer) == by_meter(input=5, output=1, request=8)
+    assert price.cost_nanousd(longer) == 14
+    # A unit without a price adds nothing, not a millionth of a nano-dollar.
+    other = msgspec.structs.replace(price, input_nanousd=499_999, request_nanousd=0)
+    assert other.cost_nanousd(Usage(input_tokens=1, unit="image", quantity_milli=1_000)) == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "amount"),
+    [("image/hd/1024x1792", 3), ("image/hd/512x512", 2), ("image/low", 1), ("image", 1), ("second", None)],
+)
+def test_a_unit_has_the_price_of_the_more_general_one(unit: str, amount: int | None) -> None:
+    """Of its quality and size, of its quality, of itself; or none."""
+    names = ("image", "image/hd", "image/hd/1024x1792")
+    price = by_unit(*(UnitPrice(unit=name, nanousd=place) for place, name in enumerate(names, 1)))
+    found = price.priced_unit(unit)
+    assert (found and found.nanousd) == amount
+    assert price.covers(Usage(unit=unit, quantity_milli=1_000)) == (amount is not None)
+
+
+def test_what_has_no_known_price_is_not_covered() -> None:
+    """Where units have a price and no token has, tokens are unknown, not free; without units they are as the figures say."""
+    image = UnitPrice(unit="image", nanousd=1)
+    alone, free = by_unit(image), by_unit()
+    assert (alone.has_tokens, free.has_tokens) == (False, True)
+    for name in ("input_nanousd", "output_nanousd"):
+        assert msgspec.structs.replace(alone, **{name: 1}).has_tokens
+        assert msgspec.structs.replace(alone, **{name: 1}).covers(Usage(input_tokens=1))
+    for usage in (Usage(input_tokens=1), Usage(output_tokens=1), Usage(input_tokens=1, output_tokens=1)):
+        assert (alone.covers(usage), free.covers(usage)) == (False, True)
+    assert alone.covers(Usage())
+    assert not free.covers(Usage(unit="image", quantity_milli=1_000))
+
+
+def test_a_service_tier_has_its_price_or_the_usual_one() -> None:
+    """Each its own."""
+    tiers = {"flex": PLAIN.named("cheap"), "priority": PLAIN.named("dear")}
+    price = msgspec.structs.replace(PLAIN, **tiers)
+    assert [price.of_tier(tier) for tier in (None, "flex", "priority")] == [price, tiers["flex"], tiers["priority"]]
+    assert [PLAIN.of_tier(tier) for tier in SERVICE_TIERS] == [PLAIN, PLAIN]
+    assert price.named("") == msgspec.structs.replace(PLAIN.named(""), flex=PLAIN.named(""), priority=PLAIN.named(""))
+
+
+def test_calls_of_tools_cost_what_each_costs() -> None:
+    """Those without a price are named, and a search of a size has that of a search."""
+    price = msgspec.structs.replace(PLAIN, tool_calls=(("web_search", 10), ("web_search_low", 4), ("code", 0)))
+    assert price.calls_nanousd([("web_search", 3), ("web_search_low", 2), ("code", 5), ("other", 1)]) == (
+        38,
+        ("other",),
+    )
+    assert [price.call_nanousd(name) for name in ("web_search_high", "web_search_low", "other")] == [10, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"units": (UnitPrice(unit="x" * 70, nanousd=1),)}, f"'{'x' * 64}' is no unit"),
+        ({"units": (UnitPrice(unit="image", nanousd=1),) * 2}, "each once"),
+        ({"units": tuple(UnitPrice(unit=f"image/{place}", nanousd=1) for place in range(65))}, "at most 64 units"),
+        *(
+            ({"units": (UnitPrice(unit="image", nanousd=figure),)}, "no price for a million")  # type: ignore[arg-type]
+            for figure in (-1, 10**18 + 1, True, 1.5)
+        ),
+        *(({"tool_calls": (("code", figure),)}, "a call of a tool") for figure in (-1, 10**15 + 1, True, 1.5)),
+        *(({"batch": msgspec.structs.replace(PLAIN, **{name: PLAIN})}, "no other price") for name in SERVICE_TIERS),
+        *(
+            (
+                {"long_prompts": (LongPrompt(above_tokens=1, price=msgspec.structs.replace(PLAIN, **{name: PLAIN})),)},
+                "no further prices",
+            )
+            for name in SERVICE_TIERS
+        ),
+    ],
+)
+def test_no_unit_call_or_tier_that_makes_no_sense_can_be_made(changes: dict[str, Any], says: str) -> None:
+    """Nor one within another."""
+    with pytest.raises(ValueError, match=says):
+        msgspec.structs.replace(PLAIN, **changes)
+
+
+def test_the_bounds_of_figures_are_prices() -> None:
+    """Nothing, and the most, of each kind."""
+    units = tuple(UnitPrice(unit=f"image/{place}", nanousd=place % 2 * 10**18) for place in range(64))
+    most = {"input_nanousd": 10**15, "output_nanousd": 0, "version": "x" * 200}
+    tiers = tuple(LongPrompt(above_tokens=n, price=PLAIN) for n in range(1, 17))
+    price = msgspec.structs.replace(
+        PLAIN, **most, units=units, tool_calls=(("code", 10**15), ("other", 0)), long_prompts=tiers
+    )
+    assert from_json(to_json(price)) == price

@@ -493,3 +493,174 @@ def test_flags_are_kept_and_not_repeated() -> None:
     assert usage.flags == ("stream_cut", "usage_missing")
     told = from_openai({"prompt_tokens": 1, "completion_tokens": 1}, estimate=guess, flags=("caller_gone",), **LIMITS)
     assert (told.source, told.flags) == ("upstream", ("caller_gone",))
+
+
+def _report(prompt: int | None, completion: int | None, total: int | None = None, **details: Any) -> dict[str, Any]:
+    """A report whose details are told by their place."""
+    named = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    return {name: told for name, told in named.items() if told is not None} | details
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (_report(10, 5, prompt_tokens_details={"cached_tokens": 6, "cache_write_tokens": 4}), (10, 5)),
+        (_report(10, 5, prompt_tokens_details={"cached_tokens": 6, "audio_tokens": 4}), (10, 5)),
+        (_report(10, 5, completion_tokens_details={"reasoning_tokens": 5}), (10, 5)),
+        (_report(10, 5, completion_tokens_details={"reasoning_tokens": 3, "audio_tokens": 2}), (10, 5)),
+        (_report(10, 5, 15, completion_tokens_details={"reasoning_tokens": 5}), (10, 5)),
+        (_report(100_000, 20_000), (100_000, 20_000)),
+    ],
+)
+def test_a_part_may_be_its_whole(raw: Any, told: tuple[int, int]) -> None:
+    """And the most is possible: nothing is odd about either."""
+    usage = _openai(raw)
+    assert (usage.input_tokens, usage.output_tokens, usage.source, usage.flags) == (*told, "upstream", ())
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (_report(10, 5, 21, completion_tokens_details={"reasoning_tokens": 6}), (10, 11, ("reasoning_added",))),
+        (_report(10, 5, 18, completion_tokens_details={"reasoning_tokens": 3}), (10, 8, ("reasoning_added",))),
+        (_report(10, 5, 16), (10, 6, ("thought_added",))),
+        (
+            _report(None, 5, 8, completion_tokens_details={"reasoning_tokens": 3}),
+            (90, 8, ("reasoning_added", "usage_partial")),
+        ),
+        (_report(10, 4, 19, prompt_tokens_details={"cached_tokens": 3, "cache_write_tokens": 2}), (10, 4, ())),
+        (
+            _report(10, 10, completion_tokens_details={"reasoning_tokens": 5, "audio_tokens": 6}),
+            (10, 16, ("media_added",)),
+        ),
+        (_report(None, None, 7), (90, 7, ("thought_added", "usage_partial"))),
+        (_report(5, 1, prompt_tokens_details={"cached_tokens": 3, "cache_write_tokens": 3}), (11, 1, ("cache_added",))),
+        (
+            _report(10, 1, prompt_tokens_details={"cached_tokens": 1, "cache_write_tokens": 6, "audio_tokens": 8}),
+            (17, 1, ("media_added",)),
+        ),
+        (
+            _report(10, 1, prompt_tokens_details={"cached_tokens": 1, "cache_write_tokens": 4, "audio_tokens": 7}),
+            (16, 1, ("media_added",)),
+        ),
+        (_report(100_001, 20_000), (100_000, 20_000, ("usage_disputed",))),
+        (_report(100_000, 20_001), (100_000, 20_000, ("usage_disputed",))),
+        (_report(10, None, 9), (90, 40, ("absurd_usage",))),
+        (_report(10**9, 1, prompt_tokens_details={"cached_tokens": 1}), (100_000, 1, ("usage_disputed",))),
+        (
+            _report(10**9, 10**9, completion_tokens_details={"reasoning_tokens": 10**9}),
+            (100_000, 20_000, ("usage_disputed",)),
+        ),
+        (_report(10**9 - 1, 1, prompt_tokens_details={"cached_tokens": 10**9}), (90, 40, ("absurd_usage",))),
+        (_report(None, 5, prompt_tokens_details={"cached_tokens": 91}), (91, 5, ("usage_partial",))),
+        (
+            _report(None, 5, prompt_tokens_details={"cached_tokens": 50, "cache_write_tokens": 30, "audio_tokens": 30}),
+            (110, 5, ("usage_partial",)),
+        ),
+        (
+            _report(10, None, completion_tokens_details={"reasoning_tokens": 30, "audio_tokens": 20}),
+            (10, 50, ("usage_partial",)),
+        ),
+    ],
+)
+def test_what_is_odd_by_one_token_is_told(raw: Any, told: tuple[int, int, tuple[str, ...]]) -> None:
+    """Added, disputed, or estimated, each from its own bound on."""
+    usage = _openai(raw)
+    assert (usage.input_tokens, usage.output_tokens, usage.flags) == told
+
+
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        (_report(100_000, 20_000, 120_000), True),
+        (_report(100_001, 1, 100_002), False),
+        (_report(1, 20_001, 20_002), False),
+        (_report(1, 1, 2, prompt_tokens_details={"cached_tokens": 1}), True),
+        (_report(1, 1, 2, prompt_tokens_details={"cached_tokens": 2}), False),
+        (_report(1, 1, 2, completion_tokens_details={"reasoning_tokens": 1}), True),
+        (_report(1, 1, 2, completion_tokens_details={"reasoning_tokens": 2}), False),
+        (_report(0, 1, 1), False),
+        (_report(1, 0, 1), False),
+        (_report(1, 1, 3), False),
+        (_report(1, 1), False),
+        (_report(1, 1, 2, prompt_tokens_details={"audio_tokens": 1}), False),
+        (_report(1, 1, 2, completion_tokens_details={"image_tokens": 1}), False),
+        (_report(1, 1, 2, completion_tokens_details={"video_tokens": 1}), False),
+        (_report(1, 1, 2, prompt_tokens_details=None, cost=None), True),
+        (_report(1, 1, 2, cost=0.1), False),
+        (_report(1, 1, 2, prompt_tokens_details=[]), False),
+        (_report(1, 1, 2, prompt_tokens_details={"cached_tokens": None}), False),
+    ],
+)
+def test_what_is_plain(raw: Any, *, plain: bool) -> None:
+    """Up to each bound; whatever else there may be is left to the closer look."""
+    assert (plain_usage(raw, **LIMITS) is not None) == plain
+
+
+def test_a_zero_is_missing_below_the_fewest_that_were_delivered() -> None:
+    """As many as were delivered are believed, and a prompt of nothing where nothing was asked."""
+    told = {"prompt_tokens": 0, "completion_tokens": 7}
+    nothing = estimated(input_tokens=0, output_tokens=9)
+    usages = [
+        from_openai(told, estimate=nothing, zeros_are_told=False, least_output_tokens=least, **LIMITS)
+        for least in (7, 8)
+    ]
+    assert [(each.input_tokens, each.output_tokens, each.flags) for each in usages] == [
+        (0, 7, ()),
+        (0, 9, ("usage_zero",)),
+    ]
+
+
+def test_one_token_is_more_than_none() -> None:
+    """A zero gives way to an estimate of one."""
+    one = estimated(input_tokens=1, output_tokens=1)
+    usage = from_openai(_report(0, 0), estimate=one, zeros_are_told=False, **LIMITS)
+    assert (usage.input_tokens, usage.output_tokens, usage.flags) == (1, 1, ("usage_zero",))
+    for told, flags in ((_report(0, 5), ("usage_zero",)), (_report(5, 0), ("usage_zero",)), (_report(5, 5), ())):
+        assert from_openai(told, estimate=one, zeros_are_told=False, **LIMITS).flags == flags
+
+
+def test_our_own_count_is_never_negative() -> None:
+    """Less than nothing is nothing."""
+    usage = estimated(input_tokens=-1, output_tokens=-1)
+    assert (usage.input_tokens, usage.output_tokens) == (0, 0)
+
+
+def test_calls_of_tools_are_counted_by_their_names() -> None:
+    """At most 32 of 64 characters, those that were called."""
+    told = {f"{place:02}{'x' * 70}_requests": place for place in range(40)} | {"web_search": 5}
+    calls = _openai(_report(1, 1, server_tool_use=told)).tool_calls
+    assert calls == tuple((f"{place:02}{'x' * 62}", place) for place in range(1, 32))
+    assert _openai(_report(1, 1, server_tool_use={})).tool_calls == ()
+    assert _openai(_report(1, 1, server_tool_use={"web_search": 5, 7: 1, "code_requests": 2})).tool_calls == (
+        ("code", 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("0" * 18 + "12", 12), ("0" * 19 + "12", 90), ("12.0", 12), ("12.5", 90)]
+)
+def test_a_count_in_words_has_so_many_digits_at_most(written: str, read: int) -> None:
+    """Twenty, with the zeros behind its point."""
+    assert _openai({"prompt_tokens": written, "completion_tokens": 1}).input_tokens == read
+
+
+@pytest.mark.parametrize(
+    ("prompt", "details", "told"),
+    [
+        (10, {"cached_tokens": 4, "audio_tokens": 6}, {"audio_input": 6, "cached_input": 4}),
+        (
+            10,
+            {"cached_tokens": 4, "cache_write_tokens": 3, "audio_tokens": 5},
+            {"audio_input": 3, "cached_audio_input": 2, "cached_input": 2, "cache_write": 3},
+        ),
+        (
+            10,
+            {"cached_tokens": 3, "audio_tokens": 6, "image_tokens": 6},
+            {"input": 7, "audio_input": 6, "image_input": 3, "cached_image_input": 3},
+        ),
+    ],
+)
+def test_what_was_counted_twice_was_cached_and_no_more(prompt: int, details: Any, told: dict[str, int]) -> None:
+    """As far as the cached go, and to the token."""
+    assert _media(_openai(_report(prompt, 0, prompt_tokens_details=details))) == told

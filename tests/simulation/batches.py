@@ -209,7 +209,8 @@ class Checks:
                 self._broken("an ended batch holds nothing", batch=batch_id, what=name, left=batch[name])
         for name, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
             summed = sum((each["response"]["body"].get("usage") or {}).get(theirs, 0) for each in output)
-            if batch[name] != summed:
+            # Where a provider tells none, they are estimated, and the answer stays as it was given.
+            if batch[name] != summed and all(each["response"]["body"].get("usage") for each in output):
                 self._broken("a batch's tokens are its answers'", batch=batch_id, told=batch[name], summed=summed)
         booked = sum(self._costs[each] for each in ids)
         if batch["cost_nanousd"] != booked and not self._unknown.intersection(ids):

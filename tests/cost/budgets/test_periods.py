@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.budgets.budget import Budget, BudgetStatus
-from cost.budgets.periods import NEVER_US, PERIODS, Period, end_us, parts_of, start_us
+from cost.budgets.periods import LONGEST_DAYS, NEVER_US, PERIODS, Period, end_us, parts_of, start_us
 from cost.calendar import WEEKDAYS, Calendar, UnknownTimeZone, Weekday, check_time_zone
 from cost.times import DAY_US, HOUR_US, QUARTER_US, in_us, iso
 from dashboards.limits.limit_fields import PERIOD_CHOICES
@@ -90,6 +90,16 @@ def test_days_of_a_clock_change(zone: str, day: str, hours: int) -> None:
     assert calendar.day(end) == first + timedelta(days=1)
 
 
+def test_december_ends_with_its_year() -> None:
+    """The month after it is the first of the next year, a leap year or none."""
+    for year in (2026, 2027, 2028):
+        at_us = in_us(datetime(year, 12, 31, 23, 59, tzinfo=UTC))
+        assert (iso(start_us("month", at_us)), iso(end_us("month", at_us))) == (
+            f"{year}-12-01T00:00:00Z",
+            f"{year + 1}-01-01T00:00:00Z",
+        )
+
+
 def test_a_month_ends_where_it_ends_there() -> None:
     """November in New York ends at five in the morning UTC, the year in Auckland eleven at the day before."""
     at_us = in_us(datetime(2026, 12, 1, 4, 59, tzinfo=UTC))
@@ -103,6 +113,16 @@ def test_what_never_renews(period: Period) -> None:
     """It holds all that was ever booked, and no later period comes."""
     assert (start_us(period, 5), end_us(period, 5)) == (0, NEVER_US)
     assert not PERIODS[period].renews
+    assert (PERIODS[period].longest_days, iso(NEVER_US)) == (0, "9999-01-01T00:00:00Z")
+
+
+def test_the_longest_of_each_period() -> None:
+    """Of a year before a leap year, that one, and the next; what is remembered of a period is kept as long."""
+    moments = [day * DAY_US for day in range(20_454, 20_454 + 3 * 366)]
+    for period in RENEWING:
+        longest = max(end_us(period, at_us) - start_us(period, at_us) for at_us in moments)
+        assert PERIODS[period].longest_days == -(-longest // DAY_US)
+    assert LONGEST_DAYS == 366
 
 
 @given(st.integers(0, 10 * DAY_US), st.integers(0, 10 * DAY_US))
@@ -115,6 +135,9 @@ def test_parts_cover_a_time_once(from_us: int, length: int) -> None:
     assert sum(end - start for start, end in pieces) == max(0, to_us - from_us)
     assert parts.days_from % DAY_US == parts.days_to % DAY_US == 0
     assert pieces == sorted(pieces)
+    # What is summed by quarters is less than a day at either end.
+    assert parts.head_to - parts.head_from < DAY_US
+    assert parts.tail_to - parts.tail_from < DAY_US
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin ", "europe", "../etc/passwd", "", "CET\0"])

@@ -11,7 +11,7 @@ from cost.ledger.entries import Entry, orphan_settlement, reversal_of, void_of
 from cost.ledger.orphan_reaper import expiry_of
 from cost.ledger.rollups import ROLLUP_KEY, by_key, roll_up, upserts
 from cost.tables import COARSER_DAYS, ROLLUP_SUMS
-from cost.times import DAY_US, HOUR_US
+from cost.times import DAY_US, HOUR_US, month_of
 from tests.cost.entries import reserve, settle
 
 NOON_US = reserve().at_us
@@ -97,6 +97,35 @@ def test_what_budgets_count(changes: dict[str, Any], spent: set[str]) -> None:
     spend = roll_up([settle(**changes), reserve(**changes)]).spend
     assert {scope_id: amount for (_, scope_id, _), amount in spend.items()} == dict.fromkeys(spent, 1_000_000)
     assert {day_us for _, _, day_us in spend} <= {DAY_OF}
+
+
+def test_what_an_end_user_spent_is_summed_by_quarter_day_and_month() -> None:
+    """Whatever has no known cost adds nothing, and each team's `ada` is another."""
+    moments = [NOON_US, NOON_US + 1, NOON_US + HOUR_US, NOON_US + DAY_US]
+    entries = [settle(f"r{place}", end_user="ada", at_us=at_us) for place, at_us in enumerate(moments)]
+    entries += [settle("free", end_user="ada", cost_nanousd=None), settle("other", end_user="ada", team_id="team_b")]
+    rolled = roll_up(entries)
+    spent = {
+        place[2]: amount for place, amount in rolled.spend.items() if place[:2] == ("end_user", "team_payments/ada")
+    }
+    assert spent == {DAY_OF: 3_000_000, DAY_OF + DAY_US: 1_000_000}
+    quarters = {at: each for (_, of, at), each in rolled.quarters.items() if of == "team_payments/ada"}
+    assert quarters == {NOON_US: 2_000_000, NOON_US + HOUR_US: 1_000_000, NOON_US + DAY_US: 1_000_000}
+    month = month_of(NOON_US)
+    assert rolled.months == {("team_payments", month, "ada"): 4_000_000, ("team_b", month, "ada"): 1_000_000}
+
+
+def test_rows_of_one_kind_are_what_they_are_one_by_one() -> None:
+    """A batch is summed column by column: its counts are those of its entries."""
+    kinds = (
+        {"served": True, "usage_source": "estimated"},
+        {"cost_nanousd": None, "baseline_nanousd": None},
+        {"attempt": 2, "entry": "void"},
+    )
+    for changes in kinds:
+        entries = [settle(f"r{number}", **changes) for number in range(3)]
+        alone = [counted(each) for each in entries]
+        assert counted(*entries) == {name: 3 * figure for name, figure in alone[0].items()}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 3)), max_size=30))
