@@ -25,7 +25,6 @@ from providers.errors import RequestRejected, UpstreamError
 from providers.provider_tools import address_of_dialect
 from providers.refusals import SERVER_FAULT, status_of
 from providers.target import Deployment
-from settings.decoding import DECODE_ERRORS
 
 _VERSION: Final = "2023-06-01"
 _PATH: Final = "messages/batches"
@@ -132,16 +131,8 @@ class _Line(msgspec.Struct):
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
 
 
-<<<<<<< HEAD
 def _outcome(deployment: Deployment, line: bytes) -> CallOutcome:
     read = _decode_line(line)
-=======
-def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
-    try:
-        read = _decode_line(line)
-    except DECODE_ERRORS as error:
-        raise malformed(deployment, _WHOSE) from error
->>>>>>> main
     result = read.result
     if result.type == "succeeded":
         try:

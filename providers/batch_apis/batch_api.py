@@ -113,7 +113,7 @@ async def outcomes(
             continue
         try:
             outcome = read(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             if not line.endswith(b"\n"):
                 raise malformed(deployment, whose) from error
             _log.error("batch: %s gave an answer that cannot be read; it is left out", deployment.deployment_id)

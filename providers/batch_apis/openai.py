@@ -22,7 +22,6 @@ from providers.batch_apis.batch_api import (
 )
 from providers.errors import RequestRejected
 from providers.target import Deployment
-from settings.decoding import DECODE_ERRORS
 
 _NAME: Final = "weighbridge"
 """The key of a batch's metadata under which our name for it stands."""
@@ -161,16 +160,8 @@ def _line(call: BatchCall, url: str) -> bytes:
     return msgspec.json.encode(asked) + b"\n"
 
 
-<<<<<<< HEAD
 def _outcome(line: bytes) -> CallOutcome:
     read = _decode_line(line)
-=======
-def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
-    try:
-        read = _decode_line(line)
-    except DECODE_ERRORS as error:
-        raise malformed(deployment, _WHOSE) from error
->>>>>>> main
     if read.response is None:
         return CallOutcome(custom_id=read.custom_id, status=0)
     body = bytes(read.response.body) if read.response.status_code == _OK else b""
