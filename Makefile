@@ -226,7 +226,7 @@ sbom: $(VENV)-release/.ready image  ## what the image is made of (SPDX and Cyclo
 	@.ci/sbom $(IMAGE) $(VENV)-release/bin/python
 
 release: $(VENV)-release/.ready $(VENV)/.dev  ## a release of the tag at this commit (VERSION=1.2.3) in dist/: refuses what is not clean, pushes nothing; DRY=1 lists the steps, SKIP_IMAGE=1 leaves the image out
-	@$(BIN)/python .ci/release.py $(or $(VERSION),none) $(if $(DRY),--dry) $(if $(SKIP_IMAGE),--skip-image)
+	@$(BIN)/python .ci/release.py '$(subst ','\'',$(or $(VERSION),none))' $(if $(DRY),--dry) $(if $(SKIP_IMAGE),--skip-image)
 
 fuzz: $(VENV)/.dev  ## try the readers of strangers' bytes for MINUTES (30) with a fresh seed, or SEED; what breaks one is told, and how to replay it
 	@nice $(BIN)/python -m tests.fuzz.fuzzing $(or $(MINUTES),30) "$(SEED)" $(ONLY)

@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 TextForm = Literal["choice", "number", "literal"]
 
 MAX_ANSWER_CHARS: Final = 64_000
@@ -269,7 +271,7 @@ def _json(text: str) -> Any:
     """Return the value of a text that is JSON, else NOTHING. Raises OverflowError."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except DECODE_ERRORS:
         pass
     try:
         # Python's own decoder takes half a letter of an emoji, as callers' clients do.

@@ -96,30 +96,8 @@ class PrimaryFinder:
         return newest is not None and told.cluster == newest.cluster and told.timeline < newest.timeline
 
     async def _newest_of(self, dsns: Sequence[str]) -> _Found:
-        """Return the newest of those that take writes, and close connections to the others.
-
-        All are asked at once, each for as long as a connect may take: the driver has one time for all of them, which a host that
-        vanished uses up.
-        """
-        tasks = [asyncio.ensure_future(self._open(dsn)) for dsn in dsns]
-        found: list[_Found] = []
-        try:
-            waiting: set[asyncio.Future[_Found]] = set(tasks)
-            while waiting:
-                # Once there is one, the others have a moment to tell that they are newer.
-                done, waiting = await asyncio.wait(
-                    waiting, timeout=_OTHERS_S if found else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                found += [each.result() for each in done if each.exception() is None]
-                if not done:
-                    break
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            found = [each.result() for each in tasks if not each.cancelled() and each.exception() is None]
-        if not found:
-            raise _most_telling([each.exception() for each in tasks if not each.cancelled()])
+        """Return the newest of those that take writes, and close connections to the others."""
+        found = await self._all_of(dsns)
         newest = max(found, key=lambda each: each.told.timeline if each.told.cluster == found[0].told.cluster else -1)
         for each in found:
             if each is not newest:
@@ -137,6 +115,32 @@ class PrimaryFinder:
             )
         return newest
 
+    async def _all_of(self, dsns: Sequence[str]) -> list[_Found]:
+        """Return those that take writes, one at least. All are asked at once, each for as long as a connect may take: the driver has one
+        time for all of them, which a host that vanished uses up.
+        """
+        tasks = [asyncio.ensure_future(self._open(dsn)) for dsn in dsns]
+        try:
+            waiting: set[asyncio.Future[_Found]] = set(tasks)
+            while waiting:
+                # Once there is one, the others have a moment to tell that they are newer.
+                moment_s = _OTHERS_S if _opened(tasks) else None
+                done, waiting = await asyncio.wait(waiting, timeout=moment_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+        except BaseException:
+            for each in _opened(tasks):
+                each.connection.terminate()
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        found = _opened(tasks)
+        if not found:
+            raise _most_telling([each.exception() for each in tasks if not each.cancelled()])
+        return found
+
     async def _open(self, dsn: str) -> _Found:
         connection = await asyncpg.connect(dsn, **self._address.connect)
         carrier = getattr(connection, "_transport", None)
@@ -150,6 +154,10 @@ class PrimaryFinder:
         except BaseException:
             connection.terminate()
             raise
+
+
+def _opened(tasks: "Sequence[asyncio.Future[_Found]]") -> list[_Found]:
+    return [each.result() for each in tasks if each.done() and not each.cancelled() and each.exception() is None]
 
 
 def _most_telling(errors: Sequence[BaseException | None]) -> BaseException:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import msgspec
 import re2
 
+from settings.decoding import DECODE_ERRORS
+
 MOST_BYTES: Final = 32_768
 """In longer bodies most parts are remembered."""
 _UNDONE: Final = ((b'\\"', b'"'), (b"\\n", b"\n"), (b"\\t", b"\t"), (b"\\r", b"\r"))
@@ -131,7 +133,7 @@ def is_clean(wire: str, body: bytes, scanner: Looking) -> bool:
         return False
     try:
         form.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
     return True
 

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 Shape = Literal["openai", "litellm", "llama_guard"]
 Direction = Literal["input", "output"]
 
@@ -103,7 +105,7 @@ def verdict(shape: Shape, body: bytes, texts: int) -> Verdict:
     """Return what a reply means; `texts` is the number that was asked about. Raises OddReply."""
     try:
         said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise OddReply("it is not JSON") from None
     if not isinstance(said, dict):
         raise OddReply("it is no object")

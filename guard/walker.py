@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 Role = Literal["system", "user", "assistant", "tool", "definition"]
 """Who says a text: `tool`, a tool's result; `definition`, what describes a tool or the form of an answer."""
 What = Literal["prose", "arguments", "name", "key", "link", "number", "file"]
@@ -518,7 +520,7 @@ def _json_in(text: str) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, ValueError):
+    except (ValueError, *DECODE_ERRORS):
         return None
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 _UNPARSED: Final = "unparsed_arguments"
 _NO_CALLS: Final = frozenset({b"", b"null", b"[]"})
 _EMPTY: Final = "{}"
@@ -42,7 +44,7 @@ def as_object(arguments: Any) -> dict[str, Any]:
         return {_UNPARSED: msgspec.json.encode(arguments).decode()}
     try:
         found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except DECODE_ERRORS:
         return {_UNPARSED: arguments}
     if found is None:
         return {}

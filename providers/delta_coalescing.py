@@ -11,6 +11,7 @@ import msgspec
 
 from providers.errors import UpstreamError
 from providers.wire import Event, Run, WireUsage, decode_event
+from settings.decoding import DECODE_ERRORS
 
 _DATA: Final = b"data: "
 _END: Final = b"\n\n"
@@ -109,7 +110,7 @@ class _Form:
         if usages:
             try:
                 usage = _usage(usages[-1])
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except DECODE_ERRORS:
                 return None
             payload = b"%b%b%b}" % (payload[:-1], self._counted, usages[-1])
         tokens = len(texts) - texts.count("")
@@ -127,7 +128,7 @@ def _texts_of(pieces: list[bytes]) -> list[str]:
         return []
     try:
         texts = _texts(b'["%b"]' % joined)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return []
     # All those marks are real ones now, so each further one in a piece has made a text of its own.
     return texts if len(texts) == len(pieces) else []

@@ -68,6 +68,7 @@ from providers.wire import (
     text_as_chat,
     upstream_body,
 )
+from settings.decoding import DECODE_ERRORS
 
 _OK: Final = 200
 """A name of an enumeration takes longer to look up than all else that is asked of a head."""
@@ -242,7 +243,7 @@ class HttpUpstream:
             finally:
                 share.give_back()
             found = None if body is None else msgspec.json.decode(body, type=dict[str, Any]).get(question.field)
-        except (*READ_ERRORS, msgspec.DecodeError, UnicodeDecodeError):
+        except (*READ_ERRORS, *DECODE_ERRORS):
             return None
         finally:
             self._pool.release(connection)

@@ -1,7 +1,8 @@
 """Keys of providers that stand in files (`file:PATH`): read again when their file is replaced, each with the one before it.
 
 A file that another one takes the place of (a rename, Kubernetes' swap of a link) is read at the next look; one that is written over is
-read once two looks find it the same, as half a key would be refused. An empty or missing file changes nothing.
+read once two looks find it the same, as half a key would be refused. An empty or missing file changes nothing, nor does what no key can be:
+a pipe, which would be waited at for ever, 64 KiB, several lines.
 """
 
 import asyncio
@@ -35,7 +36,17 @@ class _Look(NamedTuple):
 class _KeyFile:
     """One file's key."""
 
-    __slots__ = ("before", "before_until", "key", "look", "looking", "read_again_at", "refused_until", "unsettled")
+    __slots__ = (
+        "before",
+        "before_until",
+        "key",
+        "look",
+        "looking",
+        "read_again_at",
+        "refused_until",
+        "told",
+        "unsettled",
+    )
 
     def __init__(self, key: str, look: _Look | None) -> None:
         self.key = key
@@ -48,6 +59,8 @@ class _KeyFile:
         """Until when `before` comes first, as `key` was refused and it was not."""
         self.looking = asyncio.Lock()
         self.read_again_at = 0.0
+        self.told = ""
+        """Why it could not be read at the last look, which is logged once."""
 
 
 def digest_of(key: str) -> str:
@@ -175,13 +188,26 @@ class KeyFiles:
         try:
             key = read_secret_file(reference)
         except (OSError, ValueError) as error:
-            _log.warning("%s cannot be read, the key before stays: %s", reference, type(error).__name__)
+            # The words of a decoder's error hold a part of the key.
+            self._cannot(
+                reference, known, (error.strerror if isinstance(error, OSError) else "") or type(error).__name__
+            )
             return
+        if not key.isprintable():
+            # As at a start: it would break out of its header.
+            self._cannot(reference, known, "it contains a line end or another control character")
+            return
+        known.told = ""
         if key:
             self._take(reference, known, key, now)
         else:
             known.look, known.unsettled = now, None
             _log.warning("%s is empty, the key before stays", reference)
+
+    def _cannot(self, reference: SecretRef, known: _KeyFile, told: str) -> None:
+        if told != known.told:
+            known.told = told
+            _log.warning("%s cannot be read, the key before stays: %s", reference, told)
 
     def _take(self, reference: SecretRef, known: _KeyFile, key: str, look: _Look | None) -> None:
         known.look, known.unsettled = look, None

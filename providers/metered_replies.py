@@ -9,6 +9,7 @@ from providers.errors import MalformedReply
 from providers.passed_stream import wire_usage
 from providers.upstream_faults import error_in_reply
 from providers.wire import DRAWS, Event, Operation, UsedUnits, WireUsage, on_one_line
+from settings.decoding import DECODE_ERRORS
 
 _MOST_MILLI: Final = 10**12
 _MILLI: Final = 1_000
@@ -37,7 +38,7 @@ def decode_metered(payload: bytes, operation: Operation, deployment_id: str, sec
     try:
         payload.decode()
         reply = _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise MalformedReply(f"The upstream's answer is none of {operation}.", deployment_id=deployment_id) from error
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)

@@ -12,6 +12,7 @@ from providers.sse import EventTooLarge, SseParser
 from providers.upstream import READ_ERRORS, UpstreamCall, read_error
 from providers.upstream_faults import error_in_reply
 from providers.wire import EVENTS_TYPE, Event, WireUsage
+from settings.decoding import DECODE_ERRORS
 
 _USAGE: Final = b'"usage"'
 _ERROR: Final = b'"error"'
@@ -84,7 +85,7 @@ class PassedStream:
                 continue
             try:
                 told = _decode(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except DECODE_ERRORS:
                 continue
             if told.error is not None and not self._begun:
                 deployment = self._call.deployment

@@ -15,6 +15,7 @@ import msgspec
 from providers.errors import MalformedReply
 from providers.finish_reasons import USUAL, meaning_of
 from providers.wire import ChatRequest, Event, decode_event
+from settings.decoding import DECODE_ERRORS
 
 _MARKS: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 """The characters that tell where a JSON value ends, and what a backslash takes their meaning from."""
@@ -369,7 +370,7 @@ class RegularStream:
             return False
         try:
             (choice,) = _decode_piece(event.payload).choices
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             return False
         answer, call = self._answers.get(choice.index), choice.delta.call if choice.delta.tool_calls else None
         return answer is not None and call is not None and answer.goes_on(call)
@@ -583,7 +584,7 @@ def decoded(payload: bytes) -> _Fields:
     """Return the fields of an event's payload."""
     try:
         found: _Fields = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         # Half a letter, see `providers.wire`.
         found = json.loads(payload.decode(errors="replace"))
     return found

@@ -14,6 +14,7 @@ from providers.target import Deployment
 from providers.upstream import UpstreamCall
 from providers.upstream_faults import error_in_reply, original_of
 from providers.wire import Event, WireUsage, on_one_line
+from settings.decoding import DECODE_ERRORS
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete"})
 _CALL: Final = "_call"
@@ -230,7 +231,7 @@ def read_message(decode: Callable[[bytes], _Read], payload: bytes, deployment: D
     """Return a reply, or an event of one, as far as `decode` reads it. Raises MalformedReply."""
     try:
         return decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise malformed_message(deployment) from error
 
 

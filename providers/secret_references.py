@@ -1,6 +1,9 @@
 """References to secrets in a configuration: their places, and whether the secrets are set."""
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -37,9 +40,17 @@ def _secret_name(reference: str) -> str:
 
 
 def read_secret_file(reference: str) -> str:
-    """Return the secret in the file of a `file:` reference. Raises OSError, or ValueError where it is no text."""
-    with Path(reference.removeprefix("file:")).open("rb") as file:
-        return file.read(_MAX_SECRET_BYTES).decode().strip()
+    """Return the secret in the file of a `file:` reference. Raises OSError, also for what is no file or too long, and ValueError for what
+    is no text.
+    """
+    # A pipe would be waited at for ever.
+    with os.fdopen(os.open(reference.removeprefix("file:"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        found = file.read(_MAX_SECRET_BYTES + 1)
+    if len(found) > _MAX_SECRET_BYTES:
+        raise OSError(errno.EFBIG, f"is longer than {_MAX_SECRET_BYTES:,} bytes")
+    return found.decode().strip()
 
 
 def secrets_in(value: Any, secrets_from: Mapping[str, str], key: tuple[str | int, ...] = ()) -> Iterator[Secret]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 _MOST_DEPTH: Final = 48
 _MOST_NODES: Final = 20_000
 """The schemas within one, references followed, beyond which a part is told as "any object"."""
@@ -59,7 +61,7 @@ def fitting_tools(raw: bytes, rules: ToolSchemas) -> bytes | None:
 def _fitting_tools(raw: bytes, rules: ToolSchemas) -> bytes | None:
     try:
         tools = msgspec.json.decode(raw, type=list[Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         # What is passed on raw is not looked at: the target will say what is wrong.
         return None
     found = [_fitting_tool(tool, rules) for tool in tools]
@@ -83,7 +85,7 @@ def fitting_answer(raw: bytes, rules: ToolSchemas) -> bytes | None:
     """Return chat's `response_format` with a schema that fits, as JSON; None where nothing changes, or it cannot be read."""
     try:
         asked = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     inner = asked.get("json_schema") if isinstance(asked, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None

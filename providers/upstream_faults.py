@@ -21,6 +21,7 @@ from providers.errors import (
 )
 from providers.parameters import KNOWN
 from providers.refusals import SERVER_FAULT, Refusal, pace_s, refusal_of, refused_parameter, status_of
+from settings.decoding import DECODE_ERRORS
 
 _MAX_MESSAGE_CHARS = 500
 _MAX_WORD_CHARS = 100
@@ -279,7 +280,7 @@ def original_of(error: UpstreamError, bodies: Iterable[bytes], secret: str | Non
         told = body[:_MOST_OF_ORIGINAL]
         try:
             said = msgspec.json.decode(told.replace(secret.encode(), b"***") if secret else told, type=_Said).error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             continue
         status = status_of(said.type, None)
         return None if status is None else Original(status, said.type, said.message)
@@ -357,7 +358,7 @@ def _rejection(status: int, fault: _Fault, refusal: Refusal, deployment_id: str,
 def _fault_of_body(body: bytes) -> _Fault:
     try:
         return _fault_of(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         text = body[:_MOST_READ].decode(errors="replace").strip()
         if not text.startswith("<"):
             return _Fault(text)

@@ -26,6 +26,7 @@ from providers.thoughts import Thought, needs_thoughts, with_thoughts
 from providers.tool_schemas import ToolSchemas, fitting_answer, fitting_tools
 from providers.upload import Upload
 from providers.upstream_faults import error_in_reply
+from settings.decoding import DECODE_ERRORS
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -345,7 +346,7 @@ def decode_event(payload: bytes, deployment_id: str, secret: str | None = None) 
     has_more = False
     try:
         reply: _Reply | _ReplyAnyUsage = _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         has_more = True
         payload = _as_text(payload.removeprefix(_BOM))
         _refuse_bare_error(payload, deployment_id, secret)
@@ -404,7 +405,7 @@ def _with_beside(
             continue
         try:
             chunk = msgspec.json.decode(payload, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             continue
         found = chunk.get(name)
         if isinstance(found, dict):
@@ -447,7 +448,7 @@ def decode_embeddings(payload: bytes, deployment_id: str, secret: str | None = N
     payload = payload.removeprefix(_BOM)
     try:
         reply = _decode_embeddings(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise MalformedReply("The upstream's answer is not one of embeddings.", deployment_id=deployment_id) from error
     if reply.error is not None:
         raise error_in_reply(reply.error, deployment_id, secret)
@@ -465,7 +466,7 @@ def _refuse_bare_error(payload: bytes, deployment_id: str, secret: str | None) -
         return
     try:
         found = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return
     first = found[0] if isinstance(found, list) and found else found
     if isinstance(first, dict) and (first.get("object") == "error" or (found is not first and "error" in first)):
@@ -482,14 +483,14 @@ def _decode_leniently(payload: bytes, deployment_id: str) -> tuple[bytes, _Reply
             return payload, _decode_any(whole)
         payload = _without_odd_values(whole)
         return payload, _decode_any(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise MalformedReply(
             "The upstream sent an event that is not a chat completion.", deployment_id=deployment_id
         ) from error
 
 
 def _decode_any(payload: bytes) -> _Reply | _ReplyAnyUsage:
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    with contextlib.suppress(*DECODE_ERRORS):
         return _decode(payload)
     return _decode_any_usage(payload)
 
@@ -639,7 +640,7 @@ def field_of(request: ChatRequest, name: str, deployment_id: str) -> Any:
         return None
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         # Numbers out of range, bytes that are no UTF-8, endless nesting: what is passed on raw is not looked at.
         raise CannotCarry(
             f"The parameter {name[:64]!r} cannot be read.",
@@ -697,7 +698,7 @@ def _think_again(fields: dict[str, Any], request: ChatRequest, deployment: Deplo
         return
     try:
         decoded = msgspec.json.decode(messages, type=list[Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         # What is passed on raw is not looked at: the target will say what is wrong.
         return
     with_thoughts(decoded, request.thoughts, deployment)

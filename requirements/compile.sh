@@ -7,7 +7,7 @@ compile --extra dev --output-file requirements/dev.txt
 # The demo runs from the tree, so its build backend is locked with it.
 compile requirements/build.in --extra demo --constraint requirements/dev.txt --output-file requirements/demo.txt
 compile --constraint requirements/dev.txt --output-file requirements/base.txt
-compile --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --extra kafka --constraint requirements/dev.txt --output-file requirements/extras.txt
+compile --extra litellm --extra otel --extra kv-events --extra s3 --extra sso --extra kafka --extra nats --constraint requirements/dev.txt --output-file requirements/extras.txt
 lock() { uv pip compile "requirements/$1.in" --universal --python-version 3.11 --constraint requirements/dev.txt --generate-hashes --no-emit-index-url --no-header --quiet --output-file "requirements/$1.txt"; }
 # What builds from the tree, apart: nothing of it is in what runs. And what makes and checks a release.
 lock build

@@ -32,7 +32,7 @@ _SETTINGS: Final = (
     ("daemonize", "no"),
 )
 # The shell holds the other end of our pipe: it ends the server when we close the pipe, and so also when we are killed.
-_KEEPER: Final = 'exec 3<&0; "$0" "$@" </dev/null 3<&- & echo $!; cat <&3 >/dev/null; kill -KILL $! 2>/dev/null'
+KEEPER: Final = 'exec 3<&0; "$0" "$@" </dev/null 3<&- & echo $!; cat <&3 >/dev/null; kill -KILL $! 2>/dev/null'
 
 
 class RedisServer:
@@ -80,7 +80,7 @@ class RedisServer:
         else:
             options = [word for name, value in (*_SETTINGS, *own, *self._settings) for word in (f"--{name}", value)]
         self._keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, str(self._binary), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["/bin/sh", "-c", KEEPER, str(self._binary), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._keeper.stdout is not None
         self.pid = int(self._keeper.stdout.readline())

@@ -9,6 +9,7 @@ import msgspec
 from accounts.audit.audit_errors import BadAnchor, BadExport
 from accounts.audit.chain import FIRST, digest_of_redacted, hash_of
 from accounts.audit.entry import Entry
+from settings.decoding import DECODE_ERRORS
 
 MAX_BREAKS: Final = 20
 REDACTED: Final = "audit.redacted"
@@ -153,7 +154,7 @@ def verify_lines(lines: Iterable[bytes], anchors: Sequence[Anchor] = (), *, part
             continue
         try:
             entry = _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise BadExport(f"line {count} is no entry of an export: {error}") from error
         verification.check(entry)
     return verification.result()

@@ -24,6 +24,7 @@ from cost.times import wall_us
 from proxy.batch.line_protocol import Answering, LineReply, LineRequest
 from proxy.http.request_id import new_request_id
 from proxy.parse.chat_request import AUTO
+from settings.decoding import DECODE_ERRORS
 
 MOST_QUESTION_CHARS: Final = 500
 MOST_ROUNDS: Final = 6
@@ -305,7 +306,7 @@ def _reply_of(reply: LineReply) -> tuple[_Reply | None, str]:
     """Return the model's message, or why there is none."""
     try:
         told = msgspec.json.decode(reply.body) if len(reply.body) <= _MOST_REPLY else None
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         told = None
     if not isinstance(told, dict):
         return None, "The model's reply cannot be read."
@@ -353,7 +354,7 @@ def _json_object(text: str) -> str:
     """Return arguments that are a JSON object as they are, and others as an empty one."""
     try:
         return text if isinstance(msgspec.json.decode(text), dict) else "{}"
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return "{}"
 
 

@@ -17,6 +17,7 @@ from api.ask import lookups
 from api.ask.asker import Asker, OutOfScope
 from api.ask.found import Found
 from proxy.errors import Refused
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.ask")
 
@@ -136,14 +137,14 @@ def parsed(tool: Tool, arguments: str) -> msgspec.Struct:
     """Return a call's arguments. What is null or empty is left out, as models send that for nothing. Raises ToolRefused."""
     try:
         given = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise ToolRefused("The arguments are no JSON object.") from error
     if not isinstance(given, dict):
         raise ToolRefused("The arguments are no JSON object.")
     meant = {name: value for name, value in given.items() if value not in (None, "", [])}
     try:
         return msgspec.convert(meant, tool.takes, strict=False)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise ToolRefused(f"{str(error)[:300]}.") from error
 
 

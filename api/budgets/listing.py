@@ -14,6 +14,7 @@ from cost.budgets.periods import Period
 from cost.budgets.topups import MAX_NOTE, Topup
 from cost.scopes import LONGEST_ID, ROWS, Scope
 from cost.times import day_of, in_us, iso
+from settings.decoding import DECODE_ERRORS
 
 _MAX_NAME: Final = 64
 
@@ -80,7 +81,7 @@ def parse_budget(body: bytes) -> EnteredBudget:
     """Decode a body. Amounts are read as decimals, never through floats. Raises BadBudget."""
     try:
         return msgspec.json.decode(body, type=EnteredBudget)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadBudget(str(error)) from error
 
 

@@ -7,10 +7,9 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from api.erasure.admin_types import EraseContent, ErasePerson, ErasureOut
-from api.erasure.change import Erased, erase_content, erase_person
+from api.erasure.change import Erased, erase_content_of, erase_person
 from api.web.admin_access import AdminRequest, admin
 from api.web.openapi import PREFIX, described
-from cost.times import start_of
 from proxy.errors import BadRequest
 
 router = APIRouter(tags=["erasure"])
@@ -46,25 +45,17 @@ async def erase_somebody(desk: Annotated[AdminRequest, Depends(admin("organisati
 )
 async def erase_team(desk: Annotated[AdminRequest, Depends(admin("team.change"))]) -> Response:
     """Erase the team's prompts, responses, files and batches, or count them. Books and settings stay."""
-    asked, team = await desk.body(EraseContent), desk.the_team
-    batch = desk.gateway.jobs.batch
-    erased = await erase_content(
-        desk.gateway.database,
-        desk.gateway.identity.audit,
-        desk.actor,
-        team.organisation_id,
-        team.team_id,
-        before_us=None if asked.before is None else _start_of(asked.before),
-        blobs=None if batch is None else batch.files.blobs,
-        dry_run=asked.dry_run,
-        reason=asked.reason,
+    asked = await desk.body(EraseContent)
+    before = None if asked.before is None else _day(asked.before)
+    erased = await erase_content_of(
+        desk.gateway, desk.actor, desk.the_team, before=before, dry_run=asked.dry_run, reason=asked.reason
     )
     return _reply(desk, erased)
 
 
-def _start_of(day: str) -> int:
+def _day(text: str) -> date:
     try:
-        return start_of(date.fromisoformat(day))
+        return date.fromisoformat(text)
     except ValueError:
         raise BadRequest("`before` is a UTC day such as 2026-04-30.", param="before") from None
 

@@ -1,5 +1,7 @@
 """Erasures with their audit entry, which is made before anything goes, so that none goes unsaid whatever happens then."""
 
+from datetime import date
+
 import msgspec
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -9,13 +11,15 @@ from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog
 from accounts.people.people import PeopleStore
 from accounts.people.tables import OneTimeLinkRow, SessionRow
-from accounts.store import AccountStore
+from accounts.store import AccountStore, TeamRecord
 from api.erasure.holdings import holdings
 from api.erasure.person import Named, PersonErasure, find_named
 from api.erasure.rows import Rows, settle
 from api.erasure.team import ContentErasure
 from api.people.change import check_another_admin
 from api.web.changing import changing, looking
+from api.web.gateway import Gateway
+from cost.times import start_of
 from proxy.batch.blobs import Blobs
 from proxy.errors import BadRequest
 
@@ -109,6 +113,24 @@ async def erase_content(
     done = await erasing.run()
     await settle(engine)
     return _told(done, erasing.left, dry_run=False)
+
+
+async def erase_content_of(
+    gateway: Gateway, actor: Actor, team: TeamRecord, *, before: date | None, dry_run: bool, reason: str = ""
+) -> Erased:
+    """Do so in a running gateway, where batches may have files; `before` is a day in UTC. Raises TeamNotFound."""
+    batch = gateway.jobs.batch
+    return await erase_content(
+        gateway.database,
+        gateway.identity.audit,
+        actor,
+        team.organisation_id,
+        team.team_id,
+        before_us=None if before is None else start_of(before),
+        blobs=None if batch is None else batch.files.blobs,
+        dry_run=dry_run,
+        reason=reason,
+    )
 
 
 def _told(rows: dict[str, int], left: dict[str, int], *, dry_run: bool) -> Erased:

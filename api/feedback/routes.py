@@ -24,6 +24,7 @@ from proxy.errors import (
     RequestNotFound,
 )
 from proxy.plan.route_plan import may_use
+from settings.decoding import DECODE_ERRORS
 
 router = APIRouter(tags=["feedback"])
 
@@ -156,7 +157,7 @@ def _decoded(body: bytes) -> GiveFeedback:
             f"The feedback is not valid: {error}. It has `request_id`, one of `rating` and `passed`, "
             "and may have `better_target`."
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadRequest("The body is not JSON.") from error
 
 

@@ -39,6 +39,7 @@ from selfhosted.config import RegistrationConfig
 from selfhosted.health.fleet_view import FleetView, WatchedPool, told_wish
 from selfhosted.registry.origin import OriginOutside, OriginRefused, checked_origin
 from selfhosted.registry.store import NameTaken, PoolFull
+from settings.decoding import DECODE_ERRORS
 
 router = APIRouter(tags=["fleet"])
 _audit: Final = logging.getLogger("weighbridge.audit")
@@ -289,7 +290,7 @@ def _pool(request: Request, pool: str) -> tuple[FleetView, WatchedPool]:
 def _checked(name: str, body: bytes, rules: RegistrationConfig) -> tuple[RegistrationBody, str]:
     try:
         said = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(
             f'The body of `{name}` is not {{"url", "instance", "draining", "version"}}: {error}.'
         ) from error

@@ -8,6 +8,8 @@ from typing import Any, Final
 from accounts.store import utc_now
 from api.keys.change import ends_after
 from api.litellm.durations import Renewal, renewal_of, seconds_of
+from cost.budgets.budget import MAX_LIMIT_NANOUSD
+from cost.prices import usd
 from proxy.errors import BadRequest
 
 _WITHOUT_EQUAL: Final[Mapping[str, str]] = {
@@ -47,6 +49,11 @@ _IGNORED: Final = frozenset(
 )
 
 
+_MOST_USD: Final = usd(MAX_LIMIT_NANOUSD)
+_MOST_TEXTS: Final = 1_000
+_MOST_CHARS: Final = 1_000
+
+
 class Sent:
     """A body's fields. A field that says nothing (null, 0, empty) is as if it were left out, as Terraform's provider sends all of them."""
 
@@ -58,6 +65,8 @@ class Sent:
             if why is not None:
                 raise BadRequest(f"`{name[:60]}` has no equal here: {why}.", param=name[:60])
             raise BadRequest(f"`{name[:60]}` is no field that is known here.", param=name[:60])
+        if _has_nul(fields):
+            raise BadRequest("A text must not have a NUL in it.")
         self._fields = fields
 
     def __contains__(self, name: str) -> bool:
@@ -68,8 +77,8 @@ class Sent:
         value = self._fields.get(name)
         if value is None or value == "":
             return None
-        if not isinstance(value, str) or len(value) > 1_000 or "\x00" in value:  # noqa: PLR2004
-            raise BadRequest(f"`{name}` is a text of at most 1,000 characters.", param=name)
+        if not isinstance(value, str) or len(value) > _MOST_CHARS:
+            raise BadRequest(f"`{name}` is a text of at most {_MOST_CHARS:,} characters.", param=name)
         return value
 
     def texts(self, name: str) -> list[str] | None:
@@ -77,8 +86,10 @@ class Sent:
         value = self._fields.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(each, str) and len(each) <= _MOST_CHARS for each in value):
             raise BadRequest(f"`{name}` is a list of texts.", param=name)
+        if len(value) > _MOST_TEXTS:
+            raise BadRequest(f"`{name}` has at most {_MOST_TEXTS:,} texts.", param=name)
         return value
 
     def flag(self, name: str) -> bool | None:
@@ -113,8 +124,8 @@ class Sent:
             found = Decimal(str(value))
         except InvalidOperation:
             found = Decimal("NaN")
-        if isinstance(value, bool) or not found.is_finite() or found < 0:
-            raise BadRequest(f"`{name}` is an amount of dollars.", param=name)
+        if isinstance(value, bool) or not found.is_finite() or not 0 <= found <= _MOST_USD:
+            raise BadRequest(f"`{name}` is an amount of dollars, from 0 to a billion.", param=name)
         return found.quantize(Decimal("1E-9"))
 
     def ends_at(self) -> datetime | None:
@@ -141,3 +152,18 @@ class Sent:
 
 def _says_something(value: Any) -> bool:
     return bool(value)
+
+
+def _has_nul(fields: Mapping[str, Any]) -> bool:
+    """Return True where a name or a text has a NUL at any depth: PostgreSQL has no place for one."""
+    left: list[Any] = [fields]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            if "\x00" in value:
+                return True
+        elif isinstance(value, Mapping):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
+    return False

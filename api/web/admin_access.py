@@ -20,6 +20,7 @@ from api.web.reading import json_reply
 from api.web.request_body import read_body
 from cost.amounts import EXAMPLE
 from proxy.errors import BadRequest, NotAllowed, TeamNotFound
+from settings.decoding import DECODE_ERRORS
 
 MAX_BODY_BYTES: Final = 64 * 1024
 _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `([^`]{1,100})`")
@@ -148,5 +149,5 @@ def parsed(body: bytes, kind: type[Body]) -> Body:
         where = f"`{param}` is not valid: " if param else "The body is not valid: "
         example = f" As an amount, {EXAMPLE}." if "decimal" in told else ""
         raise BadRequest(f"{where}{told[:300]}.{example}{_allowed(kind, told, param)}", param=param) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(f"The body is no JSON: {str(error)[:200]}.") from error

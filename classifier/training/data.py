@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from classifier.features import Features, extract, shape_of
 from classifier.prediction import Prompt
 from classifier.training.splits import Hashes, Questions, hashes_of, normalised, questions, stem
+from settings.decoding import DECODE_ERRORS
 
 __all__ = ["BadData", "Corpus", "Floats", "Integers", "Problem", "load", "normalised", "stem"]
 
@@ -304,7 +305,7 @@ def _facts(extra: object) -> dict[str, float]:
         return {}
     try:
         found = msgspec.json.decode(extra)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return {}
     if not isinstance(found, dict):
         return {}

@@ -27,6 +27,8 @@ _ENCODED_AT_ONCE: Final = 250
 _REFUSED_IN_A_ROW: Final = 3
 """Single events that a sink refuses before any other is taken, from which on it is the sink that is at fault."""
 _TOLD: Final = 5
+_GROWTH: Final = 8
+"""A batch that was acknowledged lets the next be larger by one part in so many, up to what the sink takes."""
 
 
 class Timing(NamedTuple):
@@ -60,6 +62,7 @@ class Delivery:
         self._timing = timing
         self._timeout_s = timeout_s
         self._failures = 0
+        self._most = limits.events
 
     async def run(self) -> None:
         """Deliver for ever."""
@@ -91,8 +94,9 @@ class Delivery:
         if found.lost:
             self._metrics.count(self.name, "dropped", found.lost)
             _log.error("%d events up to number %d are lost to sink %s", found.lost, found.last, self.name)
-        for batch in batches(found.events, await self._encoded(found.events), self._limits):
+        for batch in batches(found.events, await self._encoded(found.events), self._limits._replace(events=self._most)):
             await self._deliver(batch)
+            self._most = min(self._limits.events, self._most + 1 + self._most // _GROWTH)
             place = await self._move(place, batch.events[-1].sequence)
         if place < found.last:
             await self._move(place, found.last)
@@ -151,6 +155,8 @@ class Delivery:
             async with asyncio.timeout(self._timeout_s):
                 await self._sink.send(batch)
         except TimeoutError:
+            # It may be away, or slow: the same batch again would come to it for ever.
+            self._most = max(1, len(batch.events) // 2)
             raise SinkFailed("no answer in time") from None
 
     def _back_off(self, told: str, retry_after_s: float | None) -> float:

@@ -69,7 +69,8 @@ class Codec:
         made = self._arrow.Table.from_arrays(columns, schema=self._schema)
         self._parquet.write_table(made, file, compression="zstd")
         data = file.getvalue()
-        if not self._table(data).equals(made):
+        # Against the rows themselves: half a nano-dollar becomes a whole number without a word.
+        if self.decode(data) != [tuple(row) for row in rows]:
             raise FileDamaged("what was written to Parquet reads as something else")
         return data
 

@@ -19,6 +19,7 @@ from zlib import crc32
 import msgspec
 
 from cost.ledger.entries import AttemptKey, Entry
+from settings.decoding import DECODE_ERRORS
 
 _MAX_LINE_BYTES: Final = 1024 * 1024
 _CRC_CHARS: Final = 8
@@ -88,7 +89,7 @@ def decode_line(line: bytes) -> Entry | None:
     body = _body(line)
     try:
         return None if body is None else _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 
@@ -131,7 +132,7 @@ def decode_drained(content: bytes) -> Drained | None:
     body = _body(content)
     try:
         return None if body is None else _decode_drained(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

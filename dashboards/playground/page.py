@@ -30,6 +30,7 @@ from proxy.parse.chat_request import AUTO
 from proxy.plan.decision_record import ConsideredTarget
 from proxy.plan.evidence import UNMEASURED
 from proxy.plan.route_plan import may_use
+from settings.decoding import DECODE_ERRORS
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -269,7 +270,7 @@ def _body(form: Form, model: str) -> bytes:
 def _tools(text: str) -> list[dict[str, Any]]:
     try:
         return msgspec.json.decode(text, type=list[dict[str, Any]])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise FormError("tools", f"A JSON list of tools, as in a request: {error}.") from error
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from accounts.caller import CacheUse, Escalation, Learning
 from accounts.store import TeamRecord
-from api.erasure.change import erase_content
+from api.erasure.change import erase_content_of
 from api.policy.anchored import AnchoredPreview, Month, anchored
 from api.policy.change import PolicyChoice, policy_of, proposed, set_policy
 from api.policy.preview import bill_words, own_words, replicas_up, room_words, two_words
@@ -28,7 +28,6 @@ from api.web.reading import reading
 from classifier.heuristic import HeuristicClassifier
 from classifier.learning.requests import own_requests
 from cost.reports.scope import ReadScope
-from cost.times import start_of
 from dashboards.ui.formats import share
 from dashboards.ui.tables import Column, Table
 from dashboards.web.access import allowed
@@ -214,17 +213,8 @@ async def erase(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -
         before = form.day("before")
     except FormError as error:
         return view.redirect(back, error.message, "info")
-    batch, is_counted = view.gateway.jobs.batch, form.flag("count")
-    erased = await erase_content(
-        view.gateway.database,
-        view.gateway.identity.audit,
-        view.actor,
-        team.organisation_id,
-        team.team_id,
-        before_us=None if before is None else start_of(before),
-        blobs=None if batch is None else batch.files.blobs,
-        dry_run=is_counted,
-    )
+    is_counted = form.flag("count")
+    erased = await erase_content_of(view.gateway, view.actor, team, before=before, dry_run=is_counted)
     rows = sum(erased.rows.values())
     told = f"{rows:,} rows would go; nothing was erased." if is_counted else f"{rows:,} rows are erased."
     left = sum(erased.left.values())

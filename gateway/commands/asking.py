@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.commands.shared import USAGE, fail
+from settings.decoding import DECODE_ERRORS
 
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 50_000_000
@@ -78,7 +79,7 @@ def _decoded(url: str, status: int, body: bytes) -> dict[str, Any]:
 
     try:
         told: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise NotAnswered(f"{url} answered with {status} and no JSON; is it a gateway?") from error
     if status != _OK or "object" not in told:
         failure = told.get("error")

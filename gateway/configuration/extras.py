@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -39,10 +40,6 @@ def _sink(config: GatewayConfig, kind: str) -> KeyPath | None:
     )
 
 
-def _event_store(config: GatewayConfig) -> KeyPath | None:
-    return _sink(config, "s3")
-
-
 def _archive(config: GatewayConfig) -> KeyPath | None:
     return None if config.cost.archive is None else ("cost", "archive")
 
@@ -50,10 +47,6 @@ def _archive(config: GatewayConfig) -> KeyPath | None:
 def _archive_store(config: GatewayConfig) -> KeyPath | None:
     archive = config.cost.archive
     return ("cost", "archive", "to") if archive is not None and archive.to.startswith(S3) else None
-
-
-def _event_topic(config: GatewayConfig) -> KeyPath | None:
-    return _sink(config, "kafka")
 
 
 def _sign_in(config: GatewayConfig) -> KeyPath | None:
@@ -67,11 +60,12 @@ def _traces(config: GatewayConfig) -> KeyPath | None:
 EXTRAS: Final = (
     Extra("litellm", "litellm", _litellm),
     Extra("s3", "obstore", _object_store),
-    Extra("s3", "obstore", _event_store),
-    Extra("s3", "pyarrow", _event_store),
+    Extra("s3", "obstore", partial(_sink, kind="s3")),
+    Extra("s3", "pyarrow", partial(_sink, kind="s3")),
     Extra("s3", "pyarrow", _archive),
     Extra("s3", "obstore", _archive_store),
-    Extra("kafka", "aiokafka", _event_topic),
+    Extra("kafka", "aiokafka", partial(_sink, kind="kafka")),
+    Extra("nats", "nats", partial(_sink, kind="nats")),
     Extra("sso", "authlib", _sign_in),
     Extra("otel", "opentelemetry.sdk", _traces),
 )

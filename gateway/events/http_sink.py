@@ -1,7 +1,7 @@
-"""CloudEvents by HTTP: a batch a POST, signed where the sink has a secret."""
+"""Events by HTTP: a batch a POST, signed where the sink has a secret."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
@@ -10,71 +10,121 @@ from api.webhooks.signature import signed_headers
 from cost.events.event import sequence_text
 from cost.events.sink import Batch, BatchRefused, SinkFailed
 from cost.times import wall_us
+from gateway.events.tls import Tls
 from providers.connections.address import address_of
 from providers.connections.forward_proxy import ForwardProxy
 
-_BATCH: Final = "application/cloudevents-batch+json"
-_SINGLE: Final = "application/cloudevents+json"
-"""Without a charset, which JSON has none of anyway: OpenMeter compares the whole field."""
-_REFUSALS: Final = frozenset({400, 409, 413, 422})
+
+class Shape(NamedTuple):
+    """How a batch is written."""
+
+    content_type: str
+    """Without a charset, which JSON has none of anyway: OpenMeter compares the whole field."""
+    begins: bytes = b""
+    ends: bytes = b""
+    most: int = 10_000
+    """Events in a batch."""
+    known: bytes = b""
+    """What a refusal says of an event that the receiver has already."""
+
+
+BATCHED: Final = Shape("application/cloudevents-batch+json", b"[", b"]")
+STRUCTURED: Final = Shape("application/cloudevents+json", most=1)
+LAGO: Final = Shape("application/json", b'{"events":[', b"]}", 100, b"value_already_exist")
+
+_CONFLICT: Final = 409
+_REFUSALS: Final = frozenset({400, _CONFLICT, 413, 422})
 """What is about the events in a batch; anything else is about the sink, and the whole batch waits."""
+_MOST_REPLY: Final = 16_384
 
 
 class HttpSink:
-    """One address. A reply's body is not read, and no redirect is followed: it may lead anywhere."""
+    """One address. No redirect is followed: it may lead anywhere."""
 
     def __init__(
         self,
         url: str,
         *,
         keys: Sequence[bytes] = (),
-        token: str | None = None,
-        single: bool = False,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        shape: Shape = BATCHED,
+        tls: Tls | None = None,
         proxy: ForwardProxy | None = None,
         now_us: Callable[[], int] = wall_us,
     ) -> None:
+        """`headers` and `tls` are asked again after each failure: tokens and certificates are renewed in their files."""
         self._url = url
         self._keys = tuple(keys)
-        self._single = single
+        self._own_headers = headers
+        self._shape = shape
+        self._tls = tls
         self._now_us = now_us
-        self._headers = {"user-agent": "weighbridge-events/1", "content-type": _SINGLE if single else _BATCH}
-        if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
         self._way = {} if proxy is None else _way(url, proxy)
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, batch: Batch) -> None:
         """Post a batch. Raises SinkFailed, and BatchRefused for what is about its events."""
-        if self._single:
-            for event, encoded in zip(batch.events, batch.encoded, strict=True):
-                await self._post(sequence_text(event.sequence), encoded)
-            return
-        first, last = batch.events[0].sequence, batch.events[-1].sequence
-        await self._post(f"{sequence_text(first)}-{sequence_text(last)}", b"[" + b",".join(batch.encoded) + b"]")
+        try:
+            await self._post(batch)
+        except BatchRefused:
+            raise
+        except BaseException:
+            await self.aclose()
+            raise
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    async def _post(self, name: str, body: bytes) -> None:
-        headers = dict(self._headers)
-        if self._keys:
-            headers |= signed_headers(name, self._now_us() // 1_000_000, body, self._keys)
-        # A receiver's cookies have no business in another batch. The delivery bounds the time.
-        session = self._session = self._session or aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
+    def _opened(self) -> aiohttp.ClientSession:
+        headers = {
+            "user-agent": "weighbridge-events/1",
+            **self._own_headers(),
+            "content-type": self._shape.content_type,
+        }
+        return aiohttp.ClientSession(
+            connector=None if self._tls is None else aiohttp.TCPConnector(ssl=self._tls()),
+            # A receiver's cookies have no business in another batch. The delivery bounds the time.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            headers=headers,
         )
+
+    async def _post(self, batch: Batch) -> None:
+        body = self._shape.begins + b",".join(batch.encoded) + self._shape.ends
+        signed: Mapping[str, str] = {}
+        if self._keys:
+            signed = signed_headers(_name(batch), self._now_us() // 1_000_000, body, self._keys)
+        session = self._session = self._session or self._opened()
         try:
-            async with session.post(self._url, data=body, headers=headers, allow_redirects=False, **self._way) as reply:
+            async with session.post(self._url, data=body, headers=signed, allow_redirects=False, **self._way) as reply:
                 status, wait = reply.status, reply.headers.get("retry-after")
+                is_known = len(batch.events) == 1 and status in _REFUSALS and await self._has_it(reply)
         except (aiohttp.ClientError, OSError) as error:
             # Its text may hold the whole address, and an address may hold a token.
             raise SinkFailed(type(error).__name__) from None
-        if 200 <= status < 300:  # noqa: PLR2004 - success, and nothing else is
+        if 200 <= status < 300 or is_known:  # noqa: PLR2004 - success, and nothing else is
             return
         failure = BatchRefused if status in _REFUSALS else SinkFailed
         raise failure(f"status {status}", retry_after_s(wait, self._now_us()))
+
+    async def _has_it(self, reply: aiohttp.ClientResponse) -> bool:
+        """Return True where an event is refused as it came before: a sink that has everything must not wait for ever."""
+        if reply.status == _CONFLICT:
+            return True
+        told = b""
+        async for part in reply.content.iter_any():
+            told += part
+            if len(told) >= _MOST_REPLY:
+                break
+        return bool(self._shape.known) and self._shape.known in told
+
+
+def _name(batch: Batch) -> str:
+    first, last = (sequence_text(each.sequence) for each in (batch.events[0], batch.events[-1]))
+    return first if first == last else f"{first}-{last}"
 
 
 def _way(url: str, proxy: ForwardProxy) -> dict[str, Any]:

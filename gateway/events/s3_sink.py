@@ -5,8 +5,9 @@ file: who reads takes each `id` once.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from cost.events.event import FIELDS, Event, sequence_text, time_text
 from cost.events.sink import Batch, SinkFailed
@@ -15,6 +16,9 @@ from gateway.exporters.parquet import Bucket, Columns, ParquetFiles, hour_of
 _ENVELOPE = (("id", "str"), ("sequence", "int"), ("time", "str"))
 _KINDS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list"}
 COLUMNS: Columns = (*_ENVELOPE, *((field.name, _KINDS[field.kind]) for field in FIELDS))
+
+
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 
 
 class S3Sink:
@@ -34,7 +38,9 @@ class S3Sink:
             try:
                 await asyncio.to_thread(self._write, name, events)
             except self._files.failures as error:
-                raise SinkFailed(type(error).__name__) from None
+                # Its text may hold an address; the store's own word for it says what to do: AccessDenied, RequestTimeTooSkewed.
+                code = _CODE.search(str(error))
+                raise SinkFailed(type(error).__name__ if code is None else code[1]) from None
 
     def _write(self, name: str, events: Sequence[Event]) -> None:
         self._files.put(name, [_row(event) for event in events], COLUMNS)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from settings.s3_credentials import s3_credentials
 from weighbridge.plugins import Outcome
 
 _log: Final = logging.getLogger("weighbridge.plugins")
@@ -38,6 +39,7 @@ class Bucket:
     region: str = "us-east-1"
     access_key_id: str = ""
     secret_access_key: str = ""
+    session_token: str = ""
     every_s: float = 300.0
     rows: int = 20_000
 
@@ -135,9 +137,9 @@ class ParquetFiles:
 
 def open_store(settings: Bucket) -> Any:
     """Return the client of a store. What is not given comes from the environment, as AWS's own tools read it."""
-    named = {"endpoint": settings.endpoint} if settings.endpoint else {}
+    named: dict[str, Any] = {"endpoint": settings.endpoint} if settings.endpoint else {}
     if settings.access_key_id:
-        named |= {"access_key_id": settings.access_key_id, "secret_access_key": settings.secret_access_key}
+        named |= s3_credentials(settings.access_key_id, settings.secret_access_key, settings.session_token)
     made_by = importlib.import_module("obstore.store").S3Store
     if settings.region:
         named |= {"region": settings.region}

@@ -20,15 +20,19 @@ def is_price(key: str) -> bool:
     return key in _ALSO or any(part in key for part in _COST)
 
 
+_TOO_MUCH: Final = Decimal("1E18")
+
+
 def number_in(value: Value) -> Decimal | None:
-    """Return the number that a value is, also as text such as `5e-07`; None for none."""
+    """Return the number that a value is, also as text such as `5e-07`; None for none, and for one that no price, rate or time is."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         return None
     try:
         found = Decimal(value)
     except InvalidOperation:
         return None
-    return found if found.is_finite() else None
+    # Compared first: a whole number of a billion digits is never made.
+    return found if found.is_finite() and -_TOO_MUCH < found < _TOO_MUCH else None
 
 
 def prices_of(costs: Mapping[str, Value], mode: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.from_litellm.source import Variables, default_in, name_in
+from gateway.from_litellm.source import Variables, default_in, is_ours, name_in
 from gateway.from_litellm.told import Account, Item
 
 _NOT_A_KEY: Final = re.compile(
@@ -37,6 +37,9 @@ class Secrets:
         """
         text = str(item.value).strip()
         found = name_in(text)
+        if found is not None and is_ours(found):
+            self._account.tell(item, "not possible", f"{found} is this gateway's own, and goes to nobody")
+            return None
         if found is not None:
             self._tell_reference(item, found, text)
             return f"env:{found}"

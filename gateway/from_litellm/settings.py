@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -352,7 +353,7 @@ class _Reading:
         self._secrets.referred.add("REDIS_URL")
         parts = {name: self._variables.resolved(item.value) for name, item in self._redis.items()}
         if all(parts.values()):
-            password = f":{parts['password']}@" if "password" in parts else ""
+            password = f":{quote(str(parts['password']), safe='')}@" if "password" in parts else ""
             self._secrets.moved["REDIS_URL"] = f"redis://{password}{parts['host']}:{parts.get('port', 6379)}/0"
 
     def _master_key(self, item: Item) -> None:

@@ -1,5 +1,6 @@
 """Reading of LiteLLM's configuration: one file, those that it includes, and the values that stand in the environment."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ _REFERENCE: Final = re.compile(
     r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)\Z|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}\Z|\$([A-Za-z_][A-Za-z0-9_]*)\Z"
 )
 _VARIABLES: Final = "environment_variables"
+_OURS: Final = "WEIGHBRIDGE_"
 
 
 class Variables:
@@ -35,8 +37,10 @@ class Variables:
         """Return the value of a variable, None where nobody has set it."""
         own = self._own.get(name)
         if own is not None and (inner := name_in(own)) not in {None, name}:
-            return self._environment.get(str(inner))
-        return own if own is not None and name_in(own) is None else self._environment.get(name)
+            return None if is_ours(str(inner)) else self._environment.get(str(inner))
+        if own is not None and name_in(own) is None:
+            return own
+        return None if is_ours(name) else self._environment.get(name)
 
     def resolved(self, value: Value) -> Value:
         """Return a value with its reference resolved; None for one whose variable nobody has set, and which has no default."""
@@ -50,6 +54,11 @@ def name_in(text: str) -> str | None:
     """Return the name of the variable that a text refers to; None for a text that is a value itself."""
     found = _REFERENCE.fullmatch(text.strip())
     return None if found is None else found[1] or found[2] or found[4]
+
+
+def is_ours(name: str) -> bool:
+    """Return True for a variable of this gateway's own, such as its pepper: no file of LiteLLM's has a use for one."""
+    return name.startswith(_OURS)
 
 
 def default_in(text: str) -> str | None:
@@ -130,8 +139,12 @@ def _read(path: Path, account: Account, documents: list[Document]) -> None:
     included = document.values.get("include")
     for index, name in enumerate(included if isinstance(included, list) else [included] if included else []):
         item = Item(document, ("include", index), name)
-        other = path.parent / str(name)
-        if other.resolve() in {Path(each.file).resolve() for each in documents}:
+        if not isinstance(name, str) or "\0" in name:
+            account.tell(item, "not possible", "not read: it is no name of a file")
+            continue
+        other = path.parent / name
+        # Not Path.resolve(), which fails on links that lead in a circle.
+        if os.path.realpath(other) in {os.path.realpath(each.file) for each in documents}:
             account.tell(item, "not needed", "it was read already")
         elif len(documents) >= MOST_FILES:
             account.tell(item, "not possible", f"more than {MOST_FILES} files are not read")

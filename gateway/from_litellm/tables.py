@@ -5,6 +5,7 @@ Versions differ in their columns, so whole rows are read, and what a row does no
 
 import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import date
@@ -22,6 +23,8 @@ from gateway.from_litellm.sealed import NeedsPyNaCl, NotOpened, open_sealed
 from gateway.from_litellm.told import Account
 
 Row = Mapping[str, Any]
+_ESCAPED: Final = re.compile(r"[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+"""What stands in YAML only escaped."""
 _PRISMAS: Final = frozenset(
     {
         "connection_limit",
@@ -203,7 +206,18 @@ def documents_of(theirs: Theirs, salt_key: str | None, account: Account) -> list
     if not values:
         return []
     # As text, so that numbers are read as those of the file are.
-    return [msgspec.structs.replace(parse_document(json.dumps(values), FILE, foreign=True), lines={})]
+    return [msgspec.structs.replace(parse_document(_as_yaml(values), FILE, foreign=True), lines={})]
+
+
+def _as_yaml(values: Any) -> str:
+    """Return JSON that is YAML, too, which has neither pairs of surrogates nor every character unescaped."""
+    return _ESCAPED.sub(_escape, json.dumps(values, ensure_ascii=False))
+
+
+def _escape(found: re.Match[str]) -> str:
+    # Half of a pair is no character, in YAML or anywhere else.
+    is_half = "\ud800" <= found[0] <= "\udfff"
+    return "\ufffd" if is_half else f"\\U{ord(found[0]):08x}"
 
 
 def _public_name(row: Row) -> str:
@@ -280,10 +294,12 @@ def mapping_in(value: Any) -> Mapping[str, Any]:
 
 
 def json_in(value: Any) -> Any:
-    """Return a JSON column's value, which a driver gives as text or as it is; None for what is no JSON."""
+    """Return a JSON column's value, which a driver gives as text or as it is; None for what is no JSON, or nested
+    too deep for any that LiteLLM writes.
+    """
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

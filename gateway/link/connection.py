@@ -20,6 +20,7 @@ from gateway.link.codec import (
     Vocabulary,
     frame,
 )
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.link")
 
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
         try:
             for envelope in self._frames.feed(data):
                 self._take(envelope)
-        except (FrameTooLarge, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (FrameTooLarge, *DECODE_ERRORS) as error:
             _log.error("the other plane sent what cannot be read: %s", type(error).__name__)
             self.close()
 
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             message = self._handlers.vocabulary.message(envelope)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             _log.error("a message %s cannot be read: %s", envelope.name[:64], error)
             if envelope.kind == ASKED:
                 self._send(REFUSED, envelope.number, envelope.name, type(error).__name__)
@@ -220,7 +221,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             future.set_result(self._handlers.vocabulary.answer(envelope))
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        except (KeyError, *DECODE_ERRORS) as error:
             future.set_exception(NotAnswered(type(error).__name__))
 
     async def _answer(self, envelope: Envelope, question: msgspec.Struct) -> None:

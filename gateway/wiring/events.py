@@ -7,7 +7,6 @@ import random
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.events.delivery import Delivery, Timing
-from cost.events.event import encoder
 from cost.events.event_metrics import EventMetrics
 from cost.events.outbox import EventOutbox
 from cost.events.stream import EventStream
@@ -36,13 +35,14 @@ def keep_events(
     """Tell events until the stack closes, whenever no other process does. Raises BadSink."""
     if not section.sinks:
         return
-    outbox, encode = EventOutbox(engine), encoder(section.source)
+    outbox = EventOutbox(engine)
     timing = Timing(wall_us, asyncio.sleep, random.random)
-    opened = [open_sink(each, resolve_secret, proxy) for each in section.sinks]
+    opened = [open_sink(each, resolve_secret, proxy, section.source) for each in section.sinks]
     for each in opened:
         stack.push_async_callback(each.sink.aclose)
     deliveries = [
-        Delivery(each.name, each.sink, each.limits, outbox, encode, metrics, timing, each.timeout_s) for each in opened
+        Delivery(each.name, each.sink, each.limits, outbox, each.encode, metrics, timing, each.timeout_s)
+        for each in opened
     ]
     stream = EventStream(outbox, deliveries, holder, timing, keep_us=section.keep_days * DAY_US)
     background(stack, stream.run())

@@ -27,6 +27,7 @@ from proxy.shared.redis.scripts import script
 from proxy.shared.redis.shared_state import Link, SharedStateUnavailable
 from selfhosted.balance.blocks import HASHES
 from selfhosted.balance.sharing import PromptsSent
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.hosts")
 _EXCHANGE: Final = script("exchange")
@@ -144,7 +145,7 @@ class OtherHosts:
             told = msgspec.msgpack.decode(record, type=list[PromptsSent])
         except CannotOpen:
             return self._left_out("other_pepper")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error):
+        except (zlib.error, *DECODE_ERRORS):
             return self._left_out("unreadable")
         if any(message.hashes != HASHES for message in told):
             return self._left_out("other_hashes")

@@ -19,6 +19,7 @@ from planner.plans.render_shared import SharedServing, shared_compose, shared_ma
 from planner.plans.serving import Inference, Place, Rdma, Serving, from_config, from_launch, of_side
 from planner.plans.split import Split
 from selfhosted.config import SelfhostedSection
+from settings.decoding import DECODE_ERRORS
 
 _MOST_PLAN_BYTES: Final = 4_000_000
 _MOST_DEVICES: Final = 64
@@ -37,7 +38,7 @@ def read_plan(path: Path) -> Plan:
         raise PlanRefused(f"{path} is larger than any plan")
     try:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise PlanRefused(f"{path} is no plan as `weighbridge selfhosted plan --json` prints it: {error}") from None
 
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final, Literal
 import msgspec
 
 from planner.simulate.simulation_errors import TraceUnreadable
+from settings.decoding import DECODE_ERRORS
 
 TraceFormat = Literal["mooncake", "azure"]
 
@@ -162,7 +163,7 @@ def _mooncake(path: Path, file: BinaryIO) -> Iterator[TraceRequest]:
         where = f"{path}:{number}"
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise TraceUnreadable(f"{where}: {error}") from None
         prompt = _tokens(where, "input_length", row.input_length)
         blocks = -(-prompt // BLOCK_TOKENS)

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,13 +17,15 @@ from providers.batch_apis.batch_api import (
     HandedBatch,
     gone_already,
     malformed,
+    outcomes,
     text_of,
 )
 from providers.claude.reply import chat_of_message
-from providers.errors import RequestRejected
+from providers.errors import RequestRejected, UpstreamError
 from providers.provider_tools import address_of_dialect
 from providers.refusals import SERVER_FAULT, status_of
 from providers.target import Deployment
+from settings.decoding import DECODE_ERRORS
 
 _VERSION: Final = "2023-06-01"
 _PATH: Final = "messages/batches"
@@ -81,9 +84,9 @@ class AnthropicBatches:
     async def results(self, deployment: Deployment, batch: HandedBatch) -> AsyncIterator[CallOutcome]:
         """Yield the outcomes of its requests; an answer as a chat completion."""
         url = _url(deployment, f"{_PATH}/{batch.batch_id}/results")
-        async for line in self._http.lines(deployment, url, _headers(deployment)):
-            if line.strip():
-                yield _outcome(line, deployment)
+        lines = self._http.lines(deployment, url, _headers(deployment))
+        async for outcome in outcomes(lines, partial(_outcome, deployment), deployment, _WHOSE):
+            yield outcome
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
         """Delete it, with what it holds."""
@@ -129,14 +132,23 @@ class _Line(msgspec.Struct):
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
 
 
+<<<<<<< HEAD
+def _outcome(deployment: Deployment, line: bytes) -> CallOutcome:
+    read = _decode_line(line)
+=======
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise malformed(deployment, _WHOSE) from error
+>>>>>>> main
     result = read.result
     if result.type == "succeeded":
-        body = chat_of_message(bytes(result.message), deployment)
+        try:
+            body = chat_of_message(bytes(result.message), deployment)
+        except UpstreamError:
+            # It is paid for; that it is of no use shows where it is read as an answer.
+            body = b""
         return CallOutcome(custom_id=read.custom_id, status=200, body=body)
     if result.type == "errored":
         kind = result.error.error.type if result.error is not None and result.error.error is not None else ""

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol
 
@@ -12,6 +13,9 @@ import msgspec
 from providers.errors import AnswerLost, ConnectFailed, MalformedReply, UpstreamError, UpstreamTimeout
 from providers.target import Deployment
 from providers.upstream_faults import error_of_status
+from settings.decoding import DECODE_ERRORS
+
+_log: Final = logging.getLogger("weighbridge.batch")
 
 Outcome = Literal["", "completed", "failed", "expired", "cancelled"]
 
@@ -98,6 +102,25 @@ def text_of(found: Mapping[str, Any], name: str, deployment: Deployment, whose: 
     return value
 
 
+async def outcomes(
+    lines: AsyncIterator[bytes], read: Callable[[bytes], CallOutcome], deployment: Deployment, whose: str
+) -> AsyncIterator[CallOutcome]:
+    """Yield the outcomes in a file of answers. One line that cannot be read keeps none of the others back: it counts as a call whose answer
+    was not delivered. Raises MalformedReply for a file that breaks off.
+    """
+    async for line in lines:
+        if not line.strip():
+            continue
+        try:
+            outcome = read(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if not line.endswith(b"\n"):
+                raise malformed(deployment, whose) from error
+            _log.error("batch: %s gave an answer that cannot be read; it is left out", deployment.deployment_id)
+            continue
+        yield outcome
+
+
 @contextlib.contextmanager
 def gone_already() -> Iterator[None]:
     """Pass over a status 404 while deleting: a thing that is gone already is as wanted."""
@@ -142,13 +165,13 @@ class BatchHttp:
             read = await _bounded(reply.content, _MOST_REPLY_BYTES, deployment)
         try:
             return msgspec.json.decode(read)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise MalformedReply(
                 "The provider's batch API did not answer with JSON.", deployment_id=deployment.deployment_id
             ) from error
 
     async def lines(self, deployment: Deployment, url: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of a file, however large it is."""
+        """Yield the lines of a file with their ends, however large it is."""
         async with (
             _Translated(deployment),
             self._session.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False) as reply,
@@ -159,7 +182,7 @@ class BatchHttp:
             async for piece in reply.content.iter_chunked(_PIECE_BYTES):
                 *whole, rest = piece.split(b"\n")
                 for end in whole:
-                    yield b"".join([*begun, end])
+                    yield b"".join([*begun, end, b"\n"])
                     begun, size = [], 0
                 begun.append(rest)
                 size += len(rest)

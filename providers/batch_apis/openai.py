@@ -17,10 +17,12 @@ from providers.batch_apis.batch_api import (
     Outcome,
     gone_already,
     malformed,
+    outcomes,
     text_of,
 )
 from providers.errors import RequestRejected
 from providers.target import Deployment
+from settings.decoding import DECODE_ERRORS
 
 _NAME: Final = "weighbridge"
 """The key of a batch's metadata under which our name for it stands."""
@@ -103,9 +105,9 @@ class OpenAiBatches:
         """Yield the lines of its output and error files."""
         for file in batch.files:
             url = _url(deployment, f"files/{file}/content")
-            async for line in self._http.lines(deployment, url, _headers(deployment)):
-                if line.strip():
-                    yield _outcome(line, deployment)
+            lines = self._http.lines(deployment, url, _headers(deployment))
+            async for outcome in outcomes(lines, _outcome, deployment, _WHOSE):
+                yield outcome
 
     async def forget(self, deployment: Deployment, batch: HandedBatch) -> None:
         """Delete its files."""
@@ -159,11 +161,16 @@ def _line(call: BatchCall, url: str) -> bytes:
     return msgspec.json.encode(asked) + b"\n"
 
 
+<<<<<<< HEAD
+def _outcome(line: bytes) -> CallOutcome:
+    read = _decode_line(line)
+=======
 def _outcome(line: bytes, deployment: Deployment) -> CallOutcome:
     try:
         read = _decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise malformed(deployment, _WHOSE) from error
+>>>>>>> main
     if read.response is None:
         return CallOutcome(custom_id=read.custom_id, status=0)
     body = bytes(read.response.body) if read.response.status_code == _OK else b""

@@ -37,6 +37,7 @@ from proxy.batch.store import BatchStore
 from proxy.batch.validation import Bound, Problem, Validated, Validation
 from proxy.errors import NotAuthenticated, Refused, code_of, error_reply
 from selfhosted.replica import PoolReading
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.batch")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -379,7 +380,7 @@ class BatchRunner:
         raw = b"".join([piece async for piece in pieces])
         try:
             return bytes(_decode_line(raw).body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise FileNotFound("The input file is not what it was when the batch was validated.") from error
 
     async def _caller(self, key_id: str) -> Caller | None:

@@ -17,6 +17,7 @@ from obstore.store import S3Store
 from proxy.batch.batch_config import S3Section
 from proxy.batch.batch_errors import FileNotFound, StorageUnavailable
 from proxy.batch.blobs import GONE, BlobWriter, is_name
+from settings.s3_credentials import s3_credentials
 
 _log: Final = logging.getLogger("weighbridge.batch")
 _PART_BYTES: Final = 5 * 1024 * 1024
@@ -52,7 +53,7 @@ class S3Blobs:
         """Read the key that the section refers to. Nothing is contacted yet."""
         named: dict[str, Any] = {} if section.endpoint is None else {"endpoint": section.endpoint}
         if access_key_id is not None and secret_access_key is not None:
-            named |= {"access_key_id": access_key_id, "secret_access_key": secret_access_key}
+            named |= s3_credentials(access_key_id, secret_access_key)
         self._store = S3Store(
             section.bucket,
             prefix=section.prefix,

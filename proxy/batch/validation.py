@@ -15,6 +15,7 @@ from providers.wire import Operation
 from proxy.batch.batch import OPERATIONS, NewLine
 from proxy.batch.tables import CUSTOM_ID_CHARS, MODEL_CHARS
 from proxy.parse.chat_request import DEFAULT_OUTPUT_TOKENS
+from settings.decoding import DECODE_ERRORS
 
 MAX_PROBLEMS: Final = 100
 _BYTES_PER_TOKEN: Final = 4
@@ -178,7 +179,7 @@ class Validation:
         try:
             raw.decode()
             line = _decode_line(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             self._problem("invalid_json_line", "This line is not a JSON object.", None)
             return
         custom_id = self._checked_id(line.custom_id)
@@ -236,7 +237,7 @@ class Validation:
             return None
         try:
             body = _decode_body(raw)
-        except (msgspec.MsgspecError, RecursionError):
+        except DECODE_ERRORS:
             self._problem("invalid_request", "`body` must be a JSON object.", "body")
             return None
         if not body.model:
@@ -291,7 +292,7 @@ def _texts_in(raw: bytes) -> int:
     """Return the number of texts of an embeddings request; a list of numbers is one."""
     try:
         each = _decode_list(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return 1
     return len(each) if each and bytes(each[0])[:1] in {b'"', b"["} else 1
 
@@ -300,7 +301,7 @@ def _beginning(body: _Body) -> bytes:
     """Return a hash of the instructions or the first message, which lines mostly share."""
     try:
         messages = _decode_list(bytes(body.messages) or b"[]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         messages = []
     first = bytes(body.system) or (bytes(messages[0]) if messages else bytes(body.instructions))
     return blake2b(first[:_BEGINNING], digest_size=8).digest()

@@ -13,6 +13,7 @@ import msgspec
 from accounts.caller import Caller
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.parsed_request import ParsedRequest
+from settings.decoding import DECODE_ERRORS
 
 _VERSION: Final = b"1"
 """The form of what is kept; a process with another one finds nothing."""
@@ -38,7 +39,7 @@ def fields_of_body(body: bytes) -> Fields | None:
     """Return the outermost fields of a body without blanks; None for one that is no JSON object."""
     try:
         return _decode(msgspec.json.format(body, indent=-1))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

@@ -8,6 +8,7 @@ import msgspec
 from cost.usage import Usage
 from providers.wire import ChatRequest, Event, fields_of
 from proxy.parse.wires.completions_of_chat import Said, completion_of
+from settings.decoding import DECODE_ERRORS
 
 _CLEAN: Final = frozenset({"stop", "tool_calls", "function_call"})
 """The ends of an answer that is whole."""
@@ -41,7 +42,7 @@ def read(record: bytes) -> KeptAnswer | None:
     """Return what `written` wrote; None for anything else."""
     try:
         return _decode(record)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

@@ -32,6 +32,7 @@ from proxy.dispatch.attempt_timeout import AttemptTimeout
 from proxy.dispatch.load_balancer import LoadTracker, ReplicaPool
 from selfhosted.pools.fleet import ReadResult
 from selfhosted.pools.pool import Reader, ReadingAhead
+from settings.decoding import DECODE_ERRORS
 
 _TRIES: Final = 2
 """Replicas that are asked to read one prompt. The prompt may be the cause of their failure."""
@@ -225,7 +226,7 @@ def _params(payload: bytes) -> msgspec.Raw | None:
     try:
         params = msgspec.json.decode(payload, type=_Answer).kv_transfer_params
         handed = msgspec.json.decode(params, type=_Handed | None)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     return params if handed is not None and handed.do_remote_prefill else None
 

@@ -30,6 +30,7 @@ from providers.wire import ChatRequest
 from proxy.dispatch.outcome import Weakness
 from proxy.judge.refusals import reads_as_refusal
 from proxy.judge.schema_check import MAX_STEPS, NotJudged, follows
+from settings.decoding import DECODE_ERRORS
 
 
 class Function(msgspec.Struct):
@@ -330,7 +331,7 @@ def _parsed(text: str) -> Any:
         raise NotJudged
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except DECODE_ERRORS:
         pass
     try:
         # Python's own decoder takes half a letter of an emoji, as callers' clients do.

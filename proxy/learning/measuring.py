@@ -48,6 +48,7 @@ from proxy.learning.asking import read_answer, routed_to
 from proxy.parse.chat_request import parse_chat
 from proxy.parse.headers import RequestHeaders
 from proxy.plan.route_plan import Fleet
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.measuring")
 
@@ -469,7 +470,7 @@ def answer_of(payloads: Sequence[bytes]) -> Heard:
     for payload in payloads:
         try:
             choices = _decode(payload).choices or ()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             continue
         for choice in choices:
             refused = refused or choice.finish_reason == _FILTERED

@@ -38,6 +38,7 @@ from proxy.plan.escalation_rules import MAX_PAYLOAD_BYTES
 from proxy.plan.route_plan import Fleet
 from proxy.plan.routed_request import RoutedRequest
 from proxy.settle.observers.learning import LearningOf
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.shadow")
 
@@ -429,7 +430,7 @@ def answer_of(payloads: Sequence[bytes]) -> str:
                 if part is not None:
                     texts += [text for text in (part.content, part.refusal) if isinstance(text, str)]
                     _take_calls(part.tool_calls or [], calls)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ""
     answer = "\n".join(["".join(texts), *("".join(calls[index]) for index in sorted(calls))]).strip()
     return answer if len(answer) <= MAX_ANSWER_CHARS else ""

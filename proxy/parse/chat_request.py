@@ -22,6 +22,7 @@ from proxy.errors import BadRequest
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.json_bounds import check_fields
 from proxy.parse.reasoning_effort import effort_of_raw
+from settings.decoding import DECODE_ERRORS
 
 AUTO: Final = "auto"
 """The alias under which the gateway chooses the target."""
@@ -399,7 +400,7 @@ def decoded(body: bytes, decoder: "msgspec.json.Decoder[_T]") -> tuple[dict[str,
         return fields, decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _not_valid(error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise not_json(body, error) from error
 
 

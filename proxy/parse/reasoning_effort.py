@@ -12,6 +12,7 @@ import msgspec
 
 from classifier.known_models import EFFORTS
 from providers.claude.request import effort_of_budget
+from settings.decoding import DECODE_ERRORS
 
 CHAT_FIELDS: Final = frozenset(
     {"chat_template_kwargs", "enable_thinking", "output_config", "reasoning", "reasoning_effort", "thinking"}
@@ -31,7 +32,7 @@ def effort_of_raw(fields: Mapping[str, msgspec.Raw]) -> str:
         return ""
     try:
         return effort_of({name: msgspec.json.decode(fields[name]) for name in CHAT_FIELDS & fields.keys()})
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ""
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from proxy.plan.evidence import Evidence
 from proxy.plan.route_plan import Rejection, RoutePlan, why_too_weak
+from settings.decoding import DECODE_ERRORS
 
 MOST: Final = 12
 """The most targets in a record: those that could be asked, then those that were passed over, in the order of
@@ -129,7 +130,7 @@ def read(text: str) -> Considered | None:
         return None
     try:
         return _decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from providers.wire import Message
 from proxy.parse.chat_request import turn_start
+from settings.decoding import DECODE_ERRORS
 
 Struggle = Literal["repeated-call", "repeated-errors", "no-progress"]
 """The kinds of struggle. `repeated-call`: the same call with the same arguments, and its result is the same or fails
@@ -200,7 +201,7 @@ def _parsed(raw: bytes) -> list[tuple[bytes, _CallKey]]:
         try:
             calls = [_Call(function=_decode_call(raw))] if raw[:1] == b"{" else _decode_calls(raw)
             return [(bytes(call.id), _key(call.function or _Function())) for call in calls]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             pass
     ends = raw[: _KEPT_CHARS // 2] + raw[-_KEPT_CHARS // 2 :]
     return [(b"", ("", f"{len(raw)} {ends.decode('latin-1')}"))]
@@ -217,7 +218,7 @@ def _normalised(arguments: Any) -> str:
             return _ends(arguments)
         try:
             arguments = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except DECODE_ERRORS:
             return str(arguments).strip()
     try:
         return _ends(msgspec.json.encode(arguments, order="sorted").decode())
@@ -300,7 +301,7 @@ def looks_like_error(result: str) -> bool:
     if result.lstrip()[:1] == "{" and len(result) <= _JSON_CHARS:
         try:
             fields = msgspec.json.decode(result)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+        except DECODE_ERRORS:
             return False
         return isinstance(fields, dict) and _tells_error(fields)
     head = result[:_ENDS_CHARS].lower()

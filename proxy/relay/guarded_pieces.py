@@ -9,6 +9,7 @@ from guard.answers import Answer, Blocked
 from guard.gathered import Gathered
 from providers.sse import SseParser
 from providers.wire import EVENTS_TYPE
+from settings.decoding import DECODE_ERRORS
 
 _DELTA: Final = "transcript.text.delta"
 _BLOCKED: Final = {"type": "transcript.text.done", "text": ""}
@@ -49,7 +50,7 @@ class GuardedPieces:
     def _event(self, payload: bytes) -> bytes:
         try:
             said = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             said = None
         if not isinstance(said, dict):
             return b"data: " + payload + b"\n\n" if payload == b"[DONE]" else b""

@@ -23,6 +23,7 @@ from selfhosted.discovery.dns import name_of
 from selfhosted.discovery.source import LOOK_S, MOST_REPLICAS, DiscoveredReplica, SourceFailed, SourceResult
 from selfhosted.registry.origin import origin
 from selfhosted.replica import Source as SourceName
+from settings.decoding import DECODE_ERRORS
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PAGE_BYTES: Final = 4_000_000
@@ -199,7 +200,7 @@ class KubernetesSource:
                     raise SourceFailed(f"the cluster's API answered with more than {PAGE_BYTES} bytes")
         try:
             return msgspec.json.decode(body, type=_Page)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise SourceFailed("the cluster's API answered with something that is no list of EndpointSlices") from error
 
 

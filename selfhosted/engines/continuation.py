@@ -14,6 +14,7 @@ import msgspec
 from providers.parameters import is_said
 from providers.target import OWN_ENGINES, Deployment
 from providers.wire import CONTINUE_FIELDS, ChatRequest, Message
+from settings.decoding import DECODE_ERRORS
 
 _LONGEST: Final = ("max_tokens", "max_completion_tokens")
 # What would begin anew, be counted anew, or be told by other events than text: grammars, log-probabilities, echoes.
@@ -85,7 +86,7 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
     raw = request.fields.get("stop")
     try:
         given: Any = None if raw is None else msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ()
     texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     return tuple(text for text in texts if isinstance(text, str) and text)

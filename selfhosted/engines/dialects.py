@@ -15,6 +15,7 @@ import msgspec
 from providers.target import DeploymentKind
 from selfhosted.engines.prometheus_text import MAX_SAMPLES, PageReader, PageUnreadable, Sample, Series
 from selfhosted.replica import EngineStats
+from settings.decoding import DECODE_ERRORS
 
 Names = tuple[str, ...]
 """The names of one metric, newest first; the first that the page has is used."""
@@ -571,7 +572,7 @@ def _trt_json(page: bytes, at: float) -> EngineStats:
     """
     try:
         iterations = _ITERATIONS.decode(page)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise StatsUnreadable("its JSON has not the shape of TensorRT-LLM's iterations") from None
     if not iterations:
         raise StatsUnreadable("it tells of no iteration since it was asked last")
@@ -665,7 +666,7 @@ def read_slots(body: bytes) -> Slots:
     """Parse the body of /props; fields are None where it is invalid."""
     try:
         props = _PROPS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return Slots()
     slots = _count(props.total_slots, MAX_REQUESTS)
     context = _count(props.default_generation_settings.n_ctx, MAX_KV_TOKENS)

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from settings.decoding import DECODE_ERRORS
+
 
 class Unreadable(Exception):
     """A message is malformed and is rejected as a whole."""
@@ -145,7 +147,7 @@ def read_batch(payload: bytes) -> Batch:
     try:
         batch = _batches.decode(payload)
         read = [_parse_event(bytes(raw)) for raw in batch.events]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+    except DECODE_ERRORS as failure:
         raise Unreadable(f"no batch of events: {str(failure)[:200]}") from failure
     events = tuple(each for each in read if each is not None)
     return Batch(events, len(read) - len(events), _rank_of(bytes(batch.rank)))
@@ -155,7 +157,7 @@ def _rank_of(raw: bytes) -> int | None:
     """Return the rank; None for anything else that a version may have in its place."""
     try:
         return _ranks.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

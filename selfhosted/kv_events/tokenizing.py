@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 
 from selfhosted.kv_events.sampling import TokenizeFailed
+from settings.decoding import DECODE_ERRORS
 
 _MOST_ANSWER_BYTES: Final = 4_000_000
 _OK: Final = 200
@@ -39,5 +40,5 @@ class HttpTokenize:
                     if len(page) > _MOST_ANSWER_BYTES:
                         raise TokenizeFailed("/tokenize answered too much")
                 return msgspec.json.decode(page, type=_Tokens).tokens
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, UnicodeDecodeError) as failure:
+        except (aiohttp.ClientError, TimeoutError, OSError, *DECODE_ERRORS) as failure:
             raise TokenizeFailed(type(failure).__name__) from failure

@@ -17,6 +17,7 @@ from providers.errors import UpstreamUnavailable
 from selfhosted.config import AdapterConfig, PoolConfig
 from selfhosted.engines.fetching import Fetched, FetchFailed, Post
 from selfhosted.replica import PoolSnapshot, Replica
+from settings.decoding import DECODE_ERRORS
 
 _log = logging.getLogger("weighbridge.selfhosted")
 
@@ -275,7 +276,7 @@ def _decode_error(answer: Fetched) -> tuple[str, bool]:
     """
     try:
         refusal = _ERROR_REPLY.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return answer.body.decode(errors="replace"), False
     message = refusal.message if refusal.error is None else refusal.error.message
     return message, bool(refusal.detail)

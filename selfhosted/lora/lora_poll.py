@@ -12,6 +12,7 @@ from selfhosted.config import PoolConfig
 from selfhosted.engines.fetching import FetchFailed
 from selfhosted.engines.scrape import HttpFetch
 from selfhosted.replica import PoolSnapshot, Replica
+from settings.decoding import DECODE_ERRORS
 
 _EVERY_S: Final = 5.0
 _MAX_BYTES: Final = 1_000_000
@@ -83,7 +84,7 @@ class LoraPoll:
         try:
             answer = await self._fetch(f"{url}/v1/models", timeout_s=self._timeout_s, max_bytes=_MAX_BYTES)
             models = _MODELS.decode(answer.body).data if answer.status == _OK else None
-        except (FetchFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (FetchFailed, *DECODE_ERRORS):
             models = None
         if models is not None:
             # As of when it was asked: what was loaded meanwhile may not be in the answer.

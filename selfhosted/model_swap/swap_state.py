@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from selfhosted.model_swap.turns import Phase, Turns
+from settings.decoding import DECODE_ERRORS
 
 _MOST_CHARS: Final = 8_000
 
@@ -61,6 +62,6 @@ def read(text: str, at: float) -> Turns | None:
         return None
     try:
         kept = msgspec.json.decode(text, type=StoredTurns)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     return Turns(awake=kept.awake, phase=kept.phase, next=kept.next, took=kept.took, since=at)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import msgspec
 
 from selfhosted.engines.fetching import Fetched, FetchFailed
+from settings.decoding import DECODE_ERRORS
 
 MOVE_S: Final = 150.0
 """Seconds that an engine may take to move its weights out of its GPUs, or back."""
@@ -47,7 +48,7 @@ async def is_sleeping(fetch: Fetch, origin: str) -> bool:
         raise FetchFailed("unreachable", f"/is_sleeping was answered with {answer.status}")
     try:
         return msgspec.json.decode(answer.body, type=_Told).is_sleeping
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         raise SleepUnknown(f"{origin}/is_sleeping does not say whether it sleeps; is it vLLM?") from None
 
 

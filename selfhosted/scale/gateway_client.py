@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 
 from selfhosted.config import PREFILL
+from settings.decoding import DECODE_ERRORS
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
 _MAX_BODY_BYTES: Final = 64 * 1024
@@ -94,5 +95,5 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 def _decoded(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None

@@ -33,6 +33,7 @@ from selfhosted.scale.pressure import pressure_of
 from selfhosted.scale.signals import Signals
 from selfhosted.scale.throughput import PoolThroughput, SavedThroughput
 from selfhosted.scale.worth import Market, SavedWorth, Worth
+from settings.decoding import DECODE_ERRORS
 
 Reason = Literal[
     "steady", "minimum", "maximum", "wake", "demand", "forecast", "queue", "memory", "ttft", "streams",
@@ -609,7 +610,7 @@ def _parse_state(state: str) -> _SavedState:
         return _SavedState()
     try:
         kept = msgspec.json.decode(state, type=_SavedState)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return _SavedState()
     sane = kept.desired is None or 0 <= kept.desired <= _MOST_DESIRED
     return kept if sane else _SavedState()

@@ -36,7 +36,7 @@ def test_only_what_the_wheel_has_gets_in() -> None:
     assert all((ROOT / each).exists() for each in let_in)
 
 
-EXTRAS: Final = ("litellm", "otel", "kv-events", "s3", "sso", "kafka")
+EXTRAS: Final = ("litellm", "otel", "kv-events", "s3", "sso", "kafka", "nats")
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

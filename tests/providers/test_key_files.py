@@ -1,6 +1,9 @@
 """Keys in files: which one is called with, and for how long the one before it stands by."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from providers.key_files import OVERLAP_S, REFUSED_S, KeyFiles
 
@@ -81,3 +84,41 @@ def test_a_file_that_is_configured_no_more_is_forgotten(tmp_path: Path) -> None:
     keys.keep(["env:A"])
     assert not keys.has_files
     assert not keys.knows("old")
+
+
+@pytest.mark.parametrize("what", ["pipe", "long", "lines", "binary", "folder", "circle"])
+def test_what_no_key_can_be_changes_nothing(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A pipe is not waited at, a long file is not cut, and the log says it once."""
+    (path := tmp_path / "key").write_text("old")
+    keys, reference = _keys(path, _Clock())
+    odd = tmp_path / "odd"
+    match what:
+        case "pipe":
+            os.mkfifo(odd)
+        case "long":
+            odd.write_bytes(b"k" * 70_000)
+        case "lines":
+            odd.write_text("new\r\nx-injected: 1")
+        case "binary":
+            odd.write_bytes(b"\xff\xfe")
+        case "folder":
+            path.unlink()
+            odd.mkdir()
+        case _:
+            odd.symlink_to("key")
+    odd.rename(path)
+    for _ in range(3):
+        assert not keys.look()
+    assert keys.current(reference) == "old"
+    assert len([each for each in caplog.messages if "cannot be read" in each]) == (0 if what == "circle" else 1)
+    _replace_any(path)
+    # Its number may be that of the first file, and then it has to rest.
+    assert keys.look() or keys.look()
+    assert keys.current(reference) == "new"
+
+
+def _replace_any(path: Path) -> None:
+    """Put the key `new` where anything may be."""
+    if path.is_dir():
+        path.rmdir()
+    _replace(path, "new")

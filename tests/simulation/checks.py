@@ -15,7 +15,7 @@ from cost.ledger.segments import journals
 from cost.ledger.verify import check
 from cost.times import DAY_US, month_of
 from tests.simulation.callers import Asked
-from tests.simulation.gateways import Installation, Worker
+from tests.simulation.gateways import Installation, Serving
 from tests.simulation.plan import INPUT_NANOUSD, OUTPUT_NANOUSD, Plan
 from tests.simulation.story import Story
 from tests.simulation.upstream import Call
@@ -98,6 +98,8 @@ def _usage_is_believed(story: Story, request_id: str, made: Sequence[Call], ends
     for row in ends:
         if row["usage_source"] == "upstream":
             cost = row["input_tokens"] * INPUT_NANOUSD + row["output_tokens"] * OUTPUT_NANOUSD
+            if "provider_batch" in (row["flags"] or ""):
+                cost //= 2
             if cost != row["cost_nanousd"]:
                 story.violate(
                     "a cost is its tokens at their price", request=request_id, cost=row["cost_nanousd"], due=cost
@@ -143,16 +145,15 @@ def _words_are_of_one_call(story: Story, asked: Asked, calls: Sequence[Call], se
         story.violate("an answer is booked once", nonce=asked.nonce, request=asked.request_id, served=times)
 
 
-def nothing_is_held(story: Story, worker: Worker) -> None:
+def nothing_is_held(story: Story, worker: Serving) -> None:
     """A worker that nobody waits for has given everything back."""
     line, gate, holds = worker.pipeline.line, worker.pipeline.gate, worker.books.holds
     held: dict[str, object] = {
         "requests": line.in_flight,
-        "tasks": len(worker.server.tasks),
+        "tasks": worker.tasks,
         "concurrency": dict(gate.limiter._local.in_flight),
         "money": len(holds._open),
         "waiting for money": len(holds._waiting),
-        "bodies": worker.server.held.held,
     }
     for name in worker.installation.config.queues:
         state = gate.queues.snapshot(name).state
@@ -160,6 +161,27 @@ def nothing_is_held(story: Story, worker: Worker) -> None:
     for what, left in held.items():
         if left not in (0, {}, (0, 0, 0)):
             story.violate("everything is given back", worker=worker.name, what=what, left=left)
+
+
+def redis_counts_nothing(story: Story, workers: Iterable[Serving], held: Mapping[str, int]) -> None:
+    """Redis is used again, and knows of nothing that nobody does."""
+    for worker in workers:
+        link = worker.pipeline.gate.link
+        if link is None or not link.healthy:
+            problem = "it has no link" if link is None else link.problem
+            story.violate("a process uses Redis again", worker=worker.name, problem=problem)
+    for name, left in held.items():
+        if left:
+            story.violate("nothing is counted in Redis that does not run", what=name, left=left)
+
+
+def workers_are_linked(story: Story, workers: Sequence[Serving]) -> None:
+    """Each worker is connected with the control plane again, and knows how many they are."""
+    for worker in workers:
+        if worker.link is None or not worker.link.is_up:
+            story.violate("a worker is linked again", worker=worker.name)
+        elif worker.processes.live != len(workers):
+            story.violate("a worker knows how many they are", worker=worker.name, told=worker.processes.live)
 
 
 def budget_holds(story: Story, plan: Plan, rows: Rows) -> None:

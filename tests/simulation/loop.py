@@ -124,9 +124,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def remove_reader(self, fd: Any) -> bool:
         return False
 
+    async def getaddrinfo(self, host: Any, port: Any, **_named: Any) -> Any:
+        """Return an address that stands for the name."""
+        assert self.network is not None
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.network.number_of(str(host)), int(port)))]
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        """Find whom a real socket is to be connected with; it is by `create_connection`."""
+        assert self.network is not None
+        found = (self.network.name_of(address[0]), address[1])
+        self.network.dialled[sock] = (found, await self.network.reach(*found))
+
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:
         assert self.network is not None
         assert named.get("ssl") is None
+        if (made := named.get("sock")) is not None:
+            (host, port), door = self.network.dialled.pop(made)
+            made.close()
+            return await self.network.connect(protocol_factory, host, port, door)
         return await self.network.connect(protocol_factory, str(host), int(port))
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **named: Any) -> Any:
@@ -134,6 +149,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         door: socket.socket | None = named.get("sock")
         address = (str(host), int(port)) if door is None else self.network.doors[door]
         return self.network.listen(address, protocol_factory)
+
+    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return await self.network.connect(protocol_factory, str(path), 0)
+
+    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return self.network.listen((str(path), 0), protocol_factory)
 
 
 def install(loop: SimulatedLoop) -> None:

@@ -55,9 +55,11 @@ class Node:
 
     def close_files(self) -> None:
         """Close what it had open, as the kernel does; its locks go with that."""
-        for descriptor in list(self.descriptors):
+        for descriptor, path in list(self.descriptors.items()):
             with contextlib.suppress(OSError):
-                os.close(descriptor)
+                # A number that was closed by no `close` of ours may be another file's by now.
+                if Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+                    os.close(descriptor)
 
 
 class Machine:

@@ -200,28 +200,53 @@ class Network:
         self.listening: dict[Address, Door] = {}
         self.doors: dict[socket.socket, Address] = {}
         """Addresses for real listening sockets that code insists on."""
+        self.dialled: dict[socket.socket, tuple[Address, Door]] = {}
+        """The same for those that code has connected itself."""
+        self._numbers: dict[str, str] = {}
         self._ports = 40_000
-        self._silent, self._unused = socket.socketpair()
+        self._wires: list[Wire] = []
+        """The ends that have connected, those that are gone included."""
+        # A real one of TCP, whose options clients set.
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            self._silent = socket.create_connection(door.getsockname())
+            self._unused, _ = door.accept()
+
+    def number_of(self, name: str) -> str:
+        """Return the number that stands for a name."""
+        return self._numbers.setdefault(name, f"10.1.0.{len(self._numbers) + 1}")
+
+    def name_of(self, number: str) -> str:
+        return next(name for name, each in self._numbers.items() if each == number)
 
     def listen(self, address: Address, factory: Callable[[], Any]) -> Door:
         """Answer at an address, on behalf of the node that asks."""
         door = self.listening[address] = Door(self, address, factory)
         return door
 
-    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Wire, Any]:
-        """Connect to an address. Raises ConnectionRefusedError."""
+    async def reach(self, host: str, port: int) -> Door:
+        """Find who answers at an address. Raises ConnectionRefusedError."""
         chance, weather = self._chance, self.weather
         await asyncio.sleep(self.latency_s())
         door = self.listening.get((host, port))
-        if door is not None and chance.random() < weather.lost:
+        # A socket of the machine's own is there, or is not.
+        if door is not None and port and chance.random() < weather.lost:
             await self.loop.create_future()
         if door is None or chance.random() < weather.refused:
             raise ConnectionRefusedError(111, f"Connect call failed {(host, port)}")
+        return door
+
+    async def connect(
+        self, factory: Callable[[], Any], host: str, port: int, door: Door | None = None
+    ) -> tuple[Wire, Any]:
+        """Connect to an address, or with who was found there. Raises ConnectionRefusedError."""
+        chance, weather = self._chance, self.weather
+        door = door or await self.reach(host, port)
         self._ports += 1
         protocol = factory()
         near = Wire(self, protocol, (host, port), contextvars.copy_context())
         far = Wire(self, door.context.run(door.factory), ("10.0.0.1", self._ports), door.context.copy())
         near.other, far.other = far, near
+        self._wires.append(near)
         # A client asks the kernel whether a kept connection still stands; here nothing is ever known before it is told.
         near.silent = self._silent
         for wire in (near, far):
@@ -241,6 +266,11 @@ class Network:
                 del self.listening[address]
         for wire in node.transports:
             self.loop.call_later(self.latency_s(), wire.other.reset, context=wire.other._context)
+
+    def cut(self, address: Address) -> None:
+        """Lose all connections with an address."""
+        for wire in [each for each in self._wires if each.get_extra_info("peername") == address]:
+            wire.cut()
 
     def latency_s(self) -> float:
         return self._chance.expovariate(1 / self.weather.latency_s)

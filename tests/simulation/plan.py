@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from proxy.batch.batch import Window
+from tests.simulation.batch_api import BatchMood, LineSlip, Slip
 from tests.simulation.callers import Manner
 from tests.simulation.database import Temper
 from tests.simulation.machine import Machine
@@ -15,26 +17,35 @@ from tests.simulation.upstream import Behaviour, Mood
 Trouble = Literal[
     "kill_worker",
     "kill_books",
+    "kill_lines",
     "lose_power",
     "restart_worker",
     "clock_back",
     "clock_forward",
     "clock_month",
     "clock_summer",
+    "clock_day",
     "freeze",
     "disk_full",
     "disk_ill",
     "database_away",
     "provider_away",
+    "link_cut",
+    "redis_away",
+    "redis_forgets",
+    "redis_fails_over",
+    "redis_slow",
 ]
 PROVIDERS: Final = ("alpha", "beta", "gamma")
 TEAMS: Final = ("team_a", "team_b", "team_c")
-PRICES: Final = {"input": "1000", "output": "4000", "version": "simulated"}
+PRICES: Final = {"input": "1000", "output": "4000", "batch_discount": "0.5", "version": "simulated"}
 """Dear, so that a budget is spent within a minute."""
 INPUT_NANOUSD: Final = 1_000_000
 OUTPUT_NANOUSD: Final = 4_000_000
-"""The same of one token."""
+"""The same of one token; half of it in a provider's batch."""
 CALM: Final = Weather()
+_BAD_SLIPS: Final[tuple[Slip, ...]] = ("busy", "broken", "does_and_hangs_up", "hangs_up", "cut")
+_BAD_LINES: Final[tuple[LineSlip, ...]] = ("fails", "not_made", "garbage", "twice", "a_strangers")
 _BAD: Final[Mapping[Behaviour, float]] = {
     "no_usage": 4,
     "usage_twice": 3,
@@ -67,6 +78,28 @@ _TROUBLES: Final[Mapping[Trouble, float]] = {
 }
 
 
+_BATCH_TROUBLES: Final[Mapping[Trouble, float]] = {
+    "kill_lines": 10,
+    "lose_power": 1,
+    "database_away": 2,
+    "provider_away": 2,
+    "clock_day": 1,
+    "clock_summer": 1,
+    "freeze": 1,
+}
+
+
+_LINK_TROUBLES: Final[Mapping[Trouble, float]] = {"link_cut": 3, "kill_books": 3, "kill_worker": 1, "database_away": 1}
+_REDIS_TROUBLES: Final[Mapping[Trouble, float]] = {
+    "redis_away": 3,
+    "redis_forgets": 2,
+    "redis_fails_over": 3,
+    "redis_slow": 2,
+    "kill_worker": 2,
+    "freeze": 1,
+}
+
+
 class Event(msgspec.Struct, frozen=True):
     """Something that goes wrong."""
 
@@ -76,6 +109,28 @@ class Event(msgspec.Struct, frozen=True):
     steps: int
     """For a kill: so many steps of the process's code after its time."""
     which: int
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A batch that a caller makes."""
+
+    at_s: float
+    team: str
+    lines: tuple[tuple[str, int], ...]
+    """The model and the longest answer of each."""
+    window: Window
+    cancel_s: float | None
+    """Seconds after its making at which it is cancelled."""
+    which: int
+
+
+class Batches(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch tier of a seed."""
+
+    runners: int
+    orders: tuple[Order, ...]
+    moods: Mapping[str, BatchMood]
+    section: Mapping[str, Any]
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -107,6 +162,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None
     requests_per_minute: int | None
     queue_requests: int | None
+    batches: Batches | None
+    redis_loses: float | None
+    """Share of Redis's answers that are lost; None without Redis."""
+    is_linked: bool
+    """True where workers ask the control plane, not the database."""
+
+    @property
+    def is_well(self) -> bool:
+        """True where nothing goes wrong by which processes could count apart from each other."""
+        return not self.events and self.weather is CALM and not self.redis_loses and self.temper == Temper()
 
 
 def _some(chance: Random, weights: Mapping[Any, float]) -> Any:
@@ -119,12 +184,24 @@ def plan_of(machine: Machine) -> Plan:
     length_s = chance.choice((6.0, 15.0, 40.0))
     workers = chance.choice((1, 1, 2))
     sync = chance.choice(("process", "process", "power"))
+    batches = _batches(machine.chance("batches"), length_s)
+    events = _events(chance, length_s, sync, _TROUBLES)
+    if batches is not None:
+        events += _events(machine.chance("batch troubles"), length_s, sync, _BATCH_TROUBLES)
+    redis = machine.chance("redis plan")
+    redis_loses = redis.choice((0.0, 0.0, 0.02)) if redis.random() < 0.4 else None
+    if redis_loses is not None:
+        events += _events(redis, length_s, sync, _REDIS_TROUBLES)
+    link = machine.chance("link plan")
+    is_linked = link.random() < 0.4
+    if is_linked:
+        events += _events(link, length_s, sync, _LINK_TROUBLES)
     return Plan(
         workers=workers,
         sync=sync,
         length_s=length_s,
         questions=_questions(chance, length_s, workers),
-        events=_events(chance, length_s, sync),
+        events=events,
         weather=_weather(chance),
         temper=_temper(chance),
         moods={name: _mood(chance) for name in PROVIDERS},
@@ -132,6 +209,9 @@ def plan_of(machine: Machine) -> Plan:
         concurrency=chance.choice((None, 2, 4)),
         requests_per_minute=chance.choice((None, 12, 60)),
         queue_requests=chance.choice((None, 1, 2, 4)),
+        batches=batches,
+        redis_loses=redis_loses,
+        is_linked=is_linked,
     )
 
 
@@ -158,10 +238,59 @@ def _questions(chance: Random, length_s: float, workers: int) -> tuple[Question,
     return tuple(sorted(found, key=lambda each: each.at_s))
 
 
-def _events(chance: Random, length_s: float, sync: str) -> tuple[Event, ...]:
+def _batches(chance: Random, length_s: float) -> Batches | None:
+    if chance.random() < 0.5:
+        return None
+    orders = [
+        Order(
+            at_s=chance.uniform(0, length_s * 0.7),
+            team=chance.choice(TEAMS),
+            lines=_lines(chance),
+            window=chance.choice(("24h", "24h", "24h", "1h", "background")),
+            cancel_s=chance.expovariate(0.3) if chance.random() < 0.25 else None,
+            which=chance.randrange(9),
+        )
+        for _ in range(chance.choice((1, 2, 3)))
+    ]
+    return Batches(
+        runners=chance.choice((1, 1, 2)),
+        orders=tuple(sorted(orders, key=lambda each: each.at_s)),
+        moods={name: _batch_mood(chance) for name in PROVIDERS},
+        section={
+            "lease_s": chance.choice((2.0, 8.0, 30.0)),
+            "poll_s": chance.choice((0.5, 2.0)),
+            "provider_poll_s": chance.choice((1.0, 3.0)),
+            "providers": chance.random() < 0.7,
+            "flex": chance.random() < 0.3,
+            "at_once": chance.choice((2, 8, 64)),
+            "tries": chance.choice((2, 8)),
+        },
+    )
+
+
+def _lines(chance: Random) -> tuple[tuple[str, int], ...]:
+    model = chance.choice(("large", "small", "auto", ""))
+    return tuple(
+        (model or chance.choice(("large", "small")), chance.choice((5, 20))) for _ in range(chance.randrange(1, 13))
+    )
+
+
+def _batch_mood(chance: Random) -> BatchMood:
+    slips: dict[Slip, float] = {"answers": 20.0}
+    lines: dict[LineSlip, float] = {"answers": 20.0}
+    endings = {"completed": 10.0}
+    if chance.random() < 0.7:
+        worse = chance.choice((0.5, 2.0))
+        slips |= {name: worse for name in _BAD_SLIPS if chance.random() < 0.6}
+        lines |= {name: worse for name in _BAD_LINES if chance.random() < 0.5}
+        endings |= {name: worse for name in ("expired", "failed", "cancelled") if chance.random() < 0.4}
+    return BatchMood(slips=slips, lines=lines, endings=endings, takes_s=chance.choice((1.0, 5.0, 30.0)))
+
+
+def _events(chance: Random, length_s: float, sync: str, troubles: Mapping[Trouble, float]) -> tuple[Event, ...]:
     found = []
     for _ in range(chance.choice((0, 1, 2, 5))):
-        trouble: Trouble = _some(chance, _TROUBLES)
+        trouble: Trouble = _some(chance, troubles)
         if trouble == "lose_power" and sync != "power":
             # What the kernel has outlasts a process, and no more is promised.
             trouble = "kill_worker"
@@ -242,6 +371,7 @@ def configuration(plan: Plan, folder: str) -> dict[str, Any]:
         "deadlines": {"interactive": {"answer_s": 60}},
         "classifier": {"enabled": False},
         "accounts": {"lookup_timeout_s": 2},
+        "batch": {"enabled": plan.batches is not None, **({} if plan.batches is None else plan.batches.section)},
     }
 
 
@@ -253,7 +383,13 @@ def _model(name: str, capability: float, providers: tuple[str, ...]) -> dict[str
         "max_context_tokens": 32_000,
         "capability": capability,
         "deployments": [
-            {"name": each, "kind": "openai", "base_url": f"http://{each}/v1", "upstream_model": name}
+            {
+                "name": each,
+                "kind": "openai",
+                "base_url": f"http://{each}/v1",
+                "upstream_model": name,
+                "batch_api": "openai",
+            }
             for each in providers
         ],
     }

@@ -9,9 +9,18 @@ from cost.ledger import store
 from cost.ledger.entries import Entry, void_of
 from cost.ledger.ledger import Ledger
 from cost.ledger.store import LedgerStore
+from gateway.link.link import Link
+from providers.batch_apis.openai import OpenAiBatches
 from providers.breaker import Permit
+from providers.errors import RequestRejected, UpstreamError
+from proxy.admit.limits.shared import SharedBuckets
+from proxy.batch import output
+from proxy.batch.batch import LineState
+from proxy.batch.provider_batch_store import ProviderBatchStore
+from proxy.batch.runner import BatchRunner
 from proxy.context import RequestContext
 from proxy.settle.settlement import Settlement
+from proxy.shared.redis.redis_breaker import RedisBreaker
 
 
 def rolled_up_twice() -> None:
@@ -92,6 +101,94 @@ def budget_forgotten() -> None:
     local.fits = lambda _self, _amount: True
 
 
+def answers_dropped() -> None:
+    """A line's answer that the database does not take at once is dropped."""
+
+    async def write(self: Any, results: Any) -> None:
+        try:
+            await self._batches.answer(results)
+        except Exception:  # noqa: BLE001
+            return
+
+    BatchRunner._write = write  # type: ignore[method-assign]
+
+
+def silent_lines() -> None:
+    """Lines that were never answered stand in no file."""
+    write = output._write
+
+    async def some(writer: Any, batch: Any, outcomes: Any) -> None:
+        await write(writer, batch, [each for each in outcomes if each.state == LineState.ANSWERED])
+
+    output._write = some
+
+
+def unheard_is_refused() -> None:
+    """A provider that does not say whether it took a batch has refused it."""
+    create = OpenAiBatches.create
+
+    async def refused(self: OpenAiBatches, deployment: Any, name: str, path: str, calls: Any) -> str:
+        try:
+            return await create(self, deployment, name, path, calls)
+        except UpstreamError as error:
+            raise RequestRejected("no", deployment_id=deployment.deployment_id, status=400) from error
+
+    OpenAiBatches.create = refused  # type: ignore[method-assign]
+
+
+def prompts_stay() -> None:
+    """What a batch left at its provider is not deleted there."""
+
+    async def forget(_self: OpenAiBatches, _deployment: Any, _batch: Any) -> None:
+        return
+
+    OpenAiBatches.forget = forget  # type: ignore[method-assign]
+
+
+def provider_is_free() -> None:
+    """Answers of a provider's batch are written, and not booked."""
+    collect = ProviderBatchStore.collect
+
+    async def unbooked(self: Any, handed: Any, results: Any, _entries: Any, estimated: int = 0) -> Any:
+        return await collect(self, handed, results, [], estimated)
+
+    ProviderBatchStore.collect = unbooked  # type: ignore[method-assign]
+
+
+def place_kept_in_redis() -> None:
+    """Redis is not told that a request has ended."""
+    settle = SharedBuckets.settle
+
+    def keep(self: Any, draw: Any, correction: int, holder: str = "") -> bool:
+        return bool(draw.counted or settle(self, draw, correction, holder))
+
+    SharedBuckets.settle = keep  # type: ignore[method-assign]
+
+
+def redis_given_up() -> None:
+    """A Redis that was lost once is not tried again."""
+
+    def open_(_self: RedisBreaker, _now: float) -> float:
+        return 1e9
+
+    RedisBreaker.open = open_  # type: ignore[method-assign]
+
+
+def linked_once() -> None:
+    """A worker whose link is lost does not connect again."""
+    connect = Link._connect
+
+    async def once(self: Link) -> Any:
+        if self._connection is not None or self.came == [None]:
+            return None
+        connection = await connect(self)
+        if connection is not None:
+            self.came = [None]  # type: ignore[list-item]
+        return connection
+
+    Link._connect = once  # type: ignore[method-assign]
+
+
 FAULTS: Final[Mapping[str, Callable[[], None]]] = {
     fault.__name__: fault
     for fault in (
@@ -103,5 +200,13 @@ FAULTS: Final[Mapping[str, Callable[[], None]]] = {
         money_kept,
         reserved_later,
         budget_forgotten,
+        answers_dropped,
+        silent_lines,
+        unheard_is_refused,
+        prompts_stay,
+        provider_is_free,
+        place_kept_in_redis,
+        redis_given_up,
+        linked_once,
     )
 }

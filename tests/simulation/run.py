@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
+from tests.simulation import redis_server
 from tests.simulation.planted import FAULTS
 from tests.simulation.seed import Result, live
 from tests.sqlite import newest_sqlite
 
 _MOST_S = 60
 """Seconds of the processor for a seed."""
-_MOST_WAITED_S = 300
+_MOST_WAITED_S = 1_500
 """Real seconds: a seed that takes longer waits for something that is not simulated."""
 _FIRST_SEED = 5
 """Lived through by the parent, for what is loaded and compiled at the first use. In it nobody is killed."""
@@ -105,6 +106,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--first", action="store_true", help="end with the first that breaks something")
     parser.add_argument("--fault", choices=FAULTS, default="", help="with a fault planted in the product")
     said = parser.parse_args(arguments)
+    redis_server.start()
+    try:
+        return _run(said)
+    finally:
+        redis_server.stop()
+
+
+def _run(said: argparse.Namespace) -> int:
     warm()
     if said.seed is not None:
         results = [in_child(said.seed, tells=True, fault=said.fault)]

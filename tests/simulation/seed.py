@@ -17,6 +17,7 @@ import msgspec
 import yaml
 from pydantic import SecretStr
 
+from accounts.caller import Caller
 from accounts.store import AccountStore
 from cost.budgets.budget import Budget
 from cost.budgets.store import BudgetStore
@@ -24,14 +25,17 @@ from gateway.configuration.environment import Environment
 from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import load
 from gateway.database import make_engine
-from tests.simulation import checks, machine
+from tests.simulation import batches, checks, machine, redis_server
+from tests.simulation.batch_api import BatchMood
+from tests.simulation.batches import Ordered
 from tests.simulation.callers import Asked, ask
 from tests.simulation.database import Database, Temper
-from tests.simulation.gateways import Books, Installation, Process, Worker
+from tests.simulation.gateways import Books, Installation, Lines, Process, Worker
 from tests.simulation.loop import SimulatedLoop, install
 from tests.simulation.machine import IllDisk, Machine, Node, is_wanted
 from tests.simulation.network import Network, Weather
-from tests.simulation.plan import PROVIDERS, TEAMS, Event, Plan, Question, configuration, plan_of
+from tests.simulation.plan import PROVIDERS, TEAMS, Event, Order, Plan, Question, configuration, plan_of
+from tests.simulation.redis_server import Redis
 from tests.simulation.story import Story
 from tests.simulation.upstream import Call, Provider
 from tests.simulation.watching import Watch
@@ -43,6 +47,11 @@ _SETTLES_S: Final = 5.0
 """Time for what runs behind the last request."""
 _MOST_S: Final = 90
 """After the last caller's end: a request with an Idempotency-Key is answered to its own, which is `total_s` away at most."""
+
+_HOLDERS_S: Final = 15.0
+"""Until what a dead process holds in Redis is given back, and a process that gave Redis up uses it again."""
+_MOST_BATCHES_S: Final = 400
+"""The same for batches: leases, waits, and looks at providers."""
 
 
 class Result(msgspec.Struct):
@@ -76,6 +85,12 @@ class World:
         self.calls: list[Call] = []
         self.asked: list[Asked] = []
         self.workers: list[Worker] = []
+        self.lines: list[Lines] = []
+        self.ordered: list[Ordered] = []
+        self.providers: list[Provider] = []
+        self.redis: Redis | None = None
+        self._set_back_s = 0.0
+        self._calm_us = 0
         self.books: Books
         self.kills = 0
         self._disk = self.machine.chance("disk")
@@ -124,27 +139,56 @@ class World:
                 break
             await asyncio.sleep(1.0)
         await asyncio.sleep(_SETTLES_S)
-        for worker in self.workers:
+        await self._batches_end()
+        if self.redis is not None or self.plan.is_linked:
+            await asyncio.sleep(_HOLDERS_S)
+        if self.plan.is_linked:
+            checks.workers_are_linked(self.story, self.workers)
+        if self.redis is not None:
+            checks.redis_counts_nothing(self.story, self.workers, self.redis.held)
+        for worker in (*self.workers, *self.lines):
             checks.nothing_is_held(self.story, worker)
         await self._end()
+
+    async def _batches_end(self) -> None:
+        if self.plan.batches is None:
+            return
+        for _ in range(_MOST_BATCHES_S):
+            if not await batches.left(self.engine):
+                break
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(_SETTLES_S)
 
     async def _found(self) -> None:
         """Make the database, the teams, the providers and the first processes, while all is well."""
         for name in PROVIDERS:
-            Provider(name, self.machine, self.network, self.story, self.calls).mood = self.plan.moods[name]
+            provider = Provider(name, self.machine, self.network, self.story, self.calls)
+            provider.mood = self.plan.moods[name]
+            if self.plan.batches is not None:
+                provider.batch_mood = self.plan.batches.moods[name]
+            self.providers.append(provider)
         url = f"{newest_sqlite(self.folder / 'weighbridge.sqlite')}?timeout=0"
         path = self.folder / "gateway.yaml"
         path.write_text(yaml.safe_dump(configuration(self.plan, str(self.folder))))
         environment = Environment(data_dir=self.folder, database_url=SecretStr(url), pepper=SecretStr(PEPPER))
+        if self.plan.redis_loses is not None:
+            self.redis = Redis(redis_server.server(), self.machine, self.network, self.story)
+            environment = environment.model_copy(update={"redis_url": SecretStr(redis_server.URL)})
         config = load(path, environment)
-        self.installation = Installation(self.machine, self.loop, self.folder, config, environment)
+        self.installation = Installation(
+            self.machine, self.loop, self.folder, config, environment, is_linked=self.plan.is_linked
+        )
         self.engine = make_engine(url)
         accounts = AccountStore(self.engine)
         self.keys: dict[str, str] = {}
+        self.callers: dict[str, Caller] = {}
         for team in TEAMS:
             await accounts.create_team(team, name=team)
             minted = await accounts.create_key(team, "simulated", peppers(config, environment)[0])
             self.keys[team] = minted.plaintext
+            caller = await accounts.caller_of(minted.key_id)
+            assert caller is not None
+            self.callers[team] = caller
         if self.plan.budget_nanousd is not None:
             await BudgetStore(self.engine).put(
                 Budget(
@@ -163,6 +207,9 @@ class World:
             worker = self._new_worker(at)
             self.workers.append(worker)
             await self._opened(worker)
+        for at in range(0 if self.plan.batches is None else self.plan.batches.runners):
+            self.lines.append(Lines(self.installation, f"lines-{at}"))
+            await self._opened(self.lines[at])
 
     def _new_worker(self, at: int) -> Worker:
         worker = Worker(self.installation, f"worker-{at}")
@@ -172,6 +219,15 @@ class World:
     def _look(self, node: Node) -> None:
         if (watch := self._watches.get(node)) is not None:
             watch.look(self.machine.now)
+            if self.redis is not None and self.plan.is_well:
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """What counts in Redis counts once for all workers."""
+        for team in TEAMS:
+            running = sum(each.running.get(team, 0) for each in self._watches.values())
+            if self.plan.concurrency is not None and running > self.plan.concurrency:
+                self.story.violate("no more run at once in all processes than may", team=team, running=running)
 
     async def _opened(self, process: Process) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (process.is_open, process.over)]
@@ -181,13 +237,25 @@ class World:
 
     async def _trouble_and_questions(self) -> None:
         self.network.weather, self.database.temper, self._calm = self.plan.weather, self.plan.temper, False
+        if self.redis is not None:
+            self.redis.lost = self.plan.redis_loses or 0.0
         tasks = [asyncio.ensure_future(self._put(at, each)) for at, each in enumerate(self.plan.questions)]
         tasks += [asyncio.ensure_future(self._go_wrong(event)) for event in self.plan.events]
+        orders = () if self.plan.batches is None else self.plan.batches.orders
+        tasks += [asyncio.ensure_future(self._order(at, each)) for at, each in enumerate(orders)]
         await asyncio.gather(*tasks)
 
     def _calm_down(self) -> None:
         self.network.weather, self.database.temper, self._calm = Weather(), Temper(), True
         self._disk_ill.clear()
+        if self.redis is not None:
+            self.redis.lost = self.redis.slow_until = 0.0
+        for provider in self.providers:
+            provider.mood.weights = {"answers": 1.0}
+            provider.batch_mood = BatchMood(slips={"answers": 1.0}, lines={"answers": 1.0}, endings={"completed": 1.0})
+        # A clock that was set back is set right: leases and deadlines are told by it.
+        self.machine.wall += self._set_back_s
+        self._calm_us = int((self.machine.now + self.machine.wall) * 1_000_000)
         self.story.tell("world", "calms down")
 
     async def _recover(self) -> None:
@@ -198,13 +266,22 @@ class World:
         for at, worker in enumerate(self.workers):
             if worker.failed_to_start or not worker.node.alive:
                 await self._start_worker(at)
+        for at, lines in enumerate(self.lines):
+            if lines.failed_to_start or not lines.node.alive:
+                await self._start_lines(at)
 
     async def _end(self) -> None:
         """Stop everything in order, and look at what is left."""
-        for worker in self.workers:
+        for worker in (*self.workers, *self.lines):
             await worker.close()
         await self.books.close()
         rows = await checks.ledger_rows(self.engine)
+        if self.plan.batches is not None:
+            await batches.name_calls(self.engine, self.calls)
+            found = batches.Checks(self.installation, self.engine, self.story, rows, self.calls)
+            await found.check(self.ordered, self._calm_us)
+            for provider in self.providers:
+                found.nothing_stays(provider.name, provider.batches.left)
         checks.attempts_are_closed_once(self.story, rows)
         checks.calls_are_booked(self.story, self.plan, rows, self.calls)
         checks.callers_got_ends(self.story, self.plan, rows, self.asked, self.calls)
@@ -229,6 +306,8 @@ class World:
             if (
                 task is not asyncio.current_task()
                 and "_Connection._answer" not in told
+                # A dead process's connection, which was let go with what was left of it.
+                and not (self.kills and "_terminate_graceful_close" in told)
                 and task not in self.loop.graves
             ):
                 self.story.violate("no task is left", task=told, node=node)
@@ -263,6 +342,20 @@ class World:
             words=len(asked.words),
         )
 
+    async def _order(self, at: int, order: Order) -> None:
+        await asyncio.sleep(order.at_s)
+        made = Ordered(order, at)
+        self.ordered.append(made)
+        which, caller = order.which % len(self.lines), self.callers[order.team]
+        if not self.lines[which].is_open.is_set() or not self.lines[which].node.alive:
+            return
+        await self.lines[which].ask(batches.order(made, self.lines[which], caller, self.story))
+        if order.cancel_s is None or not made.batch_id:
+            return
+        await asyncio.sleep(order.cancel_s)
+        if self.lines[which].is_open.is_set() and self.lines[which].node.alive:
+            await self.lines[which].ask(batches.cancel(made, self.lines[which], caller, self.story))
+
     # What goes wrong.
 
     async def _go_wrong(self, event: Event) -> None:
@@ -272,6 +365,8 @@ class World:
         match event.trouble:
             case "kill_worker":
                 self.workers[at].node.steps_left = event.steps
+            case "kill_lines":
+                self.lines[event.which % len(self.lines)].node.steps_left = event.steps
             case "kill_books":
                 self.books.node.steps_left = event.steps
             case "lose_power":
@@ -282,19 +377,39 @@ class World:
                 self._disk_ill[event.trouble] = self.machine.now + event.for_s
             case "provider_away" | "database_away":
                 await self._go_away(event)
+            case "link_cut":
+                self.network.cut((str(self.installation.link), 0))
+            case "redis_away" | "redis_forgets" | "redis_fails_over" | "redis_slow":
+                await self._redis_fails(event)
             case _:
                 self._step_clocks(event)
+
+    async def _redis_fails(self, event: Event) -> None:
+        assert self.redis is not None
+        match event.trouble:
+            case "redis_away":
+                await self.redis.go_away(event.for_s)
+            case "redis_forgets":
+                self.redis.forget()
+            case "redis_fails_over":
+                await self.redis.fail_over(event.for_s / 5)
+            case _:
+                self.redis.slow_until = self.machine.now + event.for_s
 
     def _step_clocks(self, event: Event) -> None:
         match event.trouble:
             case "clock_back":
                 self.machine.wall -= event.for_s * 20
+                self._set_back_s += event.for_s * 20
             case "clock_forward":
                 self.machine.wall += event.for_s * 20
             case "clock_month":
                 self.machine.wall += _to_month_end(self.machine.now + self.machine.wall) - event.for_s
             case "clock_summer":
                 self.machine.wall += 3_600.0 if event.which % 2 else -3_600.0
+                self._set_back_s += 0.0 if event.which % 2 else 3_600.0
+            case "clock_day":
+                self.machine.wall += 86_400.0
             case "freeze":
                 # Everything stands still, as under a debugger or a host that swaps.
                 self.machine.now += event.for_s
@@ -330,13 +445,17 @@ class World:
             if worker.node is node:
                 self._kill(worker)
                 self._later(self._start_worker(at))
+        for at, lines in enumerate(self.lines):
+            if lines.node is node:
+                self._kill(lines)
+                self._later(self._start_lines(at))
         if self.books.node is node:
             self._kill(self.books)
             self._later(self._start_books())
 
     def _lose_power(self) -> None:
         """Kill all processes at once, and lose what was not flushed of their journals."""
-        for process in (*self.workers, self.books):
+        for process in (*self.workers, *self.lines, self.books):
             if process.node.alive:
                 self._kill(process)
         for path in self.installation.journals.glob("boot-*.log"):
@@ -344,6 +463,8 @@ class World:
             os.truncate(path, min(size, kept + self._disk.randrange(size - kept + 1)) if size > kept else size)
         for at in range(len(self.workers)):
             self._later(self._start_worker(at))
+        for at in range(len(self.lines)):
+            self._later(self._start_lines(at))
         self._later(self._start_books())
 
     def _kill(self, process: Process) -> None:
@@ -370,6 +491,18 @@ class World:
                 self.story.tell(worker.name, "is back")
                 return
             worker.life.exception()
+            await asyncio.sleep(0.5)
+
+    async def _start_lines(self, at: int) -> None:
+        if self.lines[at].node.alive and not self.lines[at].life.done():
+            return
+        for _ in range(50):
+            lines = self.lines[at] = Lines(self.installation, f"lines-{at}")
+            await self._opened(lines)
+            if not lines.failed_to_start:
+                self.story.tell(lines.name, "are back")
+                return
+            lines.life.exception()
             await asyncio.sleep(0.5)
 
     async def _start_books(self) -> None:

@@ -23,6 +23,12 @@ FAULTS: Final = (
     "money_kept",
     "reserved_later",
     "budget_forgotten",
+    "silent_lines",
+    "prompts_stay",
+    "provider_is_free",
+    "place_kept_in_redis",
+    "redis_given_up",
+    "linked_once",
 )
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final, Literal
 
 import httptools
 import msgspec
 
+from tests.simulation.batch_api import BatchMood, ProviderBatches
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.story import Story
@@ -59,6 +60,9 @@ class Call(msgspec.Struct, kw_only=True):
     """True once a usage has left for the gateway."""
     whole: bool = False
     """True once everything was sent."""
+    batch: str = ""
+    """Our name of the provider's batch that it was a line of; empty for a call by itself."""
+    custom_id: str = ""
     ended_at: float | None = None
 
     @property
@@ -85,6 +89,9 @@ class Provider:
     def __init__(self, name: str, machine: Machine, network: Network, story: Story, calls: list[Call]) -> None:
         self.name = name
         self.mood = Mood(weights={"answers": 1.0})
+        self.batch_mood = BatchMood(slips={"answers": 1.0}, lines={"answers": 1.0}, endings={"completed": 1.0})
+        self.batches = ProviderBatches(self)
+        self.wall: Callable[[], float] = lambda: machine.now + machine.wall
         self.calls = calls
         """Of all providers, in the order in which they came."""
         self.running: set[Any] = set()
@@ -92,9 +99,34 @@ class Provider:
         self.story = story
         network.listen((name, 80), lambda: _Connection(self))
 
-    def draw(self) -> Behaviour:
-        names = list(self.mood.weights)
-        return self.chance.choices(names, [self.mood.weights[name] for name in names])[0]
+    def drawn(self, weights: Mapping[Any, float]) -> Any:
+        return self.chance.choices(list(weights), list(weights.values()))[0]
+
+    def called(self, body: str, request_id: str, *, stream: bool) -> Call:
+        """Note a call."""
+        nonce = _ASKED.search(body)
+        call = Call(
+            number=len(self.calls),
+            provider=self.name,
+            request_id=request_id,
+            nonce=int(nonce[1]) if nonce else -1,
+            behaviour=self.drawn(self.mood.weights),
+            stream=stream,
+            began_at=self.now,
+        )
+        self.calls.append(call)
+        return call
+
+    def chat(self, call: Call) -> dict[str, Any]:
+        """Return a whole answer."""
+        message = {"role": "assistant", "content": call.text}
+        body: dict[str, Any] = {
+            **_frame(call, "chat.completion"),
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
+        if call.behaviour != "no_usage":
+            body["usage"] = _usage(call)
+        return body
 
     @property
     def now(self) -> float:
@@ -107,7 +139,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._parser = httptools.HttpRequestParser(self)
-        self._body = b""
+        self._body, self._url = b"", b""
         self._headers: dict[bytes, bytes] = {}
         self._answering: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport
@@ -122,6 +154,9 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
 
@@ -129,24 +164,42 @@ class _Connection(asyncio.Protocol):
         self._body += data
 
     def on_message_complete(self) -> None:
-        provider, asked = self._provider, json.loads(self._body)
-        nonce = _ASKED.search(self._body.decode())
-        call = Call(
-            number=len(provider.calls),
-            provider=provider.name,
-            request_id=self._headers.get(b"x-request-id", b"").decode(),
-            nonce=int(nonce[1]) if nonce else -1,
-            behaviour=provider.draw(),
-            stream=bool(asked.get("stream")),
-            began_at=provider.now,
+        provider, body, headers, url = self._provider, self._body, self._headers, self._url.decode()
+        self._body, self._headers, self._url = b"", {}, b""
+        if not url.endswith("/completions"):
+            self._answering = asyncio.ensure_future(self._do(url, headers, body))
+            return
+        asked = json.loads(body)
+        call = provider.called(
+            body.decode(), headers.get(b"x-request-id", b"").decode(), stream=bool(asked.get("stream"))
         )
-        provider.calls.append(call)
-        self._body, self._headers = b"", {}
         most = int(asked.get("max_tokens") or asked.get("max_completion_tokens") or 20)
         provider.story.tell(provider.name, "is asked", call=call.number, request=call.request_id, then=call.behaviour)
         self._answering = asyncio.ensure_future(self._answer(call, most, provider.chance))
         provider.running.add(self._answering)
         self._answering.add_done_callback(provider.running.discard)
+
+    async def _do(self, url: str, headers: Mapping[bytes, bytes], body: bytes) -> None:
+        """Do what the batch API is asked."""
+        provider, method = self._provider, self._parser.get_method().decode()
+        await asyncio.sleep(provider.chance.expovariate(1 / provider.mood.first_s))
+        slip = provider.batches.draw()
+        if slip == "hangs_up":
+            self.transport.abort()
+            return
+        if slip in {"busy", "broken"}:
+            self._refuse(REFUSALS[slip], provider.chance)
+            return
+        status, told = provider.batches.do(method, url, headers, body)
+        if slip == "does_and_hangs_up":
+            self.transport.abort()
+            return
+        self._head(status, "application/json", len(told))
+        if slip == "cut":
+            self.transport.write(told[: len(told) // 2])
+            self.transport.abort()
+            return
+        self.transport.write(told)
 
     async def _answer(self, call: Call, most: int, chance: Random) -> None:
         try:
@@ -190,13 +243,7 @@ class _Connection(asyncio.Protocol):
     async def _whole(self, call: Call, words: int, chance: Random) -> None:
         await asyncio.sleep(words * chance.expovariate(1 / self._provider.mood.word_s))
         call.said, call.output_tokens = words, words
-        message = {"role": "assistant", "content": call.text}
-        body: dict[str, Any] = {
-            **_frame(call, "chat.completion"),
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        }
-        if call.behaviour != "no_usage":
-            body["usage"] = _usage(call)
+        body = self._provider.chat(call)
         told = json.dumps(body).encode()
         self._head(200, "application/json", len(told))
         if call.behaviour == "cut":

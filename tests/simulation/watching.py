@@ -32,6 +32,8 @@ class Watch:
         self._opened_at: dict[str, int] = {}
         self._admitted: dict[str, list[float]] = {}
         self._seen: set[str] = set()
+        self.running: dict[str, int] = {}
+        """The requests of each team that have a place, as of the last look."""
 
     def look(self, now: float) -> None:
         """Look at the worker as it is now."""
@@ -78,6 +80,7 @@ class Watch:
                 self._seen.add(context.request_id)
                 self._admitted.setdefault(team, []).append(now)
                 self._check_rate(team)
+        self.running = running
         for team, count in running.items():
             if self._plan.concurrency is not None and count > self._plan.concurrency:
                 self._story.violate(

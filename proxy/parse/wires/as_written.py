@@ -7,6 +7,7 @@ import msgspec
 
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import refuse_steering
+from settings.decoding import DECODE_ERRORS
 
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -17,7 +18,7 @@ def fields_as_written(body: bytes, without: Collection[str]) -> dict[str, msgspe
         # Fields that are passed on unread are not looked at by the decoder: no upstream gets broken text.
         body.decode()
         fields = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise BadRequest("The request body is not valid JSON; send one JSON object.") from error
     refuse_steering(fields)
     return {name: value for name, value in fields.items() if name not in without}

@@ -17,6 +17,7 @@ import msgspec
 
 from proxy.parse.headers import RequestHeaders
 from proxy.parse.wires.wire import IsModel, Understood, Wire
+from settings.decoding import DECODE_ERRORS
 
 _PREFIX: Final = "/openai/"
 _DEPLOYMENTS: Final = "/openai/deployments/"
@@ -69,7 +70,7 @@ def _with_model(body: bytes, name: str) -> bytes:
     """Return the body with the path's model; a body that is no object is left to the wire, which refuses it."""
     try:
         fields = _decode_fields(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return body
     fields["model"] = msgspec.Raw(msgspec.json.encode(name))
     return msgspec.json.encode(fields)

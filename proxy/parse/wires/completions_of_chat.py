@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from providers.thoughts import text_of
+from settings.decoding import DECODE_ERRORS
 
 
 class Function(msgspec.Struct):
@@ -109,7 +110,7 @@ def completion_of(payload: bytes) -> Completion:
     """Decode the payload of an Event; an unreadable one gives an empty completion."""
     try:
         return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         # Half a letter: engines cut an emoji between two events, and the caller's client joins them.
         try:
             return msgspec.convert(json.loads(payload.decode(errors="replace")), Completion)

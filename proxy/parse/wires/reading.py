@@ -9,6 +9,7 @@ import msgspec
 from proxy.errors import BadRequest
 from proxy.parse.chat_request import OWN_FIELDS, PlainMessage, not_json
 from proxy.parse.json_bounds import check_fields
+from settings.decoding import DECODE_ERRORS
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -26,7 +27,7 @@ def object_of(body: bytes) -> dict[str, Any]:
         fields = _decode(body)
     except msgspec.ValidationError as error:
         raise BadRequest(_NOT_JSON) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise not_json(body, error) from error
     check_fields(fields)
     return fields
@@ -41,7 +42,7 @@ def plain_fields(
     try:
         fields = _decode_raw(body)
         return (fields, decode(body)) if names.issuperset(fields) else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

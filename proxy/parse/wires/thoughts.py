@@ -11,6 +11,7 @@ import msgspec
 from providers.thoughts import EXTRAS, FIELDS, Thought
 from proxy.parse.json_bounds import is_dense
 from proxy.parse.wires.completions_of_chat import Call, Said, to_json
+from settings.decoding import DECODE_ERRORS
 
 MARK: Final = "wb2."
 """The beginning of what we sealed."""
@@ -41,7 +42,7 @@ def from_base64(text: str, kind: type[_T]) -> _T | None:
     try:
         data = base64.urlsafe_b64decode(text)
         return None if is_dense(data) else msgspec.json.decode(data, type=kind)
-    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
+    except (binascii.Error, ValueError, *DECODE_ERRORS):
         return None
 
 

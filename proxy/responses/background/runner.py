@@ -29,6 +29,7 @@ from proxy.responses.stored.stored_responses import StoredResponses
 from proxy.responses.stored.stored_responses_config import ResponsesSection
 from proxy.responses.stored.tables import StoredResponse
 from proxy.shared.retryable import meaning, wait_of_s
+from settings.decoding import DECODE_ERRORS
 
 _log: Final = logging.getLogger("weighbridge.responses")
 _DATABASE_FAILS: Final = (SQLAlchemyError, OSError, TimeoutError)
@@ -329,5 +330,5 @@ def _message_in(data: bytes) -> str:
     """Return the words of an error reply."""
     try:
         return str(msgspec.json.decode(data)["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (KeyError, TypeError, *DECODE_ERRORS):
         return "The response broke off."

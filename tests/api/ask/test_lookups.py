@@ -211,7 +211,7 @@ async def test_requests_in_files_are_told(running: Running, mind: AskedModel) ->
     await put_in_files(running.engine, wall_us() - 70 * DAY_US)
     mind.plays(
         calls(
-            ("requests", {"period": "last_90_days"}),
+            ("requests", {"period": "last_90_days", "rows": 30}),
             ("search", {"line": "tag:tag-1"}),
             ("search", {"line": "id:req_gone"}),
             ("requests", {"period": "today"}),

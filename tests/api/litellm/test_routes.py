@@ -43,7 +43,7 @@ class Client:
     """A client with an administrator's key, which it sends as Terraform's provider does."""
 
     def __init__(self, session: aiohttp.ClientSession, running: Running, key: str) -> None:
-        self._session = session
+        self.session = session
         self._running = running
         self.running = running
         self.key = key
@@ -51,14 +51,14 @@ class Client:
     async def post(self, path: str, body: Any, status: int = 200, *, key: str | None = None) -> Any:
         """Send a body, and return the reply's."""
         headers = {"x-api-key": key or self.key, "accept": "application/json"}
-        async with self._session.post(self._running.url + path, json=body, headers=headers) as reply:
+        async with self.session.post(self._running.url + path, json=body, headers=headers) as reply:
             assert reply.status == status, await reply.text()
             return await reply.json()
 
     async def get(self, path: str, status: int = 200, *, key: str | None = None) -> Any:
         """Ask, and return the reply's body."""
         headers = {"Authorization": f"Bearer {key or self.key}"}
-        async with self._session.get(self._running.url + path, headers=headers) as reply:
+        async with self.session.get(self._running.url + path, headers=headers) as reply:
             assert reply.status == status, await reply.text()
             return await reply.json()
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.events.delivery import IDLE_S, LONGEST_BACKOFF_S
 from cost.events.event import Event
-from cost.events.sink import SinkFailed, SinkLimits, batches
+from cost.events.sink import Batch, SinkFailed, SinkLimits, batches
 from tests.cost.entries import settle
 from tests.cost.events.told import KeptSink, Telling, raising
 
@@ -72,6 +72,31 @@ async def test_a_failure_is_no_success(telling: Telling) -> None:
     with raising(sink, SinkFailed("status 503")):
         await write(telling, "b")
         assert await delivery.step() == 1
+
+
+class SlowSink(KeptSink):
+    """It needs longer than it is given for more than four events."""
+
+    async def send(self, batch: Batch) -> None:
+        if len(batch.events) > 4:
+            raise TimeoutError
+        await super().send(batch)
+
+
+async def test_a_sink_that_is_slow_gets_less_at_once(telling: Telling) -> None:
+    """The same ten again and again would never arrive, and come to it each time."""
+    sink = SlowSink()
+    delivery = telling.delivery(sink)
+    await write(telling, *(wanted := [f"r{number:02}" for number in range(25)]))
+    assert [await delivery.step() for _ in range(3)] == [1, 2, 0]
+    assert sink.ids == wanted
+    assert {len(each) for each in sink.batches} == {1, 2}
+    fast = KeptSink()
+    delivery._sink = fast
+    for _ in range(2):
+        await write(telling, *(f"{len(fast.batches)}-{number:02}" for number in range(25)))
+        assert await delivery.step() == 0
+    assert max(map(len, fast.batches)) == 10
 
 
 async def test_a_sink_may_ask_for_patience(telling: Telling) -> None:

@@ -1,5 +1,6 @@
 """What an event says, against its published schema and CloudEvents' own rules."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,17 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
+from cloudevents.core.bindings import http as http_binding
+from cloudevents.core.bindings import kafka as kafka_binding
+from cloudevents.core.bindings.http import HTTPMessage
+from cloudevents.core.bindings.kafka import KafkaMessage
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
 
 from cost.events.event import ADJUSTED, FIELDS, FINISHED, Event, encoder, envelope, schema, schema_file
 from cost.ledger.entries import Entry, adjustment, void_of
 from cost.meters import METER_COLUMNS
+from cost.times import moment
 from tests.cost.entries import reserve, settle
 
 _PUBLISHED = Path(__file__).parents[3] / "docs" / "events.schema.json"
@@ -41,6 +49,26 @@ def test_every_event_is_as_the_schema_says(entry: Entry) -> None:
     jsonschema.Draft202012Validator(schema()).validate(made)
     assert made["id"] == f"{entry.request_id}/{entry.attempt}/{entry.entry}"
     assert made["type"] == (ADJUSTED if entry.entry == "adjust" else FINISHED)
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda each: each.entry)
+def test_the_sdk_of_cloudevents_reads_them(entry: Entry) -> None:
+    """Structured, as HTTP, Kafka and NATS get them, and each of a batch; and what it makes of one in binary mode is the same event."""
+    event = Event(7, entry)
+    told = encoder("https://here.example")(event)
+    read = [
+        http_binding.from_http_event(HTTPMessage({"content-type": "application/cloudevents+json"}, told)),
+        kafka_binding.from_kafka_event(KafkaMessage({"content-type": b"application/cloudevents+json"}, b"key", told)),
+        JSONFormat().read(CloudEvent, msgspec.json.encode(msgspec.json.decode(b"[" + told + b"]")[0])),
+    ]
+    read.append(http_binding.from_http_event(http_binding.to_binary_event(read[0])))
+    made = envelope(event, "https://here.example")
+    for each in read:
+        assert each.get_data() == msgspec.json.decode(msgspec.json.encode(made["data"]))
+        assert (each.get_id(), each.get_source(), each.get_type()) == (event.id, made["source"], made["type"])
+        assert each.get_subject() == made.get("subject")
+        assert int(each.get_extension("sequence")) == 7
+        assert each.get_time() == moment(entry.at_us)
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
@@ -94,3 +122,14 @@ def test_nothing_else_of_an_entry_leaves() -> None:
     """Reasons in words, comparisons and the process's own id are not told."""
     secret: dict[str, Any] = {"reason": "my own words", "considered": "my own words", "boot_id": "my own words"}
     assert b"my own words" not in encoder("here")(Event(1, settle(**secret)))
+
+
+def test_the_documented_query_finds_what_is_missing() -> None:
+    """Of text or numbers, of what came twice, and not what comes after the last."""
+    told = (_PUBLISHED.parent / "events.md").read_text("utf-8")
+    query = told[told.index("        SELECT before") :].partition("\n\n")[0]
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE TABLE events (sequence TEXT)")
+        numbers = [3, 4, 4, 6, 7, 10]
+        database.executemany("INSERT INTO events VALUES (?)", [(f"{each:020}",) for each in numbers])
+        assert database.execute(query).fetchall() == [(5, 5), (8, 9)]

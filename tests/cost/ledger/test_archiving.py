@@ -489,7 +489,7 @@ def test_every_value_that_the_ledger_takes_comes_back_as_it_was() -> None:
     for amount in (2**63, 0.5):
         values = [*row]
         values[_column("cost_nanousd")] = amount
-        with pytest.raises((OverflowError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError)):
+        with pytest.raises((OverflowError, FileDamaged)):
             codec.encode([tuple(values)])
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,14 @@ from standardwebhooks.webhooks import Webhook
 
 from api.webhooks.signature import signing_key
 from cost.events.event import Event, encoder
+from cost.events.lago import lago_encoder
 from cost.events.sink import Batch, BatchRefused, SinkFailed
-from gateway.events.http_sink import HttpSink
+from gateway.events.http_sink import BATCHED, LAGO, STRUCTURED, HttpSink, Shape
+from gateway.events.tls import tls_of
 from providers.connections.forward_proxy import ForwardProxy
 from tests.api.webhooks.receiver import OLDER_SECRET, SECRET, Receiver, receiving
 from tests.cost.entries import settle
+from tests.selfhosted.discovery.authorities import ONE, TWO
 
 
 def batch(count: int) -> Batch:
@@ -33,7 +38,7 @@ async def sent(receiver: Receiver, count: int = 2, url: str = "", **fields: Any)
 async def test_a_batch_is_one_request() -> None:
     """In CloudEvents' batched mode, also with one event; the token goes with it. OpenMeter refuses a type with a charset."""
     async with receiving() as receiver:
-        await sent(receiver, 3, token="t0ken")
+        await sent(receiver, 3, headers=lambda: {"authorization": "Bearer t0ken"})
         await sent(receiver, 1)
     first, second = receiver.received
     assert first.headers["content-type"] == "application/cloudevents-batch+json"
@@ -46,8 +51,8 @@ async def test_a_batch_is_one_request() -> None:
 async def test_single_events_are_objects() -> None:
     """In structured mode, for receivers that take no lists."""
     async with receiving() as receiver:
-        await sent(receiver, 2, single=True)
-    assert [json.loads(each.body)["id"] for each in receiver.received] == ["r1/1/settle", "r2/1/settle"]
+        await sent(receiver, 1, shape=STRUCTURED)
+    assert [json.loads(each.body)["id"] for each in receiver.received] == ["r1/1/settle"]
     assert receiver.received[0].headers["content-type"] == "application/cloudevents+json"
 
 
@@ -69,6 +74,89 @@ async def test_what_is_about_the_events_is_a_refusal(status: int) -> None:
         receiver.answers = [web.Response(status=status)]
         with pytest.raises(BatchRefused, match=str(status)):
             await sent(receiver)
+
+
+@pytest.mark.parametrize(
+    ("shape", "status", "told"),
+    [
+        (BATCHED, 409, ""),
+        (LAGO, 422, '{"code":"validation_errors","error_details":{"0":{"transaction_id":["value_already_exist"]}}}'),
+    ],
+)
+async def test_an_event_that_the_receiver_has_already_is_taken(shape: Shape, status: int, told: str) -> None:
+    """Killed between its acknowledgement and our note of it, a sink gets events again; were that a refusal, it would wait for ever."""
+    async with receiving() as receiver:
+        receiver.answers = [web.Response(status=status, text=told) for _ in range(2)]
+        await sent(receiver, 1, shape=shape)
+        # Of several, nobody knows which ones.
+        with pytest.raises(BatchRefused):
+            await sent(receiver, 2, shape=shape)
+
+
+async def test_lago_gets_its_own_shape() -> None:
+    """It reads no CloudEvents. A subscription is a team, and cents are exact."""
+    events = (
+        Event(1, settle("a", team_id="team_search", cost_nanousd=179_400)),
+        Event(2, settle("b", cost_nanousd=None)),
+    )
+    encode = lago_encoder("llm_usage")
+    async with receiving() as receiver:
+        sink = HttpSink(receiver.url, shape=LAGO)
+        await sink.send(Batch(events, tuple(map(encode, events))))
+        await sink.aclose()
+    (found,) = receiver.received
+    assert found.headers["content-type"] == "application/json"
+    first, second = json.loads(found.body)["events"]
+    assert (first["transaction_id"], first["external_subscription_id"], first["code"]) == (
+        "a/1/settle",
+        "team_search",
+        "llm_usage",
+    )
+    assert first["precise_total_amount_cents"] == "0.0179400"
+    assert float(first["timestamp"]) == pytest.approx(events[0].entry.at_us / 1e6, abs=0.001)
+    assert first["properties"]["cost_nanousd"] == 179_400
+    assert "precise_total_amount_cents" not in second
+
+
+async def test_a_token_that_was_renewed_is_read_again() -> None:
+    """After a failure: its file has the new one, and nobody restarts anything."""
+    tokens = ["old", "new"]
+    async with receiving() as receiver:
+        receiver.answers = [web.Response(status=401)]
+        sink = HttpSink(receiver.url, headers=lambda: {"x-api-key": tokens.pop(0)})
+        with pytest.raises(SinkFailed):
+            await sink.send(batch(1))
+        await sink.send(batch(1))
+        await sink.send(batch(1))
+        await sink.aclose()
+    assert [each.headers["x-api-key"] for each in receiver.received] == ["old", "new", "new"]
+
+
+async def test_a_receiver_with_its_own_authority_may_ask_for_our_certificate(tmp_path: Path) -> None:
+    """It is trusted by `ca` alone, and takes nothing from who shows none."""
+    pem = {name: tmp_path / name for name in ("one", "one.key", "two")}
+    pem["one"].write_text(ONE.certificate)
+    pem["one.key"].write_text(ONE.key)
+    pem["two"].write_text(TWO.certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pem["one"])
+    context.load_cert_chain(pem["one"], pem["one.key"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    heads: list[bytes] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"]"))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0, ssl=context)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        for ca, certificate in ((pem["two"], pem["one"]), (pem["one"], None)):
+            with pytest.raises(SinkFailed):
+                await sent(Receiver(), url=url, tls=tls_of(ca, certificate, certificate and pem["one.key"]))
+        await sent(Receiver(), url=url, tls=tls_of(pem["one"], pem["one"], pem["one.key"]))
+    assert len(heads) == 1
 
 
 @pytest.mark.parametrize("status", [302, 307, 401, 403, 404, 410, 429, 500, 503])

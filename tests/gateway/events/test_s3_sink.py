@@ -1,7 +1,9 @@
 """Events as Parquet files, against a server that speaks S3."""
 
+import http.server
 import io
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
 import pytest
 
@@ -54,3 +56,44 @@ async def test_a_store_that_refuses_is_a_failure(object_store: ObjectStore) -> N
     """The batch is sent again later."""
     with pytest.raises(SinkFailed):
         await sink(object_store, "events", bucket="no-such-bucket").send(batch(Event(1, settle("a"))))
+
+
+class _Store(http.server.BaseHTTPRequestHandler):
+    """Refuses everything as S3 does whose clock is another, and keeps the heads of what it was sent."""
+
+    heads: ClassVar[list[dict[str, str]]] = []
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.heads.append({name.lower(): value for name, value in self.headers.items()})
+        body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>at 127.0.0.1</Message></Error>"
+        self.send_response(403)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Be silent."""
+
+
+async def test_a_key_is_sent_with_its_own_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine's AWS_SESSION_TOKEN is of another key, with which a store refuses everything. The store's word is told, and no address.
+    Encryption by KMS is the environment's to ask for.
+    """
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the machine")
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Store)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        for token in ("", "its own"):
+            place = f"http://127.0.0.1:{server.server_port}"
+            files = S3Sink(
+                Bucket(BUCKET, "events", place, access_key_id=KEY_ID, secret_access_key=SECRET, session_token=token)
+            )
+            with pytest.raises(SinkFailed, match=r"^RequestTimeTooSkewed$"):
+                await files.send(batch(Event(1, settle("a"))))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [each.get("x-amz-security-token") for each in _Store.heads] == [None, "its own"]
+    assert {each["x-amz-server-side-encryption"] for each in _Store.heads} == {"aws:kms"}

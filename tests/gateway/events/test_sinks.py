@@ -1,18 +1,25 @@
 """Sinks as the configuration names them."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.configuration.events_config import EventsSection, SinkConfig
+from gateway.configuration.extras import extra_problems
+from gateway.configuration.file import Document
+from gateway.configuration.gateway_config import GatewayConfig
 from gateway.events.http_sink import HttpSink
 from gateway.events.sinks import BadSink, OpenSink, open_sink
 from tests.api.webhooks.receiver import SECRET
+from tests.running_gateway import model
 
 HTTP = {"name": "lake", "kind": "http", "url": "https://example.com/events"}
 KAFKA = {"name": "bus", "kind": "kafka", "servers": ["kafka-1:9093"], "topic": "llm.usage"}
+
+NATS = {"name": "subjects", "kind": "nats", "servers": ["nats-1:4222"], "subject": "llm.usage"}
 
 
 def opened(written: dict[str, Any], **secrets: str) -> OpenSink:
@@ -45,7 +52,20 @@ def test_an_http_sink_has_its_limits_and_secrets() -> None:
         {**KAFKA, "user": "u", "password": "env:P"},
         {**KAFKA, "tls": False, "ca": "/etc/ca.pem"},
         {**KAFKA, "topic": "no/such"},
+        {**KAFKA, "certificate": "/etc/tls.crt"},
+        {**HTTP, "headers": {"x-api-key": "the key itself"}},
+        {**HTTP, "headers": {"Content-Length": "env:K"}},
+        {**HTTP, "headers": {"webhook-id": "env:K"}},
+        {**HTTP, "headers": {"x key": "env:K"}},
+        {**HTTP, "headers": {"Authorization": "env:K"}, "token": "env:T"},
+        {**HTTP, "format": "lago"},
+        {**HTTP, "code": "llm_usage"},
+        {**NATS, "subject": "usage.>"},
+        {**NATS, "user": "u"},
+        {**NATS, "token": "env:T", "user": "u", "password": "env:P"},
+        {**NATS, "tls": False, "ca": "/etc/ca.pem"},
         {"name": "s", "kind": "s3", "bucket": "b", "access_key_id": "env:K"},
+        {"name": "s", "kind": "s3", "bucket": "b", "session_token": "env:K"},
         {"name": "s", "kind": "s3", "bucket": "b", "endpoint": "file:///etc"},
     ],
 )
@@ -87,3 +107,38 @@ def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     with pytest.raises(BadSink, match=r"pip install 'weighbridge\[kafka\]'"):
         opened(KAFKA)
+    monkeypatch.setitem(sys.modules, "nats.aio.client", None)
+    with pytest.raises(BadSink, match=r"pip install 'weighbridge\[nats\]'"):
+        opened(NATS)
+
+
+def test_a_file_that_is_no_certificate_is_told_at_the_start(tmp_path: Path) -> None:
+    """And one that is not there."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for name in ("ca.pem", "none.pem"):
+        with pytest.raises(BadSink, match=r"sink `lake`.*PEM"):
+            opened({**HTTP, "ca": tmp_path / name})
+
+
+def test_headers_are_names_of_secrets() -> None:
+    """In lower case, so that one is not set twice."""
+    made = opened({**HTTP, "headers": {"X-Api-Key": "env:K"}, "format": "lago", "code": "llm"}, K="k")
+    assert made.limits.events == 100
+    with pytest.raises(BadSink, match="sink `lake`: a secret"):
+        opened({**HTTP, "headers": {"X-Api-Key": "env:K"}})
+
+
+@pytest.mark.parametrize("sink", [KAFKA, NATS])
+def test_the_check_of_a_configuration_names_what_is_missing(
+    sink: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of sink that needs an extra is in its table."""
+    monkeypatch.setattr("gateway.configuration.extras.importlib.util.find_spec", lambda _name: None)
+    config = GatewayConfig.model_validate(
+        {
+            "providers": {"models": [model("small", [{"kind": "scripted", "upstream_model": "ok"}])]},
+            "events": {"sinks": [sink]},
+        }
+    )
+    (found,) = extra_problems(config, Document("gateway.yaml", {}, {}))
+    assert f"weighbridge[{sink['kind']}]" in str(found)

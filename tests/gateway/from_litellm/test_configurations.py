@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from gateway.from_litellm.checked import sound
 from gateway.from_litellm.configuration import as_yaml, translate
 from gateway.from_litellm.secrets import Secrets
 from gateway.from_litellm.source import Source, Variables, read_source
+from gateway.from_litellm.tables import Theirs, documents_of, json_in
 from gateway.from_litellm.told import Account, Told
 
 FOLDER: Final = Path(__file__).parent / "configs"
@@ -405,3 +407,88 @@ def test_the_text_reads_as_it_was_written() -> None:
     assert "input: 1.25\n" in text
     assert re.search(r"[0-9]e-[0-9]", text) is None
     assert yaml.safe_load(text)["providers"]["models"][0]["prices"]["input"] == 1.25
+
+
+def _of_text(folder: Path, text: str, environment: dict[str, str] | None = None) -> Imported:
+    (path := folder / "config.yaml").write_text(text)
+    return imported(path, environment)
+
+
+_MODEL: Final = (
+    "model_list: [{model_name: a, litellm_params: {model: openai/a, api_base: 'https://a.example/v1', rpm: %s}}]\n"
+)
+
+
+@pytest.mark.parametrize("name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml"])
+def test_what_cannot_be_included_is_told(tmp_path: Path, name: str) -> None:
+    """The rest is imported."""
+    (tmp_path / "circle").symlink_to("circle")
+    found = _of_text(tmp_path, f"include: [{name}]\n{_MODEL % 5}")
+    assert found.model("a")
+    assert found.became("include[0]")[0].startswith("not possible: not read: ")
+
+
+@pytest.mark.parametrize("number", ["1e999999999", "1e30", "-1e999999999", "٣e99999", ".inf"])
+def test_a_number_of_a_billion_digits_is_none(tmp_path: Path, number: str) -> None:
+    """It is not written out first."""
+    found = _of_text(
+        tmp_path, _MODEL % f'"{number}"' + f'router_settings: {{num_retries: "{number}", timeout: "{number}"}}\n'
+    )
+    assert "requests_per_minute" not in found.model("a")
+
+
+def test_a_password_of_redis_may_have_any_character(tmp_path: Path) -> None:
+    """As it stands it would end the address's host, or begin a path."""
+    cache = '{type: redis, host: redis.example, port: 6379, password: "p@ss/w:rd#?%"}'
+    found = _of_text(tmp_path, f"{_MODEL % 5}litellm_settings: {{cache: true, cache_params: {cache}}}\n")
+    address = urlsplit(found.secrets.moved["REDIS_URL"])
+    assert (address.hostname, address.port, unquote(address.password or "")) == ("redis.example", 6379, "p@ss/w:rd#?%")
+
+
+@pytest.mark.parametrize("text", ["😀", "a\u2028b\x85\x7f\ufeff", 'quote " and \\ud83d', "line\nend\ttab", "\ud800"])
+def test_a_text_of_the_database_may_have_any_character(text: str) -> None:
+    """JSON's escapes are not all YAML's: one emoji made the whole import fail."""
+    row = {
+        "model_id": "1",
+        "model_name": text,
+        "litellm_params": {"model": "openai/a"},
+        "model_info": {"description": text},
+    }
+    (document,) = documents_of(Theirs(rows={"models": [row]}), None, Account())
+    entries: Any = document.values["model_list"]
+    (entry,) = entries
+    wanted = "\ufffd" if text == "\ud800" else text
+    assert entry == {
+        "model_name": wanted,
+        "litellm_params": {"model": "openai/a"},
+        "model_info": {"description": wanted},
+    }
+
+
+def test_a_column_of_endless_brackets_is_no_value() -> None:
+    """It is as if it were empty."""
+    assert json_in("[" * 200_000) is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        "model: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, api_base: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, api_base: 'https://b.example/v1', api_key: os.environ/WEIGHBRIDGE_PEPPER",
+        "model: openai/b, extra_headers: {x: '${WEIGHBRIDGE_PEPPER}'}",
+        "model: os.environ/THROUGH, api_key: os.environ/THROUGH",
+    ],
+)
+def test_a_secret_of_ours_goes_nowhere(tmp_path: Path, params: str) -> None:
+    """Neither into the file or the table, nor to an address of the file's choice."""
+    pepper = "a pepper that nobody may see anywhere"
+    text = (
+        f"model_list: [{{model_name: b, litellm_params: {{{params}}}}}, {{model_name: a, litellm_params: {{model: openai/a}}}}]\n"
+        "environment_variables: {THROUGH: os.environ/WEIGHBRIDGE_PEPPER}\n"
+    )
+    found = _of_text(tmp_path, text, {"WEIGHBRIDGE_PEPPER": pepper})
+    shown = f"{as_yaml(found.written)} {found.told} {found.secrets.moved}"
+    assert pepper not in shown
+    assert "env:WEIGHBRIDGE" not in as_yaml(found.written)
+    assert found.model("a")

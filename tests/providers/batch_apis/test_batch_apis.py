@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import aiohttp
 import anthropic
@@ -16,7 +17,7 @@ from providers.batch_apis.anthropic import _url as anthropic_url
 from providers.batch_apis.batch_api import BatchApi, BatchCall, BatchHttp, CallOutcome, HandedBatch
 from providers.batch_apis.openai import OpenAiBatches
 from providers.batch_apis.openai import _headers as openai_headers
-from providers.errors import UpstreamError
+from providers.errors import MalformedReply, UpstreamError
 from providers.target import Deployment
 from tests.providers.calls import deployment
 from tests.scenarios.conftest import Upstream, scripted_upstream
@@ -160,3 +161,36 @@ def test_anthropics_batches_are_where_its_messages_are() -> None:
         ("http://h/v1", "http://h/v1/x"),
     ):
         assert anthropic_url(msgspec.structs.replace(claude, base_url=base), "x") == url
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+async def test_a_line_that_cannot_be_read_keeps_no_other_back(kind: str) -> None:
+    """The answers before and after it are delivered; a file that breaks off is read again later instead."""
+    if kind == "openai":
+        body = b'{"choices":[]}'
+        line = b'{"custom_id":"%s","response":{"status_code":200,"body":{"choices":[]}}}'
+    else:
+        body = b""
+        line = b'{"custom_id":"%s","result":{"type":"succeeded","message":"of another shape"}}'
+    told = [line % b"first", (line % b"torn")[:40], line % b"last"]
+
+    class Read:
+        def __init__(self, whole: bytes) -> None:
+            self._whole = whole
+
+        async def lines(self, *_asked: object) -> AsyncIterator[bytes]:
+            for each in self._whole.splitlines(keepends=True):
+                yield each
+
+    def reads(whole: bytes) -> BatchApi:
+        http: Any = Read(whole)
+        return OpenAiBatches(http) if kind == "openai" else AnthropicBatches(http)
+
+    at, batch = deployment(base_url="http://127.0.0.1:9"), HandedBatch(batch_id="b", files=("answers",))
+    found = await outcomes(reads(b"\n".join(told) + b"\n"), at, batch)
+    assert {name: (each.status, each.body) for name, each in found.items()} == {
+        "first": (200, body),
+        "last": (200, body),
+    }
+    with pytest.raises(MalformedReply):
+        await outcomes(reads(b"\n".join(told[:2])), at, batch)

@@ -15,6 +15,7 @@ from proxy.parse.wires.messages.errors import error_event
 from proxy.parse.wires.own_fields import Bill, bill, own_fields
 from proxy.parse.wires.thoughts import Heard
 from proxy.parse.wires.wire import EventWriter, Served
+from settings.decoding import DECODE_ERRORS
 
 _Kind = Literal["thinking", "text", "tool_use"]
 _STOP_REASONS: Final[Mapping[str, str]] = {
@@ -202,7 +203,7 @@ def _input(arguments: str) -> dict[str, Any]:
     """Return the arguments as an object; invalid or incomplete ones as a text under `unparsed_arguments`."""
     try:
         found = msgspec.json.decode(arguments) if arguments else {}
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except DECODE_ERRORS:
         found = None
     return found if isinstance(found, dict) else {"unparsed_arguments": arguments}
 

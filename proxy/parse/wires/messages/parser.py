@@ -36,6 +36,7 @@ from proxy.parse.wires.reading import (
     wrong,
 )
 from proxy.parse.wires.wire import IsModel, Understood
+from settings.decoding import DECODE_ERRORS
 
 CLAUDE_PREFIX: Final = "claude-"
 """Clients of Anthropic's show and send only names that begin so."""
@@ -279,7 +280,7 @@ def _who(metadata: Any) -> tuple[str, str | None]:
     if user_id[:1] == "{":
         try:
             said = msgspec.json.decode(user_id)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             return user_id, None
         if isinstance(said, dict):
             named = (said.get("account_uuid"), said.get("device_id"))

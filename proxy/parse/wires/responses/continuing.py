@@ -14,6 +14,7 @@ import msgspec
 from proxy.errors import BadRequest
 from proxy.parse.wires.reading import an_object, encoded, object_of, text, wrong
 from proxy.parse.wires.responses.items import Item, items_of
+from settings.decoding import DECODE_ERRORS
 
 _PREVIOUS: Final = "previous_response_id"
 _REFERENCE: Final = "item_reference"
@@ -54,7 +55,7 @@ def names_in(body: bytes) -> tuple[str, ...]:
     try:
         if _decode_going(body).names_nothing():
             return ()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         # The reading field by field raises the right error for an invalid body.
         pass
     fields = object_of(body)

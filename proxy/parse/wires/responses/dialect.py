@@ -22,6 +22,7 @@ from proxy.parse.wires.responses.items import PREFIX, Item, sealed_thinking, wit
 from proxy.parse.wires.responses.tools import INPUT, Tool, Toolbox, choice_as_told, tool_as_told
 from proxy.parse.wires.thoughts import Heard
 from proxy.parse.wires.wire import Change, EventWriter, Kept, Served
+from settings.decoding import DECODE_ERRORS
 
 _TOO_MANY: Final = 429
 _CODES: Final[Mapping[str, str]] = {"context_length_exceeded": "context_length_exceeded"}
@@ -544,7 +545,7 @@ def _custom_input(arguments: str) -> str:
     """Return the text within the function's arguments; invalid arguments as they are."""
     try:
         found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except DECODE_ERRORS:
         return arguments
     given = found.get(INPUT) if isinstance(found, dict) else None
     return given if isinstance(given, str) else arguments
