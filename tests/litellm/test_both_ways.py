@@ -167,9 +167,9 @@ async def test_litellms_own_client_at_ours(upstream: Provider, tmp_path: Path, m
             )
             chunks = [chunk async for chunk in stream]
             assert any(getattr(each, "usage", None) for each in chunks)
-            with pytest.raises(litellm.NotFoundError):
+            with pytest.raises(litellm.exceptions.NotFoundError):
                 await litellm.acompletion(model=f"{prefix}/nowhere", messages=ASK, **to)
-            with pytest.raises(litellm.AuthenticationError):
+            with pytest.raises(litellm.exceptions.AuthenticationError):
                 await litellm.acompletion(
                     model=f"{prefix}/chat", messages=ASK, **(to | {"api_key": "sk-wrong-0123456789"})
                 )

@@ -53,7 +53,7 @@ def test_access_groups(
     assert (found.models, found.keys[0].models) == (of_team, of_key)
 
 
-def of_database(rows: list[dict[str, Any]], **variables: str) -> tuple[Translated, Account]:
+def of_database(rows: list[Any], **variables: str) -> tuple[Translated, Account]:
     """What models of the database come to."""
     account, known, source = Account(), Variables(variables), Source([])
     add_documents(source, documents_of(Theirs(rows={"models": rows}), None, account), known)
