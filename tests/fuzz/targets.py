@@ -11,6 +11,7 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,6 +82,7 @@ from proxy.responses_socket import _asked
 from proxy.routes import WIRES
 from selfhosted.engines.prometheus_text import PageReader, PageUnreadable
 from selfhosted.kv_events.events import Unreadable, pieces, read_batch, read_message
+from settings.decoding import DECODE_ERRORS
 from tests.fuzz.mutations import Form
 from tests.fuzz.mutations import pieces as in_pieces
 from tests.gateway.from_litellm.test_configurations import FILES as LITELLM_FILES
@@ -380,9 +382,9 @@ def _claude(data: bytes) -> None:
 
 
 def _outcomes(data: bytes) -> None:
-    for reader in (anthropic_batches._outcome, openai_batches._outcome):
-        with contextlib.suppress(UpstreamError):
-            reader(data, _CLAUDE)
+    for reader in (partial(anthropic_batches._outcome, _CLAUDE), openai_batches._outcome):
+        with contextlib.suppress(*DECODE_ERRORS):
+            reader(data)
 
 
 def _metered(data: bytes) -> None:

@@ -217,7 +217,8 @@ async def test_a_host_that_vanishes_is_noticed(postgres: Postgres) -> None:
     engine = make_engine(await postgres.empty_database())
     async with engine.connect() as connection:
         raw = await connection.get_raw_connection()
-        found = raw.driver_connection._transport.get_extra_info("socket")
+        driver: Any = raw.driver_connection
+        found = driver._transport.get_extra_info("socket")
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
     await engine.dispose()

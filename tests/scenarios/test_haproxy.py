@@ -260,7 +260,7 @@ async def test_a_host_that_drains_ends_its_streams(balanced: Path, postgres: Pos
             model("long", [upstream.deployment("tokens-120+every-50ms")]),
             model("ok", [upstream.deployment("ok")]),
         ]
-        section = {"server": {"leave_s": 3}}
+        section: dict[str, Any] = {"server": {"leave_s": 3}}
         one = await make_site(balanced / "one", models, database_url=url, **section)
         two = Site(balanced / "two", url, one.key, {})
         two.configure(models, **section)

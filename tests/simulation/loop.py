@@ -150,11 +150,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         address = (str(host), int(port)) if door is None else self.network.doors[door]
         return self.network.listen(address, protocol_factory)
 
-    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+    async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:
         assert self.network is not None
         return await self.network.connect(protocol_factory, str(path), 0)
 
-    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:  # type: ignore[override]
+    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **_named: Any) -> Any:
         assert self.network is not None
         return self.network.listen((str(path), 0), protocol_factory)
 

@@ -142,7 +142,7 @@ def prompts_stay() -> None:
     async def forget(_self: OpenAiBatches, _deployment: Any, _batch: Any) -> None:
         return
 
-    OpenAiBatches.forget = forget  # type: ignore[method-assign]
+    OpenAiBatches.forget = forget  # type: ignore[assignment, method-assign]
 
 
 def provider_is_free() -> None:
@@ -152,7 +152,7 @@ def provider_is_free() -> None:
     async def unbooked(self: Any, handed: Any, results: Any, _entries: Any, estimated: int = 0) -> Any:
         return await collect(self, handed, results, [], estimated)
 
-    ProviderBatchStore.collect = unbooked  # type: ignore[method-assign]
+    ProviderBatchStore.collect = unbooked  # type: ignore[assignment, method-assign]
 
 
 def place_kept_in_redis() -> None:
@@ -171,7 +171,7 @@ def redis_given_up() -> None:
     def open_(_self: RedisBreaker, _now: float) -> float:
         return 1e9
 
-    RedisBreaker.open = open_  # type: ignore[method-assign]
+    RedisBreaker.open = open_  # type: ignore[assignment, method-assign]
 
 
 def linked_once() -> None:

@@ -60,7 +60,7 @@ async def main(url: str, folder: Path, what: str, last: int, now_us: int) -> Non
         steps.step()
         flush(file)
 
-    os.fsync = fsync
+    os.fsync = fsync  # type: ignore[assignment]
     work = SteppingArchiving(engine, FolderPlace(folder), Codec(), now_us=lambda: now_us, rest=no_rest, most=_MOST)
     work.steps = steps
     await (work.archive(APRIL) if what == "archive" else work.restore(APRIL))

@@ -74,7 +74,7 @@ async def test_a_host_that_died_at_it_is_followed_within_half_an_hour(engine: As
     async def die(_: ArchiveConfig) -> ArchiveRun:
         raise KeyboardInterrupt
 
-    dead.rounds._run = die  # type: ignore[method-assign]
+    dead.rounds._run = die
     with pytest.raises(KeyboardInterrupt):
         await dead.rounds.look()
     other.now_us += HOUR_US // 2

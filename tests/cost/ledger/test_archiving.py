@@ -486,7 +486,7 @@ def test_every_value_that_the_ledger_takes_comes_back_as_it_was() -> None:
     assert found == rows
     assert [[type(each) for each in one] for one in found] == [[type(each) for each in one] for one in rows]
     assert codec.decode(codec.encode(rows), ("entry", "cost_nanousd"))[0] == ("reserve", 2**63 - 1)
-    for amount in (2**63, 0.5):
+    for amount in cast("tuple[Any, ...]", (2**63, 0.5)):
         values = [*row]
         values[_column("cost_nanousd")] = amount
         with pytest.raises((OverflowError, FileDamaged)):
