@@ -30,17 +30,11 @@ test test-stories test-long: export PYTHONDONTWRITEBYTECODE :=
 # In one process: mypy's workers give up where one needs more than three seconds to start, as on a busy machine, and no option changes that.
 TYPES := nice $(BIN)/mypy --no-error-summary && { nice $(BIN)/lint-imports --no-logo 2>&1 | tail -n 2; exit $${PIPESTATUS[0]}; }
 
-# Whole gateways over real sockets and in simulated time, all pages together, and in a real browser: more than half of the time that all tests take.
-STORIES := tests/browser tests/dashboards/pages tests/scenarios tests/simulation
+test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## style and the tests of every module (ten minutes)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not (long or story)" && $(BIN)/python .ci/release.py note test
 
-test: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready style  ## types, style, contracts and the tests of every module: what each commit passes (ten minutes)
-	@# Types and contracts beside the tests, which wait for timers and sockets at times.
-	@{ $(TYPES); } & checked=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(STORIES:%=--ignore=%); tested=$$?; \
-	wait $$checked && [ $$tested = 0 ] && $(BIN)/python .ci/release.py note test || exit 1
-
-test-stories: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## the rest of what a change passes: whole gateways, all pages together and in a browser (a quarter of an hour)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(STORIES) && $(BIN)/python .ci/release.py note test-stories
+test-stories: $(VENV)/.dev packages build/oidc/.ready build/browser/.ready build/kinds/.ready types  ## the rest of what a change passes: types and contracts, whole gateways, commands and pages, a browser (half an hour)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "story and not long" && $(BIN)/python .ci/release.py note test-stories
 
 test-long: $(VENV)/.dev $(VENV)-focus/.ready $(VENV)-schemathesis/.ready packages build/oidc/.ready build/browser/.ready build/kinds/.ready  ## what takes long: kills, crawls, simulated months, properties with many more examples
 	@WB_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or hypothesis"

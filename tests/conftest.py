@@ -3,6 +3,8 @@
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -38,12 +40,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 LONG_S = 1_200
+_TESTS: Final = Path(__file__).parent
+_STORIES: Final = tuple(
+    _TESTS / folder
+    for folder in ("api/ask", "browser", "dashboards", "documents", "gateway", "planner", "scenarios", "simulation")
+)
+"""Folders whose tests are marked `story`: most of each starts a whole gateway, a command or a plan."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what takes long the time for it on a machine that is ten times slower, unless it says how long it may take."""
+    """Mark stories, and give what takes long the time for it on a machine that is ten times slower, unless it says how long it may take."""
     for item in items:
+        if any(map(item.path.is_relative_to, _STORIES)):
+            item.add_marker("story")
         if item.get_closest_marker("long") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONG_S))
 

@@ -74,7 +74,7 @@ class LedgerStore:
 
     async def _insert(self, entries: list[Entry], *, careful: bool) -> int:
         """Write the ledger, then each roll-up: every writer locks in this order, and in each table by its key."""
-        if self._sqlite and not careful and not may_be_late(entries):
+        if self._sqlite and not careful and not may_be_late(entries, self._now_us()):
             # Nothing has to be read before.
             async with self._engine.connect() as connection:
                 return len(await connection.run_sync(_in_one_turn, partial(_transact_sqlite, entries, self._now_us())))
@@ -100,8 +100,9 @@ class LedgerStore:
         return list(entries) if self._sqlite else sorted(entries, key=_key)
 
     async def _insert_ordered(self, connection: AsyncConnection, entries: list[Entry]) -> int:
-        kept = await moved(connection, entries)
-        if may_be_late(entries) and await unknowable(connection, entries):
+        now_us = self._now_us()
+        kept = await moved(connection, entries, now_us)
+        if may_be_late(entries, now_us) and await unknowable(connection, entries):
             raise EntriesRefused("its month is archived, and may have it: restore the month first")
         if self._sqlite:
             new = await connection.run_sync(_in_one_turn, partial(_write_sqlite, kept, self._now_us()))

@@ -10,6 +10,8 @@ import pytest
 from gateway.wiring.web_app import web_app
 from tests.api.finance import DAY_S, KEYS, Finance, Question, running_finance
 
+pytestmark = pytest.mark.story
+
 DAYS: Final = {"start_date": "2026-04-05", "end_date": "2026-04-06"}
 BUCKETS: Final = {"start_time": str(DAY_S), "end_time": str(DAY_S + 172_800)}
 OURS: Final[dict[str, dict[str, str]]] = {

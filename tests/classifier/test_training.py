@@ -39,6 +39,8 @@ from tests.classifier import made_up
 from tests.classifier.made_up import GPT_4O, HAIKU, LLAMA, MODELS, SONNET, STRONG, WEAK, WORDS, prompt_text
 from tests.classifier.outcomes import write
 
+pytestmark = pytest.mark.story
+
 
 @pytest.fixture(scope="module")
 def table(made_up_corpus: Corpus, known_everyday: Everyday) -> Table:

@@ -57,6 +57,6 @@ def test_what_the_gateway_needs() -> None:
     assert service["ProtectSystem"] == "strict"
     assert service["StateDirectory"] == "weighbridge"
     assert "WEIGHBRIDGE_DATA_DIR=/var/lib/weighbridge" in UNIT.read_text()
-    assert service["ExecReload"].endswith("-HUP $MAINPID")
+    assert service["ExecReload"].endswith("/weighbridge reload")
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
     assert service["Restart"] == "on-failure"

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiosqlite
 import pytest
@@ -16,10 +17,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.ledger.store import LedgerStore
-from cost.times import wall_us
+from cost.times import start_of
 from gateway.database import make_engine
 from tests.cost.entries import reserve
 from tests.sqlite import newest_sqlite
+
+_MID_MONTH_US: Final = start_of(date(2026, 11, 15))
 
 
 @pytest.fixture
@@ -94,7 +97,8 @@ async def test_new_entries_and_their_sums_are_one_turn(tmp_path: Path, turns: Co
     async with engine.connect() as connection:
         await connection.execute(text("SELECT 7"))
     turns.clear()
-    assert await LedgerStore(engine).insert([reserve(at_us=wall_us())]) == 1
+    # On a month's last day somebody's next one has begun, and it is looked whether theirs is signed.
+    assert await LedgerStore(engine, lambda: _MID_MONTH_US).insert([reserve(at_us=_MID_MONTH_US)]) == 1
     assert turns.total() == 1
     await engine.dispose()
 

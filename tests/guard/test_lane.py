@@ -15,6 +15,8 @@ from guard.kinds import KINDS, block_list, compiled, examples, own_kind
 from guard.lane import Lane, acted
 from guard.scan import Scanner
 
+pytestmark = pytest.mark.story
+
 SCANNER = Scanner(
     [
         *KINDS.values(),

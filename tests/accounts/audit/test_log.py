@@ -21,6 +21,8 @@ from accounts.keys import Pepper
 from accounts.store import AccountStore
 from accounts.tables import Team
 
+pytestmark = pytest.mark.story
+
 NOON_US = 1_775_390_400_000_000
 ANNA = Actor(kind="person", actor_id="person_anna", name="Anna", organisation_id="acme", address="203.0.113.9")
 BEN = Actor(kind="key", actor_id="key_ben", name="Ben's 100% key", organisation_id="other")

@@ -28,6 +28,8 @@ from accounts.people.oidc_config import OidcSection
 from tests.oidc.scripted import CLIENT, CODE, DESCRIPTION, NOW_S, ScriptedProvider, scripted_provider
 from tests.selfhosted.discovery import authorities
 
+pytestmark = pytest.mark.story
+
 SECRET: Final = "a client secret of the tests, 32 bytes"
 PUBLIC_URL: Final = "https://weighbridge.example"
 Spoil = Callable[[ScriptedProvider], None]

@@ -32,6 +32,8 @@ from proxy.batch.blobs import LocalBlobs
 from proxy.errors import LastAdmin, TeamNotFound
 from tests.sqlite import newest_sqlite
 
+pytestmark = pytest.mark.story
+
 BOSS = Actor(kind="console", actor_id="root", name="root", organisation_id="acme")
 ADA = "ada@acme.example"
 USER = "cust-4711"

@@ -49,8 +49,8 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 def test_every_place_of_the_data_folder_is_named() -> None:
-    """A key of the configuration that says where something is kept is a place; the database is one, too."""
-    assert holdings().places.keys() == {*_kept(GatewayConfig), "database"}
+    """A key of the configuration that says where something is kept is a place; the database is one, too, and so is what a reload asks."""
+    assert holdings().places.keys() == {*_kept(GatewayConfig), "database", "serving"}
 
 
 @pytest.mark.parametrize("name", sorted({**holdings().tables, **holdings().places}))

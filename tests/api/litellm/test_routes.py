@@ -16,6 +16,8 @@ from gateway.configuration.peppers import peppers
 from gateway.configuration.settings import load
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 
+pytestmark = pytest.mark.story
+
 ON: Final = {"litellm_routes": True, "imported_keys": True}
 MODELS: Final = [
     model("gpt-4o", [{"kind": "scripted", "upstream_model": "ok"}], max_output_tokens=4_096),

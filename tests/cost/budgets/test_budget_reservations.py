@@ -34,6 +34,8 @@ from tests.cost.budgets.crowd import NOON_US, TEAM, Clock, Process, budget, ends
 from tests.cost.entries import reserve, settle, until
 from tests.cost.ledger.verified import verify
 
+pytestmark = pytest.mark.story
+
 HOUR_US = 3_600_000_000
 
 

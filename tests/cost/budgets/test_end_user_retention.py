@@ -16,6 +16,8 @@ from cost.times import DAY_US
 from tests.cost.budgets.crowd import NOON_US, TEAM, budget
 from tests.cost.entries import reserve, settle
 
+pytestmark = pytest.mark.story
+
 AGES_DAYS = (0, 40, LEAST_KEPT_DAYS - 1, LEAST_KEPT_DAYS + 1, 900)
 USERS = ("ada", "bob", "a/b")
 

@@ -42,6 +42,8 @@ from gateway.ledger_places import FolderPlace, open_archive, open_place
 from tests.cost.entries import reserve, settle
 from tests.object_store import BUCKET, KEY_ID, SECRET, ObjectStore
 
+pytestmark = pytest.mark.story
+
 APRIL: Final = start_of(datetime(2026, 4, 1, tzinfo=UTC).date())
 MAY: Final = next_month(APRIL)
 JUNE: Final = next_month(MAY)

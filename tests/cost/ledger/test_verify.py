@@ -18,6 +18,8 @@ from cost.times import DAY_US, HOUR_US
 from tests.cost.entries import reserve, settle
 from tests.cost.ledger.verified import verify
 
+pytestmark = pytest.mark.story
+
 NOON_US = reserve().at_us
 MIDNIGHT_US = NOON_US - NOON_US % DAY_US
 

@@ -15,6 +15,8 @@ from cost.reports.scope import ReadScope
 from tests.cost.entries import reserve
 from tests.cost.reports.two_organisations import DAY, OTHERS, TEAM_A, WHOLE, booked, idle, keep
 
+pytestmark = pytest.mark.story
+
 
 def asked(scope: ReadScope = TEAM_A, **fields: Any) -> RecentQuery:
     return RecentQuery(scope=scope, **fields)

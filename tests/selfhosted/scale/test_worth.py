@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from selfhosted.scale.worth import GRAIN_S, Market, SavedWorth, Worth
 from tests.examples import examples
 
+pytestmark = pytest.mark.story
+
 COLD_S = 300.0
 
 

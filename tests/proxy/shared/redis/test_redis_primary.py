@@ -17,6 +17,8 @@ from tests.redis_server import RedisServer, quiet_port
 from tests.redis_topologies import SERVICE, Topology, asked, cluster, sentinels, started
 from tests.selfhosted.discovery.authorities import ONE, TWO
 
+pytestmark = pytest.mark.story
+
 _WITHIN = SECTION.model_copy(update={"connect_timeout_s": 3.0})
 
 
