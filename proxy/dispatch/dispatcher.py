@@ -381,7 +381,8 @@ class Dispatcher:
         if isinstance(error, UpstreamError) and error.status == HTTPStatus.NOT_FOUND and deployment.adapter:
             self._adapter_missing(attempt.candidate.target, deployment, error)
         elif isinstance(error, UpstreamTimeout) and deadline.passed(self._clock()):
-            return deadline.exceeded()
+            # The call's own time ends when the attempt's does, and either may be looked at first.
+            return self._policy.timed_out(attempt)
         elif isinstance(error, UpstreamError) and attempt.candidate.target.pattern:
             return _of_a_name(error, attempt)
         return None
