@@ -42,7 +42,7 @@ async def fill(proxy: LitellmProxy, upstream: Provider) -> dict[int, str]:
     async def key(number: int) -> None:
         body: dict[str, Any] = {"team_id": f"team-{number % TEAMS:02}", "key_alias": f"key {number}"}
         if number == 13:
-            body |= {"max_budget": 0.001}
+            body |= {"max_budget": 0.00001}
         if number == 21:
             body |= {"rpm_limit": 1}
         made = await post("/key/generate", body)
@@ -148,7 +148,7 @@ async def test_the_old_client_goes_on(
         (budget,) = [
             each
             for each in await BudgetStore(engine).all()
-            if each.budget.scope == "key" and each.budget.limit_nanousd == 1_000_000
+            if each.budget.scope == "key" and each.budget.limit_nanousd == 10_000
         ]
         assert budget.spent_nanousd == round(theirs * 1e9)
         environment = Environment(data_dir=place, pepper=SecretStr(PEPPER))

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-USAGE: Final = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
+USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+"""What such prompts have: a host that tells more than they can be is set aside for hard budgets."""
 _REFUSALS: Final[dict[str, tuple[int, dict[str, str]]]] = {
     "unauthorized": (401, {"message": "Incorrect API key", "type": "invalid_request_error", "code": "invalid_api_key"}),
     "limited": (429, {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}),
