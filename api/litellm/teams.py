@@ -186,14 +186,7 @@ async def page(desk: AdminRequest, asked: Parameters) -> dict[str, Any]:
     found = await listed(desk, asked.text("user_id"), asked.text("organization_id"))
     one, part = asked.text("team_id"), (asked.text("team_alias") or "").lower()
     found = [each for each in found if one in {None, each["team_id"]} and part in each["team_alias"].lower()]
-    pages = -(-len(found) // size)
-    return {
-        "teams": found[(number - 1) * size : number * size],
-        "total": len(found),
-        "page": number,
-        "page_size": size,
-        "total_pages": pages,
-    }
+    return users.page_of("teams", found, number, size)
 
 
 async def listed(

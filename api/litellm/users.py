@@ -106,8 +106,13 @@ async def listed(desk: AdminRequest, asked: Parameters) -> dict[str, Any]:
         and (email or "").lower() in each["user_email"]
         and role in {None, each["user_role"]}
     ]
+    return page_of("users", found, page, size)
+
+
+def page_of(name: str, found: list[dict[str, Any]], page: int, size: int) -> dict[str, Any]:
+    """Return a page of a list under its name, as LiteLLM counts pages."""
     return {
-        "users": found[(page - 1) * size : page * size],
+        name: found[(page - 1) * size : page * size],
         "total": len(found),
         "page": page,
         "page_size": size,

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.configuration.settings import Outcome
+from settings.decoding import DECODE_ERRORS
 
 SERVING: Final = Path("var/serving")
 """The folder of those files, as `cost.journal_dir` is written."""
@@ -68,9 +69,10 @@ class ReloadTeller:
 def announced(folder: Path, gateway: Gateway) -> Iterator[None]:
     """Let commands find the gateway while the block runs. Where the folder cannot be written, they do not find it."""
     path = folder / str(gateway.pid)
+    begun = path.with_name(f".{path.name}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = path.open("wb")
+        file = begun.open("wb")
     except OSError:
         yield
         return
@@ -78,6 +80,8 @@ def announced(folder: Path, gateway: Gateway) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(msgspec.json.encode(gateway))
         file.flush()
+        # In its place only once it is whole and locked: who finds it without a lock deletes it.
+        begun.replace(path)
         try:
             yield
         finally:
@@ -88,7 +92,7 @@ def running(folder: Path, config: Path) -> list[Gateway]:
     """Return the gateways that run with this configuration; files that killed ones left behind are deleted."""
     found = []
     for path in sorted(folder.glob("[0-9]*")):
-        with contextlib.suppress(OSError, msgspec.DecodeError), path.open("rb") as file:
+        with contextlib.suppress(OSError, *DECODE_ERRORS), path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -118,7 +122,7 @@ def reload(gateway: Gateway, timeout_s: float) -> dict[str, Outcome] | None:
 def _told(gateway: Gateway) -> dict[str, Told]:
     found = {}
     for path in (Path(gateway.runtime) / "reloads").glob("[a-z]*-[0-9]*"):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, *DECODE_ERRORS):
             if _lives(int(path.name.rpartition("-")[2])):
                 found[path.name] = msgspec.json.decode(path.read_bytes(), type=Told)
     return found
