@@ -420,6 +420,35 @@ def test_what_is_added_reaches_every_pod(name: str) -> None:
             assert container["image"] == f"registry.example.com/weighbridge@{values['image']['digest']}"
 
 
+@every
+def test_no_name_stands_twice_in_a_list(name: str) -> None:
+    """Helm 4 and Argo CD apply on the server, which refuses two variables of one name; before, the last one silently won
+    (prometheus-community/helm-charts PR 6652 had the key twice).
+    """
+    for pod in pods(name):
+        (container,) = pod["spec"]["containers"]
+        for listed in (container["env"], pod["spec"]["volumes"], container.get("ports", [])):
+            names = [each["name"] for each in listed]
+            assert len(names) == len(set(names))
+        places = [each["mountPath"] for each in container["volumeMounts"]]
+        assert len(places) == len(set(places))
+
+
+def test_who_asks_the_pods_is_told_how_they_speak() -> None:
+    """Pods with a certificate speak TLS alone, on their Service, too."""
+    for name, protocol in (("defaults", "http"), ("extra authority", "https")):
+        service = find(name, "Service", "wb-weighbridge")
+        assert [each["appProtocol"] for each in service["spec"]["ports"]] == [protocol]
+
+
+def test_controllers_find_their_routes_by_labels() -> None:
+    """BerriAI/litellm #17347: without its own label an Ingress belonged to no load balancer."""
+    for line, kind, section in (("planes apart", "Ingress", "ingress"), ("route", "HTTPRoute", "httpRoute")):
+        (found,) = kinds(rendered(laid_over(values_of(line), {section: {"labels": {"edge": "outer"}}})), kind)
+        assert found["metadata"]["labels"]["edge"] == "outer"
+        assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "weighbridge"
+
+
 def test_each_kind_of_pods_has_its_place() -> None:
     """Bifrost's could be put anywhere but its database (PR 6506)."""
     gateway, pages, batch = (find("places", "StatefulSet", f"-{role}")["spec"]["template"]["spec"] for role in _ROLES)

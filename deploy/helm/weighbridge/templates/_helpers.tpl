@@ -79,9 +79,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - name: SSL_CERT_FILE
   value: /etc/weighbridge-ca/{{ .Values.extraCA.key }}
 {{- end }}
-{{- with .Values.extraEnv }}
-{{ toYaml . }}
 {{- end }}
+
+{{/* A container's variables, each name once (the API server refuses two, where it applies): extraEnv's go before the chart's own. */}}
+{{- define "weighbridge.env" -}}
+{{- $extra := dict }}
+{{- range .root.Values.extraEnv }}{{ $_ := set $extra .name true }}{{ end }}
+{{- $all := list }}
+{{- range fromYamlArray .own }}{{ if not (hasKey $extra .name) }}{{ $all = append $all . }}{{ end }}{{ end }}
+{{- toYaml (concat $all .root.Values.extraEnv) }}
 {{- end }}
 
 {{- define "weighbridge.containerSecurity" -}}
