@@ -31,10 +31,7 @@ def health(
     """Ask the gateway of this machine whether it is ready. Exit status 1: it is not, or does not answer."""
     import http.client
 
-    server = _server(config)
-    if str(server["port"]) == "0" or not str(server["port"]).isdigit():
-        fail(f"server.port is {server['port']}: the port that the gateway has cannot be told from that", USAGE)
-    where, port = ("127.0.0.1" if server["host"] in _ANY else str(server["host"])), int(server["port"])
+    where, port, server = _listening(config) or _configured(config)
     tls = _own_certificate(server.get("tls"), config)
     connection = (
         http.client.HTTPConnection(where, port, timeout=timeout)
@@ -52,6 +49,33 @@ def health(
     if reply.status != _READY:
         fail(f"not ready ({reply.status}): {told}", FAILED)
     typer.echo("ok")
+
+
+def _listening(config: Path | None) -> tuple[str, int, dict[str, Any]] | None:
+    """Return where the gateway that runs with this configuration listens, which the command line may have told it; None while none does."""
+    import urllib.parse
+
+    from gateway.process.announced import SERVING, running
+
+    named = config or os.environ.get("WEIGHBRIDGE_CONFIG")
+    if not named:
+        return None
+    # As `Places.kept` has it, whose imports take as long as all the rest.
+    data = Path(named).absolute().parent / (os.environ.get("WEIGHBRIDGE_DATA_DIR") or SERVING.parent)
+    found = [each.url for each in running(data / SERVING.name, Path(named))]
+    if len(found) != 1 or not found[0]:
+        return None
+    url = urllib.parse.urlsplit(found[0])
+    host = url.hostname or ""
+    return "127.0.0.1" if host in _ANY else host, url.port or 0, _server(config)
+
+
+def _configured(config: Path | None) -> tuple[str, int, dict[str, Any]]:
+    """Return where it would listen."""
+    server = _server(config)
+    if str(server["port"]) == "0" or not str(server["port"]).isdigit():
+        fail(f"server.port is {server['port']}: the port that the gateway has cannot be told from that", USAGE)
+    return "127.0.0.1" if server["host"] in _ANY else str(server["host"]), int(server["port"]), server
 
 
 def _server(config: Path | None) -> dict[str, Any]:

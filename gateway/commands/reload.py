@@ -26,13 +26,13 @@ def reload(
     """
     from gateway.configuration.environment import read_environment
     from gateway.configuration.file import ConfigError, Problem
-    from gateway.process import reloads
+    from gateway.process import announced, reloads
 
     environment = read_environment(config)
     if environment.config is None:
         raise ConfigError([Problem("", 0, "", "pass --config FILE or set WEIGHBRIDGE_CONFIG, as the gateway has it")])
-    folder = environment.places.kept(reloads.SERVING)
-    found = reloads.running(folder, environment.config)
+    folder = environment.places.kept(announced.SERVING)
+    found = announced.running(folder, environment.config)
     if not found:
         fail(
             f"no gateway runs with {environment.config}: none is told of in {folder} (it needs the gateway's own --config and "

@@ -1,25 +1,22 @@
-"""How a reload is asked for and what came of it: files by which `weighbridge reload` finds a gateway of this machine and hears its processes.
+"""How a reload is asked for and what came of it: files by which `weighbridge reload` hears a gateway's processes.
 
-In the data folder stands a file for each gateway that runs, locked by its supervisor for as long. In the folder in which its processes meet
-each keeps the outcome of its last reload. Signals go one way only; without these files nobody but the log would know what they did.
+In the folder in which they meet each keeps the outcome of its last reload. Signals go one way only; without these files nobody but the log
+would know what they did.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from gateway.configuration.settings import Outcome
+from gateway.process.announced import Gateway
 from settings.decoding import DECODE_ERRORS
 
-SERVING: Final = Path("var/serving")
-"""The folder of those files, as `cost.journal_dir` is written."""
 _POLL_S: Final = 0.02
 
 
@@ -28,16 +25,6 @@ class Told(msgspec.Struct, frozen=True):
 
     number: int
     outcome: Outcome
-
-
-class Gateway(msgspec.Struct, frozen=True):
-    """A gateway that runs on this machine."""
-
-    pid: int
-    """Of its supervisor."""
-    config: str
-    runtime: str
-    """The folder in which its processes meet."""
 
 
 class ReloadTeller:
@@ -63,45 +50,6 @@ class ReloadTeller:
             written = self._path.with_name(f".{self._path.name}")
             written.write_bytes(msgspec.json.encode(Told(self._number, outcome)))
             written.replace(self._path)
-
-
-@contextlib.contextmanager
-def announced(folder: Path, gateway: Gateway) -> Iterator[None]:
-    """Let commands find the gateway while the block runs. Where the folder cannot be written, they do not find it."""
-    path = folder / str(gateway.pid)
-    begun = path.with_name(f".{path.name}")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = begun.open("wb")
-    except OSError:
-        yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(msgspec.json.encode(gateway))
-        file.flush()
-        # In its place only once it is whole and locked: who finds it without a lock deletes it.
-        begun.replace(path)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def running(folder: Path, config: Path) -> list[Gateway]:
-    """Return the gateways that run with this configuration; files that killed ones left behind are deleted."""
-    found = []
-    for path in sorted(folder.glob("[0-9]*")):
-        with contextlib.suppress(OSError, *DECODE_ERRORS), path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                gateway = msgspec.json.decode(file.read(), type=Gateway)
-                if gateway.config == str(config.absolute()):
-                    found.append(gateway)
-            else:
-                path.unlink()
-    return found
 
 
 def reload(gateway: Gateway, timeout_s: float) -> dict[str, Outcome] | None:

@@ -24,13 +24,13 @@ from gateway.configuration.peppers import pepper_to_make, peppers
 from gateway.configuration.places import FILES, sqlite_path, unwritable
 from gateway.configuration.settings import load, without_effect
 from gateway.expected_errors import expected
+from gateway.process.announced import SERVING, Gateway, announced
 from gateway.process.first_words import Missing, first_missing, first_words, says_on_terminal
 from gateway.process.hash_key import hash_key
 from gateway.process.life import ignore_early_signals
 from gateway.process.listener import bind
 from gateway.process.parent_pipe import follow_parent
 from gateway.process.prepare_database import prepare_database
-from gateway.process.reloads import SERVING, Gateway, announced
 from gateway.process.runtime_folder import runtime_folder
 from gateway.process.supervisor import Supervisor
 from proxy.http.server import tls_context
@@ -124,7 +124,7 @@ def serve_on(
                 sys.stdout.write(f"\n{first_words(config, url, missing, option)}\n\n")
                 sys.stdout.flush()
 
-        return _supervise(config, environment, config_path, listener, serving)
+        return _supervise(config, environment, config_path, listener, url, serving)
 
 
 def _end_at_once(_signum: int, _frame: FrameType | None) -> None:
@@ -175,12 +175,14 @@ def _supervise(
     environment: Environment,
     config_path: Path,
     listener: socket.socket,
+    url: str,
     serving: Callable[[], None],
 ) -> int:
     with (
         runtime_folder() as folder,
         announced(
-            environment.places.kept(SERVING), Gateway(os.getpid(), str(config_path.absolute()), str(folder.path))
+            environment.places.kept(SERVING),
+            Gateway(os.getpid(), str(config_path.absolute()), str(folder.path), url),
         ),
     ):
         shared = ["--config", str(config_path), "--runtime", str(folder.path)]

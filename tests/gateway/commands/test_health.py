@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.process.announced import Gateway, announced
 from tests.selfhosted.discovery.authorities import ONE, TWO
 
 _BODIES = {"/healthz": (200, b"{}"), "/readyz": (503, b'{"status":"starting","reason":"the database is away"}')}
@@ -68,6 +69,21 @@ def test_the_environment_wins(tmp_path: Path) -> None:
     with answering({"/readyz": (200, b"{}")}) as port:
         variables = {"WEIGHBRIDGE_PORT": str(port), "WEIGHBRIDGE_HOST": "::"}
         assert asked(tmp_path, "server: {port: 1, host: 192.0.2.1}\n", **variables) == (0, "ok\n")
+
+
+def test_where_it_listens_whatever_the_file_says(tmp_path: Path) -> None:
+    """`serve --port` is in no file and no variable: a health check that asks elsewhere calls a sound gateway ill (openclaw PR 116639,
+    portainer-mcp #98). Of two with one file on a machine, the file's is asked.
+    """
+    file = tmp_path / "gateway.yaml"
+    with answering({"/readyz": (200, b"{}")}) as port, answering(_BODIES) as other, contextlib.ExitStack() as runs:
+        for pid, url in ((1, f"http://0.0.0.0:{port}"), (2, "http://127.0.0.1:1")):
+            runs.enter_context(announced(tmp_path / "data" / "serving", Gateway(pid, str(file), "", url)))
+            status, said = asked(tmp_path, f"server: {{port: {other}}}\n", WEIGHBRIDGE_DATA_DIR=str(tmp_path / "data"))
+            assert (status, said == "ok\n") == ((0, True) if pid == 1 else (1, False))
+    # One of the version before tells no address.
+    with answering({"/readyz": (200, b"{}")}) as port, announced(tmp_path / "var/serving", Gateway(3, str(file), "")):
+        assert asked(tmp_path, f"server: {{port: {port}}}\n") == (0, "ok\n")
 
 
 def test_nobody_answers(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.configuration.settings import Outcome
-from gateway.process.reloads import Gateway, ReloadTeller, announced, reload, running
+from gateway.process.announced import Gateway, announced, running
+from gateway.process.reloads import ReloadTeller, reload
 
 CHANGED = Outcome(changed=("providers.models",), needs_restart=("server.port",))
 
