@@ -38,6 +38,8 @@ _MODULES: Final = (
 )
 
 
+# The first waits for all that is imported. Whoever gives up would leave its child to the next.
+_BORN_WITHIN_S: Final = 240
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 
 
@@ -109,7 +111,7 @@ class Nursery:
         with self._changed:
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._born or self._process.poll() is not None, timeout=60)
+            assert self._changed.wait_for(lambda: self._born or self._process.poll() is not None, timeout=_BORN_WITHIN_S)
             return self._born.pop()
 
     def run(

@@ -31,6 +31,7 @@ from tests.deploy.chart import (
     values_of,
     workloads,
 )
+from tests.deploy.test_values import emptied
 from tests.kinds.published import needs_kinds, refused_by_published_schemas
 from tests.planner.plans.test_serving import planned
 
@@ -78,6 +79,12 @@ def test_wrong_values_are_refused_in_words(case: dict[str, Any]) -> None:
     assert done.returncode != 0
     assert case["says"] in done.stderr
     assert "nil pointer" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["defaults", "planes apart", "batch apart", "keda", "route", "edge"])
+def test_what_may_be_empty_may_be_empty(name: str) -> None:
+    """Lists and free maps whose lines are all comments."""
+    assert len(rendered(laid_over(emptied(), values_of(name)))) > 5
 
 
 @every

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart import Manifest, find, laid_over, needs_helm, rendered, values_of
-from tests.processes import READY_WITHIN_S, ROOT
+from tests.processes import READY_WITHIN_S, ROOT, Oracle, oracle
 
 pytestmark = [needs_helm, pytest.mark.timeout(900)]
 _LIMIT_S: Final = 120
@@ -62,9 +63,18 @@ class _Container:
 
     async def run(self) -> "subprocess.CompletedProcess[str]":
         """The container to its end."""
+        return await self._ended(self.command)
+
+    async def executed(self, *command: str) -> str:
+        """What `kubectl exec` of a command of ours in it prints."""
+        done = await self._ended([sys.executable, "-m", "weighbridge", *command])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async def _ended(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
         return await asyncio.to_thread(
             subprocess.run,
-            self.command,
+            command,
             env=self.environ,
             cwd="/",
             capture_output=True,
@@ -124,22 +134,35 @@ def _pod(objects: list[Manifest], kind: str, ending: str) -> Manifest:
 
 
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
-async def test_an_installation_from_job_to_stop(tmp_path: Path, empty_database_url: str) -> None:
+async def test_an_installation_from_job_to_stop(tmp_path: Path, empty_database_url: str, record_property: Any) -> None:
     """Pods refuse a database that the job was not at; the job makes the schema, twice is once; pods serve, are ready for what they are
-    for, go on during the hook and end by themselves in time.
+    for, book an answer after the commands of the chart's notes, go on during the hook and end by themselves in time.
     """
+    with oracle(tmp_path) as upstream:
+        await _install(tmp_path, empty_database_url, upstream, record_property)
+
+
+async def _install(folder_of_all: Path, database: str, upstream: Oracle, record_property: Any) -> None:
+    began = time.monotonic()
+    answering = {
+        "provider": "openai",
+        "model_id": "gpt-4o",
+        "known_as": "gpt-4o",
+        "deployments": [upstream.deployment("ok")],
+    }
     values = laid_over(
         values_of("planes apart"),
         {
+            "config": {"providers": {"models": [answering]}},
             "preStopSeconds": 1,
             "metrics": {"existingSecret": "weighbridge"},
             "listenAddress": "127.0.0.1",
         },
     )
     objects = rendered(values)
-    secrets = {"pepper": _PEPPER, "database-url": empty_database_url, "metrics-token": "t" * 32}
+    secrets = {"pepper": _PEPPER, "database-url": database, "metrics-token": "t" * 32}
     for role, path in (("gateway", "/readyz"), ("control-plane", "/readyz/control-plane")):
-        folder = tmp_path / role
+        folder = folder_of_all / role
         folder.mkdir()
         port = _free_port()
         pod = _pod(objects, "StatefulSet", f"-{role}")
@@ -150,7 +173,7 @@ async def test_an_installation_from_job_to_stop(tmp_path: Path, empty_database_u
             refused = await serving.run()
             assert refused.returncode == 1
             assert "the database is empty; this process may not change it (WEIGHBRIDGE_MIGRATE=false)" in refused.stderr
-        jobs = tmp_path / f"job of {role}"
+        jobs = folder_of_all / f"job of {role}"
         jobs.mkdir()
         job = await _Container(_pod(objects, "Job", "-migrate"), jobs, secrets).run()
         assert job.returncode == 0, job.stderr
@@ -159,6 +182,9 @@ async def test_an_installation_from_job_to_stop(tmp_path: Path, empty_database_u
             await serving.is_ready(port)
             assert serving.spec["readinessProbe"]["httpGet"]["path"] == path
             assert [await serving.probe(kind, port) for kind in ("startup", "liveness")] == [200, 200]
+            if role == "gateway":
+                await _answers_and_books(serving, port)
+                record_property("seconds to a first booked answer", round(time.monotonic() - began, 1))
             # What Prometheus is let in with.
             async with (
                 aiohttp.ClientSession(headers={"authorization": f"Bearer {'t' * 32}"}) as session,
@@ -172,6 +198,20 @@ async def test_an_installation_from_job_to_stop(tmp_path: Path, empty_database_u
             async with asyncio.timeout(pod["spec"]["terminationGracePeriodSeconds"]):
                 assert await process.wait() == 0, (folder / "log").read_text()
         assert (folder / "data" / "journal").is_dir()
+
+
+async def _answers_and_books(serving: _Container, port: int) -> None:
+    await serving.executed("teams", "create", "team_first")
+    key = (await serving.executed("keys", "create", "team_first")).split()[-1]
+    asked = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
+    async with (
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as session,
+        session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=asked) as reply,
+    ):
+        assert reply.status == 200, await reply.text()
+    async with asyncio.timeout(_LIMIT_S):
+        while "1 entry" not in await serving.executed("ledger", "verify"):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.2)
 
 
 async def test_one_pod_tries_it_alone(tmp_path: Path) -> None:

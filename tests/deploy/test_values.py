@@ -47,6 +47,33 @@ def test_values_and_schema_have_the_same_keys() -> None:
     compare(_VALUES, _SCHEMA, "")
 
 
+def test_a_section_without_anything_is_refused() -> None:
+    """`gateway:` with all of it commented out takes the defaults away, in Helm: the schema says which key is missing, in place of a nil
+    pointer (envoyproxy/gateway #6091). Lists and free maps may be empty so.
+    """
+
+    def compare(values: dict[str, Any], schema: dict[str, Any], at: str) -> None:
+        sections = {name for name, inner in schema["properties"].items() if "properties" in inner} & set(values)
+        single = {name for name, value in values.items() if not isinstance(value, (dict, list))}
+        # Of an autoscaler's two measures either may be left out.
+        may = {"cpuPercent", "inFlightPerPod"} if at.endswith(".autoscaling") else set()
+        assert set(schema["required"]) == (sections | single) - may, at
+        for name in sections:
+            compare(values[name], schema["properties"][name], f"{at}.{name}")
+
+    compare(_VALUES, _SCHEMA, "")
+
+
+def emptied(values: dict[str, Any] | None = None, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All that may be empty, empty as a file has it whose lines below a key are comments."""
+    values, schema = _VALUES if values is None else values, _SCHEMA if schema is None else schema
+    return {
+        name: emptied(value, schema["properties"][name]) if "properties" in schema["properties"][name] else None
+        for name, value in values.items()
+        if "properties" in schema["properties"][name] or name not in schema["required"]
+    }
+
+
 def test_the_chart_is_this_version() -> None:
     """The tag of the image is the version's unless somebody sets one, so it is never `latest` and never missing."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())

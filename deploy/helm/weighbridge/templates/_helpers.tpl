@@ -66,7 +66,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and $root.Values.batch.enabled (ne .role "batch") }}{{ $_ := set $batch "answers" false }}{{ end }}
 {{- if $root.Values.files.existingClaim }}{{ $_ := set $batch "folder" "/var/lib/weighbridge-files" }}{{ end }}
 {{- if $batch }}{{ $_ := set $decided "batch" $batch }}{{ end }}
-{{- toYaml (mergeOverwrite (deepCopy $root.Values.config) $decided) }}
+{{- toYaml (mergeOverwrite (deepCopy ($root.Values.config | default dict)) $decided) }}
 {{- end }}
 
 {{/* What every container has, the migration's included: no set of the chart's own objects, for hooks run before those are there. */}}
@@ -87,17 +87,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range .root.Values.extraEnv }}{{ $_ := set $extra .name true }}{{ end }}
 {{- $all := list }}
 {{- range fromYamlArray .own }}{{ if not (hasKey $extra .name) }}{{ $all = append $all . }}{{ end }}{{ end }}
-{{- toYaml (concat $all .root.Values.extraEnv) }}
+{{- toYaml (concat $all (.root.Values.extraEnv | default list)) }}
 {{- end }}
 
 {{- define "weighbridge.containerSecurity" -}}
 {{- $fixed := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "capabilities" (dict "drop" (list "ALL")) }}
-{{- toYaml (mergeOverwrite $fixed .Values.containerSecurityContext) }}
+{{- toYaml (mergeOverwrite $fixed (.Values.containerSecurityContext | default dict)) }}
 {{- end }}
 
 {{- define "weighbridge.podSecurity" -}}
 {{- $fixed := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") }}
-{{- toYaml (mergeOverwrite $fixed .Values.podSecurityContext) }}
+{{- toYaml (mergeOverwrite $fixed (.Values.podSecurityContext | default dict)) }}
 {{- end }}
 
 {{- define "weighbridge.commonVolumes" -}}
