@@ -158,6 +158,7 @@ def test_every_key_goes_away_by_itself(link: DirectLink) -> None:
     assert all(0 < ttl <= 86_400 for ttl in ttls.values())
     assert ttls[bucket_key(PREFIX, "team/payments//requests")] in {60, 61}
     assert ttls[bucket_key(PREFIX, "team/payments//tokens")] in {149, 150}
+    assert ttls[bucket_key(PREFIX, "key/k//tokens")] in {89, 90}
 
 
 def test_a_holder_that_is_gone_counts_nothing(link: DirectLink) -> None:
@@ -289,13 +290,42 @@ def test_a_redis_without_memory_believes_what_it_told_before(link: DirectLink) -
             (2.0, 38.0, told),
             (2.0, 20.0, told),
             (1.0, 0.0, float(clock.us + 1)),
+            (1.0, 0.0, float(clock.us)),
         )
     ]
     levels = []
     for row in rows:
         shared.charge([row])
         levels.append(struct.unpack("<dd", link.redis.get(bucket_key(PREFIX, "k")))[0])
-    assert levels == [36.0, 32.0, 12.0, 11.0]
+    assert levels == [36.0, 32.0, 12.0, 11.0, 10.0]
+
+
+def test_what_was_given_back_is_no_charge_of_others(link: DirectLink) -> None:
+    """What a process was told holds, less what was taken alone."""
+    clock = RedisClock()
+    shared = SharedBuckets(link, clock_us=clock)
+    for amount, known, told_us in ((-5.0, 0.0, -1.0), (0.0, 40.0, float(clock.us - 1))):
+        shared.charge([UnsentTake(key="k", rate=1, burst=100, amount=amount, known=known, told_us=told_us)])
+    level = struct.unpack("<dd", link.redis.get(bucket_key(PREFIX, "k")))[0]
+    assert level == pytest.approx(40.0, abs=1e-6)
+
+
+def test_since_when_redis_has_its_memory_is_known_until_it_forgets(link: DirectLink) -> None:
+    """However much later it is asked."""
+    clock = RedisClock()
+    shared = SharedBuckets(link, clock_us=clock)
+    told: list[float] = []
+
+    def rows(born_us: float) -> Iterator[UnsentTake]:
+        told.append(born_us)
+        return iter(())
+
+    done(shared.charge_all(link, rows))
+    clock.us += 5_000_000
+    done(shared.charge_all(link, rows))
+    link.redis.flushall()
+    done(shared.charge_all(link, rows))
+    assert told == [clock.us - 5_000_000, clock.us - 5_000_000, clock.us]
 
 
 def test_no_limit_of_a_request_is_read_where_it_has_no_concurrency(link: DirectLink) -> None:
