@@ -111,7 +111,9 @@ class Nursery:
         with self._changed:
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
             self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._born or self._process.poll() is not None, timeout=_BORN_WITHIN_S)
+            assert self._changed.wait_for(
+                lambda: self._born or self._process.poll() is not None, timeout=_BORN_WITHIN_S
+            )
             return self._born.pop()
 
     def run(

@@ -21,7 +21,7 @@ from tests.deploy.chart import Manifest, find, laid_over, needs_helm, rendered, 
 from tests.processes import READY_WITHIN_S, ROOT, Oracle, oracle
 
 pytestmark = [needs_helm, pytest.mark.timeout(900)]
-_LIMIT_S: Final = 120
+_LIMIT_S: Final = 300
 _PEPPER: Final = base64.b64encode(bytes(32)).decode()
 
 
