@@ -266,6 +266,7 @@ def test_an_hours_cache_reasoning_and_requests_have_their_own_prices() -> None:
         ({"output_nanousd": 10**15 + 1}, "whole and from 0"),
         ({"request_nanousd": 1.5}, "whole and from 0"),
         ({"cache_write_1h_nanousd": True}, "whole and from 0"),
+        ({"reasoning_nanousd": -1}, "whole and from 0"),
         ({"version": "x" * 201}, "at most 200 characters"),
         ({"long_prompts": (LongPrompt(above_tokens=0, price=PLAIN),)}, "ordered"),
         ({"long_prompts": (LongPrompt(above_tokens=5, price=PLAIN),) * 2}, "ordered"),
@@ -344,14 +345,20 @@ def test_a_price_from_yaml_is_the_text_that_stood_there(amount: int) -> None:
 
 @pytest.mark.parametrize(
     ("listed", "amount"),
-    [(0.15, 150_000_000), ("2.50", 2_500_000_000), (15, 15_000_000_000), (Decimal("0.075"), 75_000_000)],
+    [
+        (0.15, 150_000_000),
+        ("2.50", 2_500_000_000),
+        (15, 15_000_000_000),
+        (Decimal("0.075"), 75_000_000),
+        (10**6, 10**15),
+    ],
 )
 def test_listed_prices(listed: float | str | Decimal, amount: int) -> None:
     """The usual ways to write a price."""
     assert usd_per_million(listed) == amount
 
 
-@pytest.mark.parametrize("bad", [-1, "-0.1", "NaN", float("inf"), "cheap", True, "0.0000000001", 10**7])
+@pytest.mark.parametrize("bad", [-1, "-0.1", "NaN", float("inf"), "cheap", True, "0.0000000001", 10**6 + 1])
 def test_what_is_no_price_is_refused(bad: float | str) -> None:
     """Nothing becomes a price by accident, least of all zero."""
     with pytest.raises(ValueError, match=r"price|nano-dollars"):
