@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import asyncpg
 import msgspec
 import pytest
 
@@ -237,6 +238,7 @@ async def _blows(
     await asyncio.to_thread(pair.fail_over)
     await load.begin("second writer")
     await asyncio.to_thread(pair.come_back)
+    alone = await _entries_of(pair.standby_port, hosts[0].site)
     await load.begin("redis")
     redis.kill()
     await asyncio.sleep(SETTLED_S)
@@ -247,7 +249,17 @@ async def _blows(
     await asyncio.to_thread(other.close)
     moments["upstream killed"] = time.monotonic()
     await load.begin("end")
+    assert await _entries_of(pair.standby_port, hosts[0].site) == alone
     return moments
+
+
+async def _entries_of(port: int, site: Site) -> int:
+    """How many entries the server at a port has in its ledger."""
+    connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{port}/{site.database_url.rpartition('/')[2]}")
+    try:
+        return int(await connection.fetchval("SELECT count(*) FROM ledger_entry"))
+    finally:
+        await connection.close()
 
 
 def _answers(load: Load, moments: dict[str, float]) -> None:
