@@ -38,9 +38,7 @@ _TABLES = (
 )
 
 
-def _drain(
-    folder: Path, engine: AsyncEngine, clock: Callable[[], float] = lambda: NOW_US / 1_000_000
-) -> Drain:
+def _drain(folder: Path, engine: AsyncEngine, clock: Callable[[], float] = lambda: NOW_US / 1_000_000) -> Drain:
     store = LedgerStore(engine)
     reaper = OrphanReaper(engine, store, host="here")
     return Drain(
