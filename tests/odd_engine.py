@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -32,6 +32,10 @@ class OddEngine:
         self.name = name
         self.url = ""
         self.asked: list[dict[str, Any]] = []
+        self.key: str | None = None
+        """Without it nothing is answered but its health."""
+        self.keys: list[tuple[str, str]] = []
+        """The path and key of each request that was refused or answered for its key."""
         self.healthy = True
         self.running: object = 0
         self.waiting: object = 0
@@ -54,7 +58,7 @@ class OddEngine:
         self.gate.set()
 
     def app(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[self._keyed])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
@@ -62,6 +66,17 @@ class OddEngine:
         app.router.add_post("/v1/load_lora_adapter", self._load)
         add_metered_routes(app.router)
         return app
+
+    @web.middleware
+    async def _keyed(
+        self, request: web.Request, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.key is not None and request.path != "/health":
+            key = request.headers.get("authorization", "").removeprefix("Bearer ")
+            self.keys.append((request.path, key))
+            if key != self.key:
+                return web.json_response({"error": "Unauthorized"}, status=401)
+        return await answer(request)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
