@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from aiohttp import web
@@ -33,9 +33,9 @@ class OddEngine:
         self.url = ""
         self.asked: list[dict[str, Any]] = []
         self.key: str | None = None
-        """Without it nothing is answered but its health."""
+        """With one, metrics and chat are answered to nobody else."""
         self.keys: list[tuple[str, str]] = []
-        """The path and key of each request that was refused or answered for its key."""
+        """The path and key of each request to these."""
         self.healthy = True
         self.running: object = 0
         self.waiting: object = 0
@@ -58,7 +58,7 @@ class OddEngine:
         self.gate.set()
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._keyed])
+        app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
@@ -67,21 +67,19 @@ class OddEngine:
         add_metered_routes(app.router)
         return app
 
-    @web.middleware
-    async def _keyed(
-        self, request: web.Request, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if self.key is not None and request.path != "/health":
-            key = request.headers.get("authorization", "").removeprefix("Bearer ")
-            self.keys.append((request.path, key))
-            if key != self.key:
-                return web.json_response({"error": "Unauthorized"}, status=401)
-        return await answer(request)
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self.key is None:
+            return None
+        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.keys.append((request.path, key))
+        return None if key == self.key else web.json_response({"error": "Unauthorized"}, status=401)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         await asyncio.sleep(self.page_delay_s)
         if self.page is not None:
             return web.Response(body=self.page())
@@ -100,6 +98,8 @@ class OddEngine:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         self.asked.append(body)
         if self.dies:
             return self._died(request)
