@@ -98,8 +98,10 @@ class OddEngine:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        if (refusal := self._refusal(request)) is not None:
-            return refusal
+        refusal = self._refusal(request)
+        return await self._answer(request, body) if refusal is None else refusal
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         self.asked.append(body)
         if self.dies:
             return self._died(request)
