@@ -214,11 +214,14 @@ async def listed(
     size = min(size, _MOST_PAGE)
     keys = await _all(desk, team_id)
     if (named := wanted.get("key_hash")) is not None:
-        keys = [key for key in keys if key.key_id == await _id_of(desk, named)]
-    for field in ("key_alias", "user_id", "organization_id"):
-        if (value := wanted.get(field)) is not None:
-            told = await _told(desk, keys)
-            keys = [key for key, shape in zip(keys, told, strict=True) if shape[field] == value]
+        found = await _id_of(desk, named)
+        keys = [key for key in keys if key.key_id == found]
+    same = {
+        field: wanted[field] for field in ("key_alias", "user_id", "organization_id") if wanted.get(field) is not None
+    }
+    if same:
+        told = await _told(desk, keys)
+        keys = [key for key, shape in zip(keys, told, strict=True) if same.items() <= shape.items()]
     part = keys[(page - 1) * size : page * size]
     told = await _told(desk, part)
     return {

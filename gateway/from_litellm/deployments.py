@@ -26,6 +26,7 @@ _AZURE_API_VERSION: Final = "2025-02-01-preview"
 _UNKNOWN_ADDRESS: Final = "http://{}.invalid/v1"
 """An address that leads nowhere by definition, and passes the check of a configuration."""
 _AZURE_PATH: Final = re.compile(r"/openai(/deployments/(?P<name>[^/?]+).*|/v1/?)?(\?.*)?\Z|/?(\?.*)?\Z")
+_NAMES_A_SECRET: Final = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)\Z", re.IGNORECASE)
 _CALLED: Final = re.compile(r"/(chat/completions|completions|embeddings|messages|responses)/?\Z")
 _DEFAULTS: Final = frozenset(
     {
@@ -333,6 +334,9 @@ class _Reading:
                 item, "not possible", f"{variable} is not set here: write the address in place of {unknown}"
             )
             return unknown
+        if _NAMES_A_SECRET.search(name_in(str(item.value)) or ""):
+            # A key without a scheme would stand in the file, and be looked up, as a host.
+            text = ""
         whole = text if "://" in text else f"http://{text}"
         bare = _CALLED.sub("", whole)
         address = bare if row is None else row.whole_address(bare)

@@ -148,6 +148,9 @@ def _read(path: Path, account: Account, documents: list[Document]) -> None:
             account.tell(item, "not needed", "it was read already")
         elif len(documents) >= MOST_FILES:
             account.tell(item, "not possible", f"more than {MOST_FILES} files are not read")
+        elif other.exists() and not other.is_file():
+            # To open a pipe is to wait for whoever writes to it.
+            account.tell(item, "not possible", "not read: it is no plain file")
         else:
             _include(other, item, account, documents)
 

@@ -151,8 +151,8 @@ class BatchRunner:
         self._handed = handed
         self._bound = bound
         self._backlog = backlog or Backlog()
-        self._nothing_up_to: dict[str, int | None] = {}
-        """The bound, by batch, up to which the last claim found nothing."""
+        self._nothing_up_to: dict[str, tuple[int, float]] = {}
+        """The bound, by batch, up to which the last claim found nothing, and when."""
         self._lease_us = int(section.lease_s * 1_000_000)
         self._running: dict[tuple[str, int], _Running] = {}
         self._ahead = Prefetch(clock)
@@ -253,7 +253,7 @@ class BatchRunner:
         """Begin lines for the room there is. Return False where no batch is in progress."""
         live = await self._batches.live()
         names = {batch.batch_id for batch in live}
-        self._nothing_up_to = {name: bound for name, bound in self._nothing_up_to.items() if name in names}
+        self._nothing_up_to = {name: found for name, found in self._nothing_up_to.items() if name in names}
         await self._let_go(names)
         out = await self._handed()
         # Answers of providers tell nothing about the speed of the rest.
@@ -295,7 +295,7 @@ class BatchRunner:
             self._ahead.add(batch.batch_id, lines)
             self._nothing_up_to.pop(batch.batch_id, None)
             if not lines and up_to is not None:
-                self._nothing_up_to[batch.batch_id] = up_to
+                self._nothing_up_to[batch.batch_id] = up_to, self._clock()
         return self._ahead.begin(batch.batch_id, more)
 
     async def _let_go(self, live: Collection[str]) -> None:
@@ -324,9 +324,11 @@ class BatchRunner:
         )
 
     def _waits(self, batch: Batch) -> bool:
-        """Return True when the last claim found nothing that may be begun here, and nothing has changed since."""
-        found = self._nothing_up_to.get(batch.batch_id)
-        return found is not None and found == self._bound(batch)
+        """Return True when the last claim found nothing that may be begun here, the bound is the same, and it is not
+        time to look again: a line that failed waits before its next try, and one of a dead process for its lease.
+        """
+        up_to, looked_at = self._nothing_up_to.get(batch.batch_id, (None, 0.0))
+        return up_to is not None and up_to == self._bound(batch) and self._clock() - looked_at < self._section.poll_s
 
     async def _answer(self, batch: Batch, line: ClaimedLine, slack: Slack) -> None:
         """Answer one line. In every case the line is answered or waits again."""

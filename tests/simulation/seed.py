@@ -157,6 +157,11 @@ class World:
             if not await batches.left(self.engine):
                 break
             await asyncio.sleep(1.0)
+        for _ in range(_MOST_S):
+            # A line whose lease ended was perhaps answered by another process, while its own still asks.
+            if not any(lines.pipeline.line.in_flight for lines in self.lines):
+                break
+            await asyncio.sleep(1.0)
         await asyncio.sleep(_SETTLES_S)
 
     async def _found(self) -> None:

@@ -188,6 +188,11 @@ async def test_keys_as_the_documentation_makes_them(tmp_path: Path) -> None:
         await client.get(f"/key/info?key={made['token']}", 404, key="sk-my-own-key-0123456789")
         page = await client.get("/key/list?page=1&size=2&return_full_object=true&team_id=team_a")
         assert (len(page["keys"]), page["total_count"], page["total_pages"]) == (2, 4, 2)
+        for asked, found in (
+            (f"key_hash={own['token']}&key_alias=own", [own["token"]]),
+            ("key_alias=own&user_id=x", []),
+        ):
+            assert (await client.get(f"/key/list?{asked}"))["keys"] == found
         await client.post("/key/delete", {"key_aliases": ["own"]})
         await client.get("/v1/models", 401, key="sk-my-own-key-0123456789")
 

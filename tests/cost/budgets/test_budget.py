@@ -62,6 +62,7 @@ def test_what_could_not_be_found_again_is_refused(changes: dict[str, Any]) -> No
     [
         (0, 100, "0.0000", "open"),
         (79, 100, "0.7900", "open"),
+        (7_999, 10_000, "0.7999", "open"),
         (80, 100, "0.8000", "warning"),
         (99_999, 100_000, "0.9999", "warning"),
         (100, 100, "1.0000", "spent"),
@@ -73,6 +74,20 @@ def test_how_a_budget_stands(spent: int, limit: int, share: str | None, state: s
     """A share is rounded down: nothing is at 100 % before it is."""
     standing = BudgetStatus(budget=budget(limit), at_us=NOON_US, spent_nanousd=spent)
     assert (standing.share, standing.state) == (None if share is None else Decimal(share), state)
+
+
+def test_what_is_not_said_of_a_budget() -> None:
+    """Nothing is raised, nothing is held, and only a hard one refuses."""
+    usual = budget()
+    assert (usual.raised_nanousd, usual.raised_until_us, usual.on_exhausted, usual.webhook) == (0, 0, "refuse", "")
+    assert BudgetStatus(budget=usual, at_us=NOON_US, spent_nanousd=0).held_nanousd == 0
+    assert (usual.hard, budget(kind="soft").hard) == (True, False)
+
+
+def test_a_rotated_key_goes_on_with_the_first_ones_budget() -> None:
+    """Another id with a dot is what it is."""
+    assert budget(scope="key", scope_id="key_1.2").scope_id == "key_1"
+    assert budget(scope="team", scope_id="team.1").scope_id == "team.1"
 
 
 def test_a_raise_ends_by_itself() -> None:
@@ -146,6 +161,9 @@ def test_a_budget_for_each_one_is_known_by_whom_it_holds_for() -> None:
         {"scope": "end_user", "scope_id": "team_a/*"},
         {"scope": "end_user", "scope_id": "team_a/ada"},
         {"period": "prepaid"},
+        {"scope": "team_model", "scope_id": "team_a/m", "on_exhausted": "downgrade"},
+        {"scope": "team_model", "scope_id": "team_a/m", "kind": "soft"},
+        {"kind": "soft", "on_exhausted": "downgrade"},
     ],
 )
 def test_what_can_be_found_again_is_kept(changes: dict[str, Any]) -> None:
@@ -165,6 +183,7 @@ def test_what_can_be_found_again_is_kept(changes: dict[str, Any]) -> None:
         ({"scope": "end_user", "scope_id": "/ada"}, "TEAM/END_USER, TEAM"),
         ({"scope": "end_user", "scope_id": "*/ada"}, "TEAM/END_USER, TEAM"),
         ({"scope": "end_user", "scope_id": "team_a/a b"}, "as the books have it"),
+        ({"scope": "team_model", "scope_id": "team_a/m", "kind": "soft", "on_exhausted": "downgrade"}, "only warns"),
     ],
 )
 def test_what_cannot_be_kept_says_why(changes: dict[str, Any], says: str) -> None:

@@ -1,5 +1,6 @@
 """Thirty configurations of LiteLLM, each with what people have in theirs: imported, loaded, and every line of it told."""
 
+import os
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -329,6 +330,13 @@ def test_addresses_of_the_environment_are_written_out() -> None:
     assert found.model("inner")["base_url"] == "http://inner-base.invalid/v1"
 
 
+def test_a_key_is_no_address(tmp_path: Path) -> None:
+    """Whoever mixed the two up finds no key in the file that was written."""
+    found = _of_text(tmp_path, _MODEL.replace("'https://a.example/v1'", "os.environ/A_KEY") % 5, {"A_KEY": "sk-hidden"})
+    assert ".invalid" in found.model("a")["base_url"]
+    assert "sk-hidden" not in str(found.written)
+
+
 def test_odd_names_stay_what_callers_send() -> None:
     """A name that no model of ours can have is an alias, so that old clients go on."""
     found = of(21)
@@ -419,10 +427,11 @@ _MODEL: Final = (
 )
 
 
-@pytest.mark.parametrize("name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml"])
+@pytest.mark.parametrize("name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml", "pipe"])
 def test_what_cannot_be_included_is_told(tmp_path: Path, name: str) -> None:
-    """The rest is imported."""
+    """The rest is imported, and nobody waits for who would write to a pipe."""
     (tmp_path / "circle").symlink_to("circle")
+    os.mkfifo(tmp_path / "pipe")
     found = _of_text(tmp_path, f"include: [{name}]\n{_MODEL % 5}")
     assert found.model("a")
     assert found.became("include[0]")[0].startswith("not possible: not read: ")

@@ -34,6 +34,9 @@ class _House:
 
     blocked = False
     looks = 0
+    asked = 0
+    fails = 0
+    """The first so many lines are answered by a failure that passes."""
 
     def idle(self, model: str | None) -> float:
         del model
@@ -66,14 +69,17 @@ class _House:
 
     async def answer(self, asked: LineRequest) -> LineReply:
         del asked
-        return LineReply(status=200, body=b"{}")
+        self.asked += 1
+        return LineReply(status=503 if self.asked <= self.fails else 200, body=b"{}")
 
 
 async def _told(connection: AsyncConnection, batch: Batch, event_: Event) -> None:
     del connection, batch, event_
 
 
-def _runner(batches: BatchStore, files: FileStore, poll_s: float, house: _House | None = None) -> BatchRunner:
+def _runner(
+    batches: BatchStore, files: FileStore, poll_s: float, house: _House | None = None, up_to: int | None = None
+) -> BatchRunner:
     house = house or _House()
     return BatchRunner(
         section=BatchSection().model_copy(update={"poll_s": poll_s}),
@@ -87,6 +93,7 @@ def _runner(batches: BatchStore, files: FileStore, poll_s: float, house: _House 
         told=_told,
         holder=HOLDER,
         max_line_bytes=lambda: 1_000,
+        bound=lambda _batch: up_to,
     )
 
 
@@ -167,6 +174,26 @@ async def test_whoever_is_blocked_waits(engine: AsyncEngine, tmp_path: Path, mon
         told = await runner._ask(batch, cast(ClaimedLine, None), "req_1", cast(Slack, None))
         assert (told.status, told.code) == (503, "key_blocked")
         house.blocked = False
+        clock.passes(3_600)
+        await ending
+    finally:
+        running.cancel()
+        ending.cancel()
+        await asyncio.wait({running, ending})
+
+
+async def test_a_line_that_failed_is_tried_again_where_others_may_go_to_a_provider(
+    engine: AsyncEngine, tmp_path: Path
+) -> None:
+    """While it waited nothing could be begun here, which is not so for ever."""
+    clock, house = Clock(), _House()
+    house.fails = 1
+    batches, files = stores(engine, tmp_path, clock)
+    runner = _runner(batches, files, _POLL_S, house, up_to=0)
+    running = asyncio.create_task(runner.run(lambda: False))
+    ending = asyncio.create_task(_completed(batches, files))
+    try:
+        await until(lambda: house.asked == 1 and bool(runner._nothing_up_to))
         clock.passes(3_600)
         await ending
     finally:

@@ -167,3 +167,39 @@ def test_after_a_handover_a_share_begins_anew_from_where_all_are() -> None:
     buckets.rest(0.0)
     assert (before, buckets.deciding) == (True, False)
     assert buckets.peek(drawn, 0.0, 4).figures == [14.0]
+    buckets.learn(drawn, Outcome(True, 7 * _S, [20.0]), 0.0)
+    assert buckets.peek(drawn, 0.0, 4) == Outcome(False, 0.0, [5.0])
+
+
+def test_an_empty_bucket_fills_though_the_clock_was_set_back() -> None:
+    """By an hour: who is refused then waits for as long as is told, and not for an hour."""
+    buckets, drawn = LocalBuckets(), draw(limit("requests", 1, rate=60))
+    assert admitted(buckets, drawn, at_s=3_600.0)
+    assert not admitted(buckets, drawn)
+    assert admitted(buckets, drawn, at_s=1.0)
+
+
+def test_what_was_used_last_is_remembered() -> None:
+    """Whether something was taken of it, or Redis told it; what is forgotten is owed no more."""
+    buckets = LocalBuckets(most=2)
+    first, second, third, fourth = (draw(limit("requests", 5, whose=each)) for each in "abcd")
+    assert admitted(buckets, first)
+    assert admitted(buckets, second)
+    assert admitted(buckets, first)
+    assert admitted(buckets, third)
+    assert buckets.peek(first, 0.0, 1).figures == [3.0]
+    buckets.learn(third, Outcome(True, 7 * _S, [4.0]), 0.0)
+    assert admitted(buckets, fourth)
+    assert sorted((each.key, each.amount) for each in buckets.hand_over(lambda: 0.0)) == [
+        (third.rated[0].key, 1.0),
+        (fourth.rated[0].key, 1.0),
+    ]
+
+
+def test_redis_is_reminded_of_what_it_said_before_it_forgot_and_of_nothing_else() -> None:
+    """Not of what it never said, nor of what it said since."""
+    buckets, never, since = LocalBuckets(), draw(limit("requests", 9, whose="a")), draw(limit("requests", 9, whose="b"))
+    buckets.peek(never, 0.0, 1)
+    buckets.learn(since, Outcome(True, 8 * _S, [4.0]), 0.0)
+    assert admitted(buckets, since)
+    assert [(each.key, each.told_us) for each in buckets.hand_over(lambda: 0.0, 8 * _S)] == [(since.rated[0].key, -1.0)]

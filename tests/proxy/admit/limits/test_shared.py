@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.admit.limits.bucket import corrected, refilled
@@ -130,6 +130,7 @@ class Twins:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(ops=_OPS)
+@example(ops=[("admit", 200), ("wait", 1_000), ("settle", 201)])
 def test_redis_and_python_agree_to_the_last_bit(direct: DirectLink, ops: list[_Op]) -> None:
     """Levels, refusals and waits, over admissions, settlements, time that goes on and limits that change."""
     twins = Twins(direct)
@@ -157,6 +158,7 @@ def test_every_key_goes_away_by_itself(link: DirectLink) -> None:
     assert all(0 < ttl <= 86_400 for ttl in ttls.values())
     assert ttls[bucket_key(PREFIX, "team/payments//requests")] in {60, 61}
     assert ttls[bucket_key(PREFIX, "team/payments//tokens")] in {149, 150}
+    assert ttls[bucket_key(PREFIX, "key/k//tokens")] in {89, 90}
 
 
 def test_a_holder_that_is_gone_counts_nothing(link: DirectLink) -> None:
@@ -183,6 +185,33 @@ def test_what_is_in_flight_is_counted_for_a_new_holder(link: DirectLink) -> None
     held = link.redis.hgetall(f"{PREFIX}held:{link.holder}")
     assert held == {b"a": b"1", b"c": b"4"}
     assert [link.redis.get(f"{PREFIX}total:{key}") for key in "abcd"] == [b"1", None, b"4", None]
+    assert all(link.redis.ttl(key) > 80_000 for key in (f"{PREFIX}held:{link.holder}", f"{PREFIX}total:a"))
+
+
+def test_what_this_holder_does_not_hold_is_not_taken_from_others(link: DirectLink) -> None:
+    """However much less it says there is."""
+    link.redis.set(f"{PREFIX}total:d", 2)
+    SharedBuckets(link).count([("d", -3)])
+    assert link.redis.get(f"{PREFIX}total:d") == b"2"
+
+
+def test_who_has_ended_leaves_nothing(link: DirectLink) -> None:
+    """Neither a total nor a field of what is held."""
+    shared = SharedBuckets(link)
+    draw = LimitSet((limit("concurrency", 5),), PREFIX)
+    assert done(shared.admit(draw, 0, _nobody)).admitted
+    shared.settle(draw, 0)
+    assert not link.redis.exists(f"{PREFIX}held:{link.holder}", f"{PREFIX}total:team/payments//concurrency")
+
+
+def test_by_default_a_level_is_of_the_servers_clock(link: DirectLink) -> None:
+    """To the microsecond: a second has a million of them, and none is taken away."""
+    draw = LimitSet((limit("tokens", 60),), PREFIX)
+    before = link.redis.time()
+    SharedBuckets(link).settle(draw, -1)
+    between = struct.unpack("<dd", link.redis.get(draw.settle_keys[0]))[1]
+    after = link.redis.time()
+    assert before[0] * 1_000_000 + before[1] <= between <= after[0] * 1_000_000 + after[1]
 
 
 @given(amount=st.floats(-500, 500), level=st.floats(-3e3, 100), us=_MOMENTS, rate=_RATES)
@@ -261,13 +290,42 @@ def test_a_redis_without_memory_believes_what_it_told_before(link: DirectLink) -
             (2.0, 38.0, told),
             (2.0, 20.0, told),
             (1.0, 0.0, float(clock.us + 1)),
+            (1.0, 0.0, float(clock.us)),
         )
     ]
     levels = []
     for row in rows:
         shared.charge([row])
         levels.append(struct.unpack("<dd", link.redis.get(bucket_key(PREFIX, "k")))[0])
-    assert levels == [36.0, 32.0, 12.0, 11.0]
+    assert levels == [36.0, 32.0, 12.0, 11.0, 10.0]
+
+
+def test_what_was_given_back_is_no_charge_of_others(link: DirectLink) -> None:
+    """What a process was told holds, less what was taken alone."""
+    clock = RedisClock()
+    shared = SharedBuckets(link, clock_us=clock)
+    for amount, known, told_us in ((-5.0, 0.0, -1.0), (0.0, 40.0, float(clock.us - 1))):
+        shared.charge([UnsentTake(key="k", rate=1, burst=100, amount=amount, known=known, told_us=told_us)])
+    level = struct.unpack("<dd", link.redis.get(bucket_key(PREFIX, "k")))[0]
+    assert level == pytest.approx(40.0, abs=1e-6)
+
+
+def test_since_when_redis_has_its_memory_is_known_until_it_forgets(link: DirectLink) -> None:
+    """However much later it is asked."""
+    clock = RedisClock()
+    shared = SharedBuckets(link, clock_us=clock)
+    told: list[float] = []
+
+    def rows(born_us: float) -> Iterator[UnsentTake]:
+        told.append(born_us)
+        return iter(())
+
+    done(shared.charge_all(link, rows))
+    clock.us += 5_000_000
+    done(shared.charge_all(link, rows))
+    link.redis.flushall()
+    done(shared.charge_all(link, rows))
+    assert told == [clock.us - 5_000_000, clock.us - 5_000_000, clock.us]
 
 
 def test_no_limit_of_a_request_is_read_where_it_has_no_concurrency(link: DirectLink) -> None:
