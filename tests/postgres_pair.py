@@ -152,6 +152,10 @@ class PostgresPair:
         """The primary, until the standby is promoted and the old one is thawed."""
         self._primary.freeze()
 
+    def freeze_standby(self) -> None:
+        """The standby, until it comes back."""
+        self._standby.freeze()
+
     def fail_over(self, *, kill: bool = True) -> None:
         """The primary is killed, or is cut off already, and the standby is promoted with what it has."""
         if kill:

@@ -1,7 +1,8 @@
 """PostgreSQL's primary is killed (-9, all its processes) under the load of two gateways, and its standby is promoted: the books after it.
 
-Cases of others: a failover in which an asynchronous standby loses what was committed last (patroni #1152, CloudNativePG #2747), and what was
-acknowledged by a service and is in no database then.
+Cases of others: an outage in the middle of a batch that loses it for good (LiteLLM PR 37387), pools that stay at the server that was
+replaced (gpustack #6105, npgsql/efcore.pg #1306), two servers that take writes (canonical/postgresql-operator #1152), commits that wait
+for a standby that never answers (multigres PR 1068).
 """
 
 import asyncio
@@ -168,6 +169,26 @@ async def test_a_synchronous_standby_lacks_nothing_that_a_journal_was_told_of(
                 await _verified(host)
                 assert await host.server.stop() == 0
             assert {*(await _settled(one.site)).values()} == {1}
+        finally:
+            for host in hosts:
+                host.kill()
+
+
+@pytest.mark.parametrize("pair", ["synchronous"], indirect=True)
+async def test_a_synchronous_standby_that_is_away_holds_up_no_caller(tmp_path: Path, pair: PostgresPair) -> None:
+    """No commit returns meanwhile: known keys are served, entries wait in the journals, and are booked once it is back."""
+    with oracle(tmp_path) as upstream:
+        hosts = await _hosts(tmp_path, pair, upstream)
+        try:
+            callers = [_Callers(host, hosts[0].site.key) for host in hosts]
+            await asyncio.gather(*(each.more() for each in callers))
+            pair.freeze_standby()
+            await asyncio.gather(*(each.more() for each in callers))
+            pair.come_back(killed=False)
+            for each in callers:
+                await each.stop()
+            await until(lambda: _are_booked(hosts[0].site, callers))
+            assert {*(await _settled(hosts[0].site)).values()} == {1}
         finally:
             for host in hosts:
                 host.kill()
