@@ -293,7 +293,7 @@ class BatchStore:
         self, batch_id: str, limit: int, holder: str, lease_us: int, up_to: int | None = None
     ) -> list[ClaimedLine]:
         """Begin up to `limit` waiting lines of a batch in progress, and return them in the order of their places.
-        `up_to` is the last place to be begun; None for all.
+        `up_to` is the last place to be begun, except for lines that have failed, which go to no provider; None for all.
         """
         if limit < 1:
             return []
@@ -307,7 +307,7 @@ class BatchStore:
                 # With 0 added no index on it is taken: SQLite would read what waits in all batches, and sort it.
                 col(BatchLine.held_until_us) + 0 <= now,
                 is_open,
-                *(() if up_to is None else (col(BatchLine.place) <= up_to,)),
+                *(() if up_to is None else (or_(col(BatchLine.place) <= up_to, col(BatchLine.failures) > 0),)),
             )
             .order_by(col(BatchLine.place))
             .limit(limit)

@@ -90,6 +90,16 @@ async def test_a_line_that_is_given_back_waits_as_long_as_it_shall(store: BatchS
     assert (await store.get(batch.batch_id)).repeated == 1
 
 
+async def test_a_line_that_failed_waits_for_no_provider(store: BatchStore) -> None:
+    """Those that never were begun do; of a failed one nothing is to be decided, also by a process that has just started."""
+    batch = await a_batch(store, 3)
+    assert await store.claim(batch.batch_id, 3, HOLDER, LEASE_US, -1) == []
+    _, second, _ = await store.claim(batch.batch_id, 3, HOLDER, LEASE_US)
+    await store.give_back([(second, 0)], HOLDER, failed=True)
+    (line,) = await store.claim(batch.batch_id, 3, HOLDER, LEASE_US, -1)
+    assert line.number == second.number
+
+
 async def test_a_cancelled_batch_ends_when_its_last_line_does(store: BatchStore) -> None:
     """What runs is answered, what waits never begins, and a second cancel changes nothing."""
     batch = await a_batch(store, 3)
