@@ -150,7 +150,7 @@ def _fleet_of_few() -> tuple[Fleet, Pool]:
     config = PoolConfig(name="bench", targets=("own",))
     judge = PoolJudge(config, clock=lambda: 100.0)
     balancer = Balancer(config.balance, config.room, rng=random.Random(1))
-    pool = Pool(config, judge, balancer, api_key=None, adapters=None, kv_events=None)
+    pool = Pool(config, judge, balancer, adapters=None, kv_events=None)
     fleet = Fleet(
         {"bench": pool}, clock=lambda: 100.0, observer=FleetObserver(), salt_of=lambda _deployment, _caller: ""
     )

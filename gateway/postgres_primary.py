@@ -20,7 +20,8 @@ from gateway.database_address import PostgresAddress
 
 _log: Final = logging.getLogger(__name__)
 _TOLD: Final = """
-    SELECT system_identifier::text AS cluster, pg_walfile_name(pg_current_wal_lsn()) AS file FROM pg_control_system()
+    SELECT system_identifier::text AS cluster, pg_walfile_name(pg_current_wal_lsn()) AS file,
+        extract(epoch FROM pg_postmaster_start_time())::text AS started FROM pg_control_system()
 """
 _TIMELINE_DIGITS: Final = 8
 """Hexadecimal ones, at the beginning of the name of a file of the log."""
@@ -52,9 +53,11 @@ class _Primary(msgspec.Struct, frozen=True):
 
     cluster: str
     timeline: int
+    started: str
+    """When; one that was replaced while nothing was asked of it here has the same timeline as before, and started anew."""
 
 
-_SILENT: Final = _Primary("", 0)
+_SILENT: Final = _Primary("", 0, "")
 """Of a service that keeps such facts to itself."""
 
 
@@ -79,10 +82,10 @@ class PrimaryFinder:
         if self._address.connect["target_session_attrs"] not in _WRITABLE:
             return await asyncpg.connect(self._address.dsn, **self._address.connect)
         if self._at is not None:
-            # It may be gone, or be a standby now: then all are asked.
+            # It may be gone, be a standby now, or run anew: then all are asked.
             with contextlib.suppress(*_NOT_THERE):
                 found = await self._open(self._at)
-                if not self._is_old(found.told):
+                if found.told == self._newest:
                     return self._take(found)
                 found.connection.terminate()
         return self._take(await self._newest_of(self._address.dsns or (self._address.dsn,)))
@@ -177,4 +180,4 @@ async def _told(connection: Any) -> _Primary:
             row = await asking.fetchrow()
     except asyncpg.PostgresError:
         return _SILENT
-    return _Primary(row["cluster"], int(row["file"][:_TIMELINE_DIGITS], 16))
+    return _Primary(row["cluster"], int(row["file"][:_TIMELINE_DIGITS], 16), row["started"])

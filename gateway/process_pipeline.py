@@ -82,6 +82,7 @@ from proxy.settle.observers.logs import RequestLog
 from proxy.settle.refusals.counting import Refusals
 from proxy.settle.traffic.counting import Traffic
 from proxy.shared.background_tasks import background, every
+from settings.secret_ref import SecretRef
 
 _log = logging.getLogger("weighbridge.app")
 
@@ -127,7 +128,7 @@ class ProcessPipeline:
         """Refusals told to callers; of the control plane's own pipeline nobody reads them."""
         self.traffic = Traffic(wall_us)
         """Answers given to callers, in the same way."""
-        self._keys = KeyFiles(resolve_secret, metrics.keys, clock=time.monotonic, wall_s=time.time)
+        self.keys = KeyFiles(resolve_secret, metrics.keys, clock=time.monotonic, wall_s=time.time)
         self.guard = open_guard(config, environment)
         self.findings = FindingCounts(wall_us)
         """What the guard found, also in what the control plane sends."""
@@ -143,13 +144,13 @@ class ProcessPipeline:
         self.prices = PriceWatch(sources.prices, configured_prices(config.providers), self._repriced, wall_us)
         await self.prices.refresh()
         self.breakers.ready, self._fleet.cleared = self._fleet.ready, self.breakers.cleared
-        self._catalog = catalog = self._built(config, self.prices.book, self._keys.read)
+        self._catalog = catalog = self._built(config, self.prices.book, self.keys.read)
         self.breakers.adopt(catalog)
         self.plugins = Plugins(config.plugins, resolve_secret, metrics.plugins)
         stack.push_async_callback(self.plugins.aclose)
         exporters = self.plugins.exporters(stack)
         upstreams = await open_upstreams(
-            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects(), self._keys
+            catalog, config.server, self._environment.forward_proxy(), self.plugins.dialects(), self.keys
         )
         stack.push_async_callback(upstreams.aclose)
         await asyncio.to_thread(schema_check.prepare)
@@ -449,8 +450,8 @@ class ProcessPipeline:
 
     async def _look_at_keys(self) -> None:
         """Take over keys whose files were replaced; the circuits of their deployments begin anew."""
-        if self._keys.has_files and await asyncio.to_thread(self._keys.look):
-            rules = self._reloaded_rules(self.config, self._built(self.config, self.prices.book, self._keys.current))
+        if self.keys.has_files and await asyncio.to_thread(self.keys.look):
+            rules = self._reloaded_rules(self.config, self._built(self.config, self.prices.book, self.keys.current))
             self._catalog, self.line.config = rules.catalog, rules
             self.breakers.adopt(rules.catalog)
 
@@ -464,7 +465,9 @@ class ProcessPipeline:
         try:
             configured = configured_prices(answer.config.providers)
             book = self.prices.with_configured(configured)
-            catalog = self._built(answer.config, book, self._keys.read)
+            catalog = self._built(answer.config, book, self.keys.read)
+            for each in _of_engines(self.config):
+                self.keys.read(each)
             # Before anything is taken over: the classifier would already know the new targets only.
             if catalog.needs_litellm and not self.line.config.catalog.needs_litellm:
                 return self._refused("targets through litellm need a restart")
@@ -474,7 +477,9 @@ class ProcessPipeline:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new one, the old one stays
             return self._refused(error)
         self.config = answer.config
-        self._keys.keep(each.reference for each in secrets_in(answer.config.providers, {}))
+        self.keys.keep(
+            [*(each.reference for each in secrets_in(answer.config.providers, {})), *_of_engines(self.config)]
+        )
         self.prices.adopt(configured)
         self._catalog = rules.catalog
         self.line.config = rules
@@ -497,7 +502,12 @@ class ProcessPipeline:
 
 
 def _at_start(config: GatewayConfig) -> tuple[str, ...]:
-    """Return the references to secrets that no reload reads: variables, as a process keeps its own, and all that pools have."""
-    pools = {each.reference for each in secrets_in(config.selfhosted, {})}
+    """Return the references to secrets that no reload reads: variables, as a process keeps its own, and tokens of pools."""
+    pools = {each.reference for each in secrets_in(config.selfhosted, {})} - set(_of_engines(config))
     every = {each.reference for each in secrets_in(config, {})}
     return tuple(sorted(each for each in every if each in pools or not each.startswith("file:")))
+
+
+def _of_engines(config: GatewayConfig) -> list[SecretRef]:
+    """Return the references to the pools' keys that stand in files."""
+    return [each.api_key for each in config.selfhosted.pools if each.api_key and each.api_key.startswith("file:")]

@@ -32,6 +32,10 @@ class OddEngine:
         self.name = name
         self.url = ""
         self.asked: list[dict[str, Any]] = []
+        self.key: str | None = None
+        """With one, metrics and chat are answered to nobody else."""
+        self.keys: list[tuple[str, str]] = []
+        """The path and key of each request to these."""
         self.healthy = True
         self.running: object = 0
         self.waiting: object = 0
@@ -63,10 +67,19 @@ class OddEngine:
         add_metered_routes(app.router)
         return app
 
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self.key is None:
+            return None
+        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.keys.append((request.path, key))
+        return None if key == self.key else web.json_response({"error": "Unauthorized"}, status=401)
+
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         await asyncio.sleep(self.page_delay_s)
         if self.page is not None:
             return web.Response(body=self.page())
@@ -85,6 +98,10 @@ class OddEngine:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        refusal = self._refusal(request)
+        return await self._answer(request, body) if refusal is None else refusal
+
+    async def _answer(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         self.asked.append(body)
         if self.dies:
             return self._died(request)

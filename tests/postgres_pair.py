@@ -27,12 +27,16 @@ _REPLICATION: Final = (
     ("hot_standby", "on"),
     ("wal_retrieve_retry_interval", "100ms"),
 )
+# Of a primary alone: one that is promoted has nobody to wait for.
+_SYNCHRONOUS: Final = (("synchronous_commit", "on"), ("synchronous_standby_names", "*"))
 
 
 class _Server:
     """One of them, whose port stays the same."""
 
-    def __init__(self, binaries: Path, data: Path, user: str | None) -> None:
+    def __init__(self, binaries: Path, data: Path, user: str | None, *, waits: bool = False) -> None:
+        """`waits`: a commit returns once a standby has it."""
+        self._waits = waits
         self.port = quiet_port()
         self.pid = 0
         self._binaries = binaries
@@ -41,7 +45,8 @@ class _Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = [word for name, value in (*_SETTINGS, *_REPLICATION) for word in ("-c", f"{name}={value}")]
+        settings = (*_SETTINGS, *_REPLICATION, *(_SYNCHRONOUS if self._waits else ()))
+        options = [word for name, value in settings for word in ("-c", f"{name}={value}")]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self.port), *options]
         log = self._data.with_suffix(".log")
         with log.open("ab") as written:
@@ -77,6 +82,12 @@ class _Server:
         """SIGSTOP: the system accepts connections for it, and nothing is answered until `thaw`."""
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
+
+    def hold_back(self) -> None:
+        """From now on its standby is sent nothing."""
+        for pid in children_of(self.pid):
+            if b"walsender" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         for pid in self._pids():
@@ -133,9 +144,17 @@ class PostgresPair:
     def start(self) -> None:
         self._primary.start()
 
+    def hold_back(self) -> None:
+        """The standby is sent nothing more of what the primary writes, for as long as that lives."""
+        self._primary.hold_back()
+
     def freeze(self) -> None:
         """The primary, until the standby is promoted and the old one is thawed."""
         self._primary.freeze()
+
+    def freeze_standby(self) -> None:
+        """The standby, until it comes back."""
+        self._standby.freeze()
 
     def fail_over(self, *, kill: bool = True) -> None:
         """The primary is killed, or is cut off already, and the standby is promoted with what it has."""
@@ -180,8 +199,8 @@ class PostgresPair:
 
 
 @contextlib.contextmanager
-def postgres_pair(binaries: Path) -> Iterator[PostgresPair]:
-    """A primary and a standby that follows it, gone at the end of the block."""
+def postgres_pair(binaries: Path, *, synchronous: bool = False) -> Iterator[PostgresPair]:
+    """A primary and a standby that follows it, gone at the end of the block. `synchronous`: the primary waits for it."""
     user = _unprivileged_user()
     folder = Path(tempfile.mkdtemp(prefix="weighbridge-postgres-"))
     if user is not None:
@@ -189,8 +208,11 @@ def postgres_pair(binaries: Path) -> Iterator[PostgresPair]:
     servers: list[_Server] = []
     try:
         usable = _executable_by(user, binaries, folder)
-        servers += [_Server(usable, folder / name, user) for name in ("primary", "standby")]
-        primary, standby = servers
+        primary, standby = (
+            _Server(usable, folder / "primary", user, waits=synchronous),
+            _Server(usable, folder / "standby", user),
+        )
+        servers += [primary, standby]
         primary.make()
         primary.start()
         standby.copy_of(primary)

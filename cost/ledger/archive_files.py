@@ -12,6 +12,7 @@ from cost.ledger.archived import FileRow
 from cost.ledger.entries import Entry
 from cost.ledger.rows import COLUMNS, entry_of
 from cost.tables import LedgerEntry
+from settings.decoding import DECODE_ERRORS
 
 SCHEMA: Final = 1
 """Version of the files' columns: a column that is added leaves it as it is, one that means something else does not."""
@@ -96,6 +97,22 @@ def _values(column: Any) -> list[Any]:
     return [texts[place] for place in found.indices.to_numpy().tolist()]
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """A file, as the manifest names it."""
+
+    name: str
+    sha256: str
+    rows: int
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    """What others read of a manifest: which files there are, and what they sum up to."""
+
+    month: str
+    files: list[_Named]
+    sums: dict[str, int]
+
+
 class ArchiveReader:
     """The files of archived months, each held against what the database knows of it."""
 
@@ -118,15 +135,24 @@ class ArchiveReader:
         """Return a file's entries but the reserves, which are in no sum. Raises FileDamaged and PlaceUnreachable."""
         return [entry_of(row) for row in self.rows(file) if row[KIND] != "reserve"]
 
-    def check_manifest(self, month: str) -> None:
-        """Raise FileDamaged where the manifest is not there or is no manifest, and PlaceUnreachable."""
+    def check_manifest(self, month: str, files: Sequence[FileRow]) -> None:
+        """Raise FileDamaged where the manifest is not there, or names other files or sums than the database, and PlaceUnreachable."""
         name = f"{self._run}/{MANIFEST}"
         data = self._place.get(name)
         if data is None:
             raise FileDamaged(f"{name} is not in {self._place.text}; the database has the same figures")
+        sums: dict[str, int] = {}
+        for file in files:
+            for column, amount in msgspec.json.decode(file.sums, type=dict[str, int]).items():
+                sums[column] = sums.get(column, 0) + amount
         try:
-            told = msgspec.json.decode(data)
-        except msgspec.DecodeError:
+            told = msgspec.json.decode(data, type=_Manifest)
+        except DECODE_ERRORS:
             told = None
-        if not isinstance(told, dict) or told.get("month") != month:
+        if (
+            told is None
+            or told.month != month
+            or told.files != [_Named(each.name, each.sha256, each.rows) for each in files]
+            or any(told.sums.get(column, 0) != sums.get(column, 0) for column in told.sums.keys() | sums.keys())
+        ):
             raise FileDamaged(f"{name} in {self._place.text} is not what was written")

@@ -350,7 +350,7 @@ class Archiving:
         async with self._engine.connect() as connection:
             files = await files_of_month(connection, month_us)
         reader = ArchiveReader(self._place, run, self._codec)
-        await asyncio.to_thread(reader.check_manifest, month_text(month_us))
+        await asyncio.to_thread(reader.check_manifest, month_text(month_us), files)
         for file in files:
             if file.is_gone:
                 continue

@@ -24,7 +24,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from cost.errors import EntriesRefused, StoreUnreachable
-from cost.ledger.entries import TERMINAL, AttemptKey, Entry, orphan_settlement
+from cost.ledger.entries import TERMINAL, Entry, orphan_settlement
 from cost.ledger.journal_gaps import note_missing
 from cost.ledger.segments import (
     DeadJournal,
@@ -122,8 +122,10 @@ class Places(Protocol):
         """Return the place from which the database lacks the journal. `told` is what its file says."""
         ...
 
-    async def move(self, boot_id: str, before: Drained, upto: Drained) -> bool:
-        """Write that the database has the journal up to a place; False where it has it to another one than `before`."""
+    async def move(self, boot_id: str, before: Drained, upto: Drained, last: Entry | None) -> bool:
+        """Write that the database has the journal up to a place; False where it has it to another one than `before`, or lacks
+        `last`, the newest of the entries between them: those may have gone to a server that was replaced before this one was asked.
+        """
         ...
 
     async def forget(self, boot_id: str) -> None:
@@ -138,7 +140,7 @@ class PlacesInFiles:
         """Return what the file says."""
         return told or Drained()
 
-    async def move(self, boot_id: str, before: Drained, upto: Drained) -> bool:  # noqa: ARG002
+    async def move(self, boot_id: str, before: Drained, upto: Drained, last: Entry | None) -> bool:  # noqa: ARG002
         """Agree: the file is written by the drain itself."""
         return True
 
@@ -345,6 +347,9 @@ class Drain:
         lines = 0
         async with self._draining:
             self._is_late = False
+            if self._clock() >= self._show_at:
+                # It may be another database than before, such as a standby that was behind: each journal begins where this one has it.
+                self._readers.clear()
             found = journals(self.directory)
             for gone in self._readers.keys() - found.keys():
                 del self._readers[gone]
@@ -426,11 +431,13 @@ class Drain:
         # A process that was dead when it was first seen may have been taken for lost with its host.
         careful = ended or reader.boot_id not in self._living or self._presence.may_be_given_up(reader.boot_id)
         refused = await self._insert_batch(piece.entries, careful=careful)
-        upto = piece.upto.with_refused(refused) if refused else piece.upto
-        if await self._query(self._places.move(reader.boot_id, reader.place, upto)):
+        ends = [(each.request_id, each.attempt) for each in refused if each.entry in TERMINAL]
+        upto = piece.upto.with_refused(ends) if ends else piece.upto
+        taken = (each for each in reversed(piece.entries) if each not in refused)
+        if await self._query(self._places.move(reader.boot_id, reader.place, upto, next(taken, None))):
             reader.took(upto)
         else:
-            # It is another database than before, such as one that was restored: what it lacks is read again.
+            # It is another database than before, such as a standby that was promoted: what it lacks is read again.
             del self._readers[reader.boot_id]
             await self._reader(reader.boot_id)
         self._damaged += piece.damaged_lines
@@ -456,6 +463,8 @@ class Drain:
 
     async def _recover_one(self, dead: DeadJournal) -> None:
         damaged_before, found = self._damaged, 0
+        # Its files go at the end: what an earlier database had of it is not enough.
+        self._readers.pop(dead.boot_id, None)
         while lines := await self._drain_batch(await self._reader(dead.boot_id), dead.numbers, ended=True):
             found += lines
         # The database has now all that this process ever wrote.
@@ -484,8 +493,8 @@ class Drain:
         except Exception as failure:
             raise self._as_unreachable(failure) from failure
 
-    async def _insert_batch(self, batch: Sequence[Entry], *, careful: bool) -> list[AttemptKey]:
-        """Write a batch and return the attempts whose end was refused.
+    async def _insert_batch(self, batch: Sequence[Entry], *, careful: bool) -> list[Entry]:
+        """Write a batch and return the entries that were refused.
 
         A refused batch is halved, so that one bad entry does not hold up the others.
         """
@@ -497,7 +506,7 @@ class Drain:
         except EntriesRefused as refusal:
             if len(batch) == 1:
                 self._write_unbooked(batch[0], refusal)
-                return [(each.request_id, each.attempt) for each in batch if each.entry in TERMINAL]
+                return list(batch)
         except Exception as failure:
             raise self._as_unreachable(failure) from failure
         else:

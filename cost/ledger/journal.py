@@ -158,7 +158,7 @@ class Journal:
         """Entries that the database does not have yet, as far as this process has looked."""
         drained = self._drained
         written = sum(segment.lines for segment in self._segments if segment.number >= drained.segment)
-        if self._segments and self._segments[0].number == drained.segment:
+        if any(segment.number == drained.segment for segment in self._segments):
             written -= drained.lines
         return max(0, written) + len(self._unwritten) + len(self._buffer)
 
@@ -346,11 +346,17 @@ class Journal:
         self._lock = None
 
     def _is_done_with(self, segment: _Segment) -> bool:
-        if segment.number < self._drained.segment:
-            return True
-        done = self._drained.place >= (segment.number, segment.bytes)
-        # The last one is written on, unless the disk is full: then its room may be all that is needed.
-        return done and (len(self._segments) > 1 or (self._failing and self._flushing is None))
+        if not self._has(segment):
+            return False
+        if self._failing or self._bytes > self._max_bytes // 2:
+            # The last one is written on, unless the disk is full: then its room may be all that is needed.
+            return len(self._segments) > 1 or (self._failing and self._flushing is None)
+        # One more stays: a standby that is promoted may lack what the database has just had.
+        return len(self._segments) > 2 and self._has(self._segments[1])  # noqa: PLR2004
+
+    def _has(self, segment: _Segment) -> bool:
+        """Return True if the database has the whole segment."""
+        return self._drained.place >= (segment.number, segment.bytes)
 
     def _tell_booked(self) -> None:
         keys: list[AttemptKey] = []

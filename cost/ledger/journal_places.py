@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, exists, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from cost.ledger.entries import Entry
 from cost.ledger.segments import Drained
-from cost.tables import Boot, JournalPlace
+from cost.tables import Boot, JournalPlace, LedgerEntry
 from cost.times import DAY_US
 
 _KEPT_US: Final = 400 * DAY_US
@@ -46,8 +47,10 @@ class JournalPlaces:
             place = await _read(connection, boot_id)
         return msgspec.structs.replace(place or Drained(), refused=told.refused if told is not None else ())
 
-    async def move(self, boot_id: str, before: Drained, upto: Drained) -> bool:
-        """Write that the database has the journal up to a place; False where it has it to another one than `before`."""
+    async def move(self, boot_id: str, before: Drained, upto: Drained, last: Entry | None) -> bool:
+        """Write that the database has the journal up to a place; False where it has it to another one than `before`, or lacks
+        `last`, the newest of the entries between them. Servers copy commits in their order, so one that has it has all of them.
+        """
         values = {
             "segment": upto.segment,
             "position": upto.offset,
@@ -61,6 +64,8 @@ class JournalPlaces:
             col(JournalPlace.position) == before.offset,
         )
         async with self._engine.begin() as connection:
+            if last is not None and not await _has(connection, last):
+                return False
             moved = await connection.execute(update(JournalPlace).where(*there).values(**values))
             if moved.rowcount:
                 return True
@@ -100,6 +105,15 @@ async def read_absent(engine: AsyncEngine, here: set[str], host: str, before_us:
     async with engine.connect() as connection:
         rows = (await connection.execute(query)).all()
     return [Absent(boot_id=boot, host=of, seen_us=int(seen_us)) for boot, of, seen_us in rows if boot not in here]
+
+
+async def _has(connection: AsyncConnection, entry: Entry) -> bool:
+    key = (
+        col(LedgerEntry.request_id) == entry.request_id,
+        col(LedgerEntry.attempt) == entry.attempt,
+        col(LedgerEntry.entry) == entry.entry,
+    )
+    return bool(await connection.scalar(select(exists().where(*key))))
 
 
 async def _read(connection: AsyncConnection, boot_id: str) -> Drained | None:

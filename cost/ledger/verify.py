@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from cost.end_users import LEAST_KEPT_DAYS
 from cost.ledger.archive_files import ArchiveReader, FileDamaged, PlaceUnreachable
-from cost.ledger.archived import FileRow, files_of_day, month_text, place_of
+from cost.ledger.archived import FileRow, files_of_day, files_of_month, month_text, place_of
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
@@ -224,7 +224,7 @@ class _Archives:
             return None
         try:
             reader = await asyncio.to_thread(self._open, *place)
-            await asyncio.to_thread(reader.check_manifest, month)
+            await asyncio.to_thread(reader.check_manifest, month, await files_of_month(connection, month_us))
         except FileDamaged as error:
             self._findings.damaged.append(str(error))
             self._findings.differences += 1

@@ -43,6 +43,7 @@ from gateway.demo import company
 from gateway.demo.company import SampleTeam, Work
 from gateway.demo.founding import Founding, first_callers
 from gateway.demo.sample_config import REPLICAS, Addresses, write_sample_config
+from gateway.demo.scaled_pool import scaled
 from gateway.demo.statement import reconcile_with_statement
 from gateway.wiring.catalog import catalog_of, classifier_of
 from gateway.wiring.policy import build_comparators, build_policy
@@ -60,6 +61,8 @@ from proxy.plan.routed_request import RoutedRequest
 from proxy.plan.session_affinity import CACHE_MIN_TOKENS, Sticky
 from proxy.settle.observers.learning import kept_text
 from proxy.shared.deadline import NO_DEADLINE
+from selfhosted.registry.store import RegistryStore
+from selfhosted.scale.target import Targets
 
 DAYS: Final = 30
 REQUESTS: Final = 60_000
@@ -572,6 +575,7 @@ async def write_history(
         teller.verdicts.clear()
         progress(f"{min(begin + _AT_ONCE, len(asked)):,} of {len(asked):,} requests, {entries:,} ledger entries")
     await _bill(engine, config, ledger, start_us, end_us)
+    await _scale(engine, config, end_us, seed)
     posting = await reconcile_with_statement(engine, day_of(start_us), day_of(start_us + 13 * DAY_US), end_us)
     await founding.posted(founded, posting)
     await founding.raise_budget(founded)
@@ -610,13 +614,45 @@ async def _bill(engine: AsyncEngine, config: GatewayConfig, ledger: LedgerStore,
             await rounds.true_up(pool.name, day_of(day_us))
 
 
+async def _scale(engine: AsyncEngine, config: GatewayConfig, end_us: int, seed: int) -> None:
+    """Record how the autoscaler decided in the last day, as its loop does under the lease."""
+    leases, targets = RegistryStore(engine), Targets(engine)
+    costs = {pool.name: pool for pool in config.cost.pools}
+    for pool in config.selfhosted.pools:
+        if pool.scale is None:
+            continue
+        carries = float(1_000_000 / costs[pool.name].seconds_per_million.input)
+        found = scaled(pool.scale, carries, own_part, end_us, seed)
+        await leases.hold(pool.name, _HOLDER, _LEASE_US)
+        await targets.store(pool.name, _HOLDER, found.decision, found.state)
+        await leases.release(_HOLDER, [pool.name])
+
+
+def own_part(at_us: int) -> float:
+    """Return what comes to our own replicas, as a part of what one carries: none while none is up."""
+    if not replicas_up(at_us):
+        return 0.0
+    place = at_us / HOUR_US - 0.5
+    hour, part = int(place), place - int(place)
+    return (_busy(hour * HOUR_US) * (1 - part) + _busy((hour + 1) * HOUR_US) * part) / _FILLS_ONE
+
+
 def replicas_up(at_us: int) -> int:
     """Return the number of replicas up: none at night and on weekends, when buying is cheaper; up to two on working days."""
-    busy = _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
+    busy = _busy(at_us)
     return sum(busy >= least for least in _REPLICAS_FROM)
 
 
+def _busy(at_us: int) -> float:
+    """Return how busy the hour of a time is."""
+    return _HOURS[at_us // HOUR_US % 24] * _WEEK[moment(at_us).weekday()]
+
+
 _REPLICAS_FROM: Final = (58, 98)
+_FILLS_ONE: Final = 85
+"""How busy an hour is whose work one replica just carries."""
+_HOLDER: Final = "sample"
+_LEASE_US: Final = 60 * _US
 
 
 async def _write(database: Path, requests: int, seed: int, password: str) -> History:

@@ -96,6 +96,7 @@ def _pool(replicas: tuple[str, ...]) -> dict[str, Any]:
         "engine": "vllm",
         "upstream_model": "slow-first-token-340ms+every-21ms+tokens-160+prompt-tokens-5000+cached-tokens-2000",
         "replicas": [{"name": name, "url": url} for name, url in zip(REPLICAS, replicas, strict=True)],
+        "scale": {"min_replicas": 0, "max_replicas": len(REPLICAS), "cold_start_s": 240, "objective": "latency"},
     }
 
 

@@ -145,7 +145,9 @@ class ControlPlane:
                 costs_nothing=live.costs_nothing,
             )
             published = Bulletin()
-            probing = await open_prober(engine, config, boot_id, metrics, _Published(self.hub, published), stack)
+            probing = await open_prober(
+                engine, config, boot_id, metrics, _Published(self.hub, published), live.keys, stack
+            )
             self._hear_of_fleet(probing)
             prompts = _HostPrompts(self.hub)
             fleet = await open_fleet(
@@ -153,6 +155,7 @@ class ControlPlane:
                 metrics,
                 partial(_tell, prompts, probing, boot_id),
                 live.fleet_changed,
+                live.keys,
                 stack,
                 hears_engines=False,
             )

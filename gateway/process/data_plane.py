@@ -131,7 +131,7 @@ class DataPlane:
             opened = await open_worker_ledger(config.cost, sources.grants, metrics, wall_us, stack)
             self.holds = opened.holds
             boot_id = opened.ledger.boot_id
-            fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, stack)
+            fleet = await open_fleet(config, metrics, link.tell, live.fleet_changed, live.keys, stack)
             _hear_of_fleet(link, fleet)
             exchange_overruns(link, live.overruns)
             exchange_refused_parameters(link, live.refused_parameters)

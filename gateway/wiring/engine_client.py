@@ -2,6 +2,7 @@
 
 import contextlib
 
+from selfhosted.engines.fetching import EngineKey
 from selfhosted.engines.scrape import HttpFetch, engine_session
 from selfhosted.kv_events.tokenizing import HttpTokenize
 
@@ -13,8 +14,8 @@ class EngineClient:
         self._session = engine_session()
         stack.push_async_callback(self._session.close)
 
-    def fetch(self, api_key: str | None) -> HttpFetch:
+    def fetch(self, api_key: EngineKey) -> HttpFetch:
         return HttpFetch(self._session, api_key)
 
-    def tokenize(self, api_key: str | None) -> HttpTokenize:
+    def tokenize(self, api_key: EngineKey) -> HttpTokenize:
         return HttpTokenize(self._session, api_key)

@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gateway.configuration.environment import resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
 from gateway.wiring.metrics import AllMetrics
+from providers.key_files import KeyFiles
 from proxy.admit.gate import Gate
 from proxy.dispatch.upstream_fields import cache_salt
 from proxy.shared.background_tasks import background
 from selfhosted.balance.balancer import Balancer
 from selfhosted.balance.policies import policy_of
 from selfhosted.config import PoolConfig
+from selfhosted.engines.fetching import EngineKey, no_key
 from selfhosted.health.host_messages import ToHost
 from selfhosted.health.judge import PoolJudge
 from selfhosted.kv_events.kv_metrics import KvMetrics
@@ -40,6 +41,7 @@ async def open_fleet(
     metrics: AllMetrics,
     tell: Callable[[ToHost], object],
     changed: Callable[[], None],
+    keys: KeyFiles,
     stack: contextlib.AsyncExitStack,
     *,
     hears_engines: bool = True,
@@ -52,11 +54,23 @@ async def open_fleet(
         return Fleet({}, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt)
     hears = hears_engines and any(each.watch.kv_events_port for each in configs)
     client = _engine_client(stack) if hears or any(each.adapters for each in configs) else None
-    pools = {each.name: _pool(each, client, metrics, tell, changed, stack, hears=hears) for each in configs}
+    pools = {each.name: _pool(each, client, metrics, tell, changed, keys, stack, hears=hears) for each in configs}
     fleet = Fleet(pools, clock=time.monotonic, observer=metrics.fleet, salt_of=cache_salt, tell=tell)
     for loop in fleet.loops():
         background(stack, loop)
     return fleet
+
+
+def engine_key(config: PoolConfig, keys: KeyFiles) -> EngineKey:
+    """Return what tells the pool's key as it is now. Raises LookupError or OSError where there is none."""
+    reference = config.api_key
+    if reference is None:
+        return no_key
+    if not reference.startswith("file:"):
+        key = keys.read(reference)
+        return lambda: key
+    keys.read(reference)
+    return lambda: keys.current(reference)
 
 
 def _engine_client(stack: contextlib.AsyncExitStack) -> "EngineClient":
@@ -72,11 +86,12 @@ def _pool(
     metrics: AllMetrics,
     tell: Callable[[ToHost], object],
     changed: Callable[[], None],
+    keys: KeyFiles,
     stack: contextlib.AsyncExitStack,
     *,
     hears: bool,
 ) -> Pool:
-    api_key = None if config.api_key is None else resolve_secret(config.api_key)
+    api_key = engine_key(config, keys)
     rng = random.Random()  # noqa: S311 - it spreads load, it guards nothing
     balancer = policy_of(config.balance.policy, config.balance, config.room, rng)
     judge = PoolJudge(config, clock=time.monotonic, tell=tell)

@@ -15,7 +15,9 @@ from cost.fleet.pool_config import PoolSection
 from cost.times import HOUR_US
 from gateway.configuration.environment import resolve_secret
 from gateway.configuration.gateway_config import GatewayConfig
+from gateway.wiring.fleet import engine_key
 from gateway.wiring.metrics import AllMetrics
+from providers.key_files import KeyFiles
 from proxy.shared.background_tasks import background
 from selfhosted.config import PoolConfig
 from selfhosted.discovery.discovery import Discovery, sources_of
@@ -50,6 +52,7 @@ async def open_prober(
     boot_id: str,
     metrics: AllMetrics,
     publisher: Publisher,
+    keys: KeyFiles,
     stack: contextlib.AsyncExitStack,
 ) -> OpenProber:
     """Open discovery, probes and the lease's duties; the members of all pools are published on return."""
@@ -62,7 +65,7 @@ async def open_prober(
     session = await stack.enter_async_context(engine_session())
     _tell_of_rollouts(registry, configs, publisher)
     _tell_of_sleep(registry, configs, publisher)
-    pools = {each.name: _probed(each, registry, session, metrics, publisher) for each in configs}
+    pools = {each.name: _probed(each, registry, session, metrics, publisher, keys) for each in configs}
     prober = Prober(pools, time.monotonic)
     for pool in pools.values():
         await pool.discovery.refresh()
@@ -116,9 +119,14 @@ def _tell_of_sleep(registry: Registry, pools: Sequence[PoolConfig], publisher: P
 
 
 def _probed(
-    config: PoolConfig, registry: Registry, session: aiohttp.ClientSession, metrics: AllMetrics, publisher: Publisher
+    config: PoolConfig,
+    registry: Registry,
+    session: aiohttp.ClientSession,
+    metrics: AllMetrics,
+    publisher: Publisher,
+    keys: KeyFiles,
 ) -> ProbedPool:
-    api_key = None if config.api_key is None else resolve_secret(config.api_key)
+    api_key = engine_key(config, keys)
     fetch = HttpFetch(session, api_key)
     watch = PoolProber(config, fetch=fetch, publisher=publisher, observer=metrics.watch)
     discovery = Discovery(

@@ -313,24 +313,19 @@ class FleetSimulation:
         act(now)
 
     def _work(self, now: float) -> None:
-        if self._gate is not None:
-            self._work_in_order(self._gate, now)
-            return
-        for node in self._nodes.values():
-            if node.engine.ends <= now:
-                node.engine.advance(now)
-
-    def _work_in_order(self, gate: Gate, now: float) -> None:
-        """Work as `_work` does, but step by step in the order of time: each end may let somebody in at any engine."""
+        """Work step by step in the order of time, so that gateways hear of first tokens and ends as they come; where there is a queue,
+        each end may let somebody in at any engine.
+        """
         while self._nodes:
             engine = min([node.engine for node in self._nodes.values()], key=_ends)
             at = engine.ends
             if at > now:
                 return
             engine.advance(at)
-            freed, self._freed = self._freed, set()
-            for index in sorted(freed):
-                self._let_in(gate, index, at)
+            if self._gate is not None and self._freed:
+                freed, self._freed = self._freed, set()
+                for index in sorted(freed):
+                    self._let_in(self._gate, index, at)
 
     def _idle(self) -> bool:
         return all(node.engine.empty for node in self._nodes.values())

@@ -1,10 +1,20 @@
 """The interfaces for fetching an engine's small page."""
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
 
 Failure = Literal["unreachable", "slow", "too_large", "encoded", "cut"]
+
+
+EngineKey = Callable[[], str | None]
+"""Function that returns the engines' key as it is now; None where they have none."""
+
+
+def no_key() -> None:
+    """Return None, as for engines that ask for no key."""
+    return
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Final
 
 import aiohttp
 
-from selfhosted.engines.fetching import Fetched, FetchFailed
+from selfhosted.engines.fetching import EngineKey, Fetched, FetchFailed, no_key
 
 # A connection is kept from one probe to the next, and not for ever after the replica is gone.
 _KEEP_ALIVE_S: Final = 30.0
@@ -28,23 +28,25 @@ def engine_session() -> aiohttp.ClientSession:
 class HttpFetch:
     """A fetch over aiohttp. It follows no redirect: the engine's key goes to the engine's address alone."""
 
-    def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None) -> None:
+    def __init__(self, session: aiohttp.ClientSession, api_key: EngineKey = no_key) -> None:
         self._session = session
         # The plain text format, without OpenMetrics' exemplars; and uncompressed, as a compressed page could swell.
         self._headers = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity"}
-        self._keyed = self._headers
-        if api_key is not None:
-            self._keyed = {**self._headers, "authorization": f"Bearer {api_key}"}
+        self._api_key = api_key
 
     async def __call__(self, url: str, *, timeout_s: float, max_bytes: int, with_key: bool = True) -> Fetched:
         return await self._with_timeout(
-            timeout_s, "GET", url, max_bytes, self._keyed if with_key else self._headers, None
+            timeout_s, "GET", url, max_bytes, self._keyed() if with_key else self._headers, None
         )
 
     async def post(self, url: str, body: bytes, *, timeout_s: float, max_bytes: int) -> Fetched:
         """Post a JSON body. Raises FetchFailed."""
-        headers = {**self._keyed, "accept": "application/json", "content-type": "application/json"}
+        headers = {**self._keyed(), "accept": "application/json", "content-type": "application/json"}
         return await self._with_timeout(timeout_s, "POST", url, max_bytes, headers, body)
+
+    def _keyed(self) -> dict[str, str]:
+        key = self._api_key()
+        return self._headers if key is None else {**self._headers, "authorization": f"Bearer {key}"}
 
     async def _with_timeout(
         self, timeout_s: float, method: str, url: str, max_bytes: int, headers: dict[str, str], body: bytes | None

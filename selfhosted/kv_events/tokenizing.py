@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import aiohttp
 import msgspec
 
+from selfhosted.engines.fetching import EngineKey, no_key
 from selfhosted.kv_events.sampling import TokenizeFailed
 from settings.decoding import DECODE_ERRORS
 
@@ -20,17 +21,17 @@ class _Tokens(msgspec.Struct):
 class HttpTokenize:
     """A tokenizer by POST /tokenize, with limits on time and size."""
 
-    def __init__(self, session: aiohttp.ClientSession, api_key: str | None = None, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, session: aiohttp.ClientSession, api_key: EngineKey = no_key, *, timeout_s: float = 5.0) -> None:
         self._session = session
-        self._headers = {"content-type": "application/json"}
-        if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+        self._api_key = api_key
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def __call__(self, url: str, body: bytes) -> Sequence[int]:
+        key = self._api_key()
+        headers = {"content-type": "application/json"} | ({} if key is None else {"authorization": f"Bearer {key}"})
         try:
             async with self._session.post(
-                f"{url}/tokenize", data=body, headers=self._headers, timeout=self._timeout, allow_redirects=False
+                f"{url}/tokenize", data=body, headers=headers, timeout=self._timeout, allow_redirects=False
             ) as answer:
                 if answer.status != _OK:
                     raise TokenizeFailed(f"/tokenize answered {answer.status}")

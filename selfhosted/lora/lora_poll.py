@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from selfhosted.config import PoolConfig
-from selfhosted.engines.fetching import FetchFailed
+from selfhosted.engines.fetching import EngineKey, FetchFailed
 from selfhosted.engines.scrape import HttpFetch
 from selfhosted.replica import PoolSnapshot, Replica
 from settings.decoding import DECODE_ERRORS
@@ -50,7 +50,7 @@ class LoraPoll:
         config: PoolConfig,
         *,
         session: aiohttp.ClientSession,
-        api_key: str | None,
+        api_key: EngineKey,
         watch: AdapterStore,
         clock: Callable[[], float] = time.monotonic,
         every_s: float = _EVERY_S,

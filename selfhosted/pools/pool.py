@@ -13,6 +13,7 @@ from selfhosted.balance.load import Lease as LoadLease
 from selfhosted.balance.room import kv_tokens_of, pool_tokens
 from selfhosted.balance.sharing import PromptsSent, SentPrompts, ToldPrompts
 from selfhosted.config import PoolConfig
+from selfhosted.engines.fetching import EngineKey, no_key
 from selfhosted.health.judge import JudgeObserver, PoolJudge
 from selfhosted.kv_events.listening import KvEvents
 from selfhosted.kv_events.sampling import Sample
@@ -92,7 +93,7 @@ class Pool(JudgeObserver):
         judge: PoolJudge,
         balancer: Balancer,
         *,
-        api_key: str | None,
+        api_key: EngineKey = no_key,
         adapters: Adapters | None,
         kv_events: KvEvents | None,
         readers: Readers | None = None,
@@ -265,7 +266,7 @@ class Pool(JudgeObserver):
                 kind=config.engine,
                 upstream_model=model,
                 base_url=f"{replica.address.url}/v1",
-                api_key=self.api_key,
+                api_key=self.api_key(),
                 headers={} if replica.address.rank is None else {RANK_HEADER: str(replica.address.rank)},
                 allow_media_links=config.allow_media_links,
                 adapter=None if adapter is None else adapter.name,

@@ -63,6 +63,9 @@ class History:
         if self._begun_at is not None and begins != self._begun_at:
             self._end_minute()
             self._steps.append(Step(self._begun_at, _rounded(self._busiest), self._expected, desired, ready))
+            while self._steps[0].at_s <= self._begun_at - _DAY_STEPS * STEP_S:
+                # Nobody decided for a while: a day by count would be more by the clock.
+                self._steps.popleft()
             self._busiest, self._expected = 0.0, None
         self._begun_at = begins
         while self._open and self._open[0][0] <= wall_s:

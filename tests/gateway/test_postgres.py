@@ -212,6 +212,22 @@ async def test_a_primary_that_was_replaced_gets_no_writes(
         await each.dispose()
 
 
+@pytest.mark.long
+async def test_a_primary_that_is_back_before_anybody_asked_gets_no_writes(pair: PostgresPair) -> None:
+    """A process that was idle all along knows of no other timeline; that the server started anew makes it ask the others."""
+    url = f"postgresql://postgres@127.0.0.1:{pair.port},127.0.0.1:{pair.standby_port}/postgres?connect_timeout=2"
+    idle = make_engine(url)
+    async with idle.begin() as connection:
+        await connection.execute(text("CREATE TABLE notes (n int)"))
+    await _write(idle)
+    await pair.has_copied()
+    await asyncio.to_thread(pair.fail_over)
+    await asyncio.to_thread(pair.come_back)
+    await _write_again(idle, "both were back")
+    assert (await _notes(pair.standby_port), await _notes(pair.port)) == (1, 2)
+    await idle.dispose()
+
+
 async def test_a_host_that_vanishes_is_noticed(postgres: Postgres) -> None:
     """The system asks after it (sandbox-quantum/switch PR 415: sixteen minutes without)."""
     engine = make_engine(await postgres.empty_database())

@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from providers.key_files import digest_of
+from tests.fleet import Place, callers, pool, pooled_model
+from tests.odd_engine import odd_engines
 from tests.processes import until
 from tests.providers.wires import Provider, provider
 from tests.running_gateway import DEAR_PRICES, Running, running_gateway
@@ -156,13 +158,36 @@ async def test_a_mended_key_is_called_with_at_once(tmp_path: Path) -> None:
     assert upstream.refused == ["wrong"]
 
 
+async def test_the_key_of_a_pools_engines_is_replaced(tmp_path: Path) -> None:
+    """Engines take one key each and are started anew one after the other: no call fails, and probes come with the new key."""
+    mount = Mount(tmp_path / "secret", "key-a")
+    async with odd_engines("one", "two") as engines:
+        for engine in engines:
+            engine.key = "key-a"
+        own = pool([Place(each.name, each.url) for each in engines], api_key=f"file:{mount.path}")
+        async with (
+            running_gateway(tmp_path, [pooled_model()], selfhosted={"pools": [own]}) as gateway,
+            callers(gateway) as fleet,
+        ):
+            await fleet.until_states(one="ready", two="ready")
+            assert [(await fleet.ask(ASK)).status for _ in range(4)] == [200] * 4
+            engines[0].key = "key-b"
+            mount.swap("key-b")
+            await until(lambda: engines[0].keys[-1] == ("/metrics", "key-b"))
+            assert [(await fleet.ask(ASK)).status for _ in range(8)] == [200] * 8
+            engines[1].key = "key-b"
+            await until(lambda: engines[1].keys[-1] == ("/metrics", "key-b"))
+            assert [(await fleet.ask(ASK)).status for _ in range(4)] == [200] * 4
+    assert all(engine.asked for engine in engines)
+
+
 async def test_an_empty_or_missing_file_changes_nothing(tmp_path: Path) -> None:
     """A file that is written just now, or unmounted, is no reason to stop."""
     path = tmp_path / "key"
     path.write_text("key-a")
     upstream = KeyedProvider("key-a")
     async with provider(upstream) as served, _gateway(tmp_path, served, path) as gateway, client(gateway) as ask:
-        keys = gateway.live._keys
+        keys = gateway.live.keys
         for change in (lambda: path.write_text(""), path.unlink):
             change()
             assert [keys.look(), keys.look()] == [False, False]

@@ -183,7 +183,7 @@ class Serving(Process):
             metrics,
             serves_callers=self.serves_callers,
         )
-        fleet = await open_fleet(config, metrics, _nobody, pipeline.fleet_changed, stack)
+        fleet = await open_fleet(config, metrics, _nobody, pipeline.fleet_changed, pipeline.keys, stack)
         if self.link is not None:
             exchange_overruns(self.link, pipeline.overruns)
             exchange_refused_parameters(self.link, pipeline.refused_parameters)

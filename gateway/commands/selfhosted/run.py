@@ -113,6 +113,10 @@ class _Crew(NamedTuple):
     prefix: str
     replicas: int | None
 
+    def key(self) -> str | None:
+        """Return the engines' key."""
+        return self.api_key
+
 
 def _pool(settings: "GatewayConfig", name: str, *, alone: bool) -> "tuple[PoolConfig, str]":
     """Return the pool and the reference to its token, if the pool can be run on this machine. `alone`: without those
@@ -175,7 +179,7 @@ async def _run(crews: Sequence[_Crew], gateway: str, group: "SharedGpusConfig | 
                         crew.pool,
                         crew.launch,
                         door=GatewayClient(session, gateway, crew.pool.name, crew.token),
-                        fetch=HttpFetch(session, crew.api_key),
+                        fetch=HttpFetch(session, crew.key),
                         folder=crew.folder,
                         environment=crew.seen,
                         prefix=crew.prefix,

@@ -282,9 +282,11 @@ async def test_a_rebuild_never_zeroes_an_archived_month(engine: AsyncEngine, tmp
     assert await rolled(engine) == sums
 
 
-@pytest.mark.parametrize("deed", ["flip", "remove", "manifest", "away"])
+@pytest.mark.parametrize("deed", ["flip", "remove", "manifest", "sums", "other files", "away"])
 async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngine, tmp_path: Path, deed: str) -> None:
-    """One byte, a missing file or manifest is a difference with its name; a place that is away is said, and totals are compared."""
+    """One byte, a missing file or manifest, or one that tells otherwise, is a difference with its name; a place that is away is said,
+    and totals are compared.
+    """
     await LedgerStore(engine).insert(attempts(40))
     await sign(engine, "default", APRIL)
     done = await archiving(engine, FolderPlace(tmp_path / "kept")).archive(APRIL)
@@ -298,6 +300,14 @@ async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngi
     elif deed == "manifest":
         file = Path(done.where, "manifest.json")
         file.unlink()
+    elif deed in ("sums", "other files"):
+        file = Path(done.where, "manifest.json")
+        told = msgspec.json.decode(file.read_bytes())
+        if deed == "sums":
+            told["sums"]["cost_nanousd"] -= 1
+        else:
+            told["files"][0]["name"] = "../../etc/passwd"
+        file.write_bytes(msgspec.json.encode(told))
     else:
         (tmp_path / "kept").rename(tmp_path / "away")
     found = await verified(engine)

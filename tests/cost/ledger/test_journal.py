@@ -125,20 +125,20 @@ async def test_short_writes_are_continued(tmp_path: Path, disk: Disk) -> None:
 
 
 async def test_segments_go_when_the_database_has_them(tmp_path: Path, disk: Disk) -> None:
-    """Segments are begun at their size, and one is deleted once all of its entries are drained, not before."""
+    """Segments are begun at their size, and one is deleted once all of its entries and of the next one are drained, not before."""
     journal = _opened(tmp_path, disk, segment_bytes=1)
     for number in range(4):
         await journal.reserve(reserve(f"req_{number}"))
     assert len(segments_of(tmp_path, "me")) == journal.depth == 4
     assert not journal.look()
     assert _drain(tmp_path, journal, 2)
-    assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-2.log", "boot-me-3.log"]
+    assert [path.name for path in segments_of(tmp_path, "me")] == [f"boot-me-{number}.log" for number in (1, 2, 3)]
     assert (journal.depth, journal.is_drained) == (2, False)
     assert _drain(tmp_path, journal)
-    assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-3.log"]
+    assert [path.name for path in segments_of(tmp_path, "me")] == ["boot-me-2.log", "boot-me-3.log"]
     assert (journal.depth, journal.is_drained) == (0, True)
     await journal.aclose()
-    assert len(segments_of(tmp_path, "me")) == 1
+    assert len(segments_of(tmp_path, "me")) == 2
 
 
 async def test_what_is_drained_in_part_stays_in_the_file(tmp_path: Path, disk: Disk) -> None:

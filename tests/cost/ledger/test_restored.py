@@ -38,13 +38,13 @@ _TABLES = (
 )
 
 
-def _drain(folder: Path, engine: AsyncEngine) -> Drain:
+def _drain(folder: Path, engine: AsyncEngine, clock: Callable[[], float] = lambda: NOW_US / 1_000_000) -> Drain:
     store = LedgerStore(engine)
     reaper = OrphanReaper(engine, store, host="here")
     return Drain(
         folder,
         store,
-        clock=lambda: NOW_US / 1_000_000,
+        clock=clock,
         interval_s=NEVER_S,
         recover_every_s=0.0,
         presence=reaper,
@@ -141,6 +141,34 @@ async def test_a_restore_beneath_a_living_process_is_noticed(
     assert (await check(engine, 0, 2 * NOW_US, now_us=NOW_US)).differences == 0
     assert await find_gaps(engine, tmp_path, "here", now_us=NOW_US) == []
     await ledger.aclose()
+    await drain.aclose()
+
+
+async def test_a_standby_that_was_behind_gets_what_idle_and_dead_processes_told_the_primary(
+    engine: AsyncEngine, tmp_path: Path, roll_back: Callable[[bool], Awaitable[None]]
+) -> None:
+    """One process writes no line after the failover, another one ended before its journal was done with."""
+    idle, ended = (Ledger(Journal(tmp_path), look_every_s=NEVER_S) for _ in range(2))
+    now_s = NOW_US / 1_000_000
+    drain = _drain(tmp_path, engine, lambda: now_s)
+    for ledger in (idle, ended):
+        await ledger.start()
+    await drain.start()
+    await roll_back(True)
+    await _book(idle, 0, 5)
+    await _book(ended, 5, 5)
+    assert await drain.drain_now()
+    assert await _settled(engine) == 10
+    await roll_back(False)
+    await ended.aclose()
+    assert await drain.drain_now()
+    assert await _settled(engine) == 5
+    now_s += 31
+    assert await drain.drain_now()
+    assert await _settled(engine) == 10
+    assert await find_gaps(engine, tmp_path, "here", now_us=NOW_US) == []
+    assert (await check(engine, 0, 2 * NOW_US, now_us=NOW_US)).differences == 0
+    await idle.aclose()
     await drain.aclose()
 
 

@@ -31,11 +31,16 @@ from gateway.configuration.settings import load
 from gateway.database import make_engine
 from gateway.demo import company
 from gateway.demo.answers import UNKNOWN, answer_to
-from gateway.demo.history import REQUESTS, History, last_weekday, replicas_up, times_of, write_history
+from gateway.demo.history import REQUESTS, History, last_weekday, own_part, replicas_up, times_of, write_history
 from gateway.demo.sample_config import Addresses, write_sample_config
+from gateway.demo.scaled_pool import scaled
 from gateway.wiring.catalog import catalog_of, classifier_of
 from gateway.wiring.policy import build_policy, choice_evidence, informed
 from providers.catalog import costs_nothing
+from selfhosted.config import ScaleConfig
+from selfhosted.registry.store import RegistryStore
+from selfhosted.scale.policy import steps_of
+from selfhosted.scale.target import Targets
 from tests.gateway.demo.test_demo import _Place, _read_until, place
 from tests.sqlite import newest_sqlite
 
@@ -85,6 +90,26 @@ async def test_the_books_of_the_month_agree(engine: AsyncEngine, tmp_path: Path)
         assert (await sign_in.check(each.email, _PASSWORD, "127.0.0.1")).name == each.name
     assert set(told.links) == {each.email for each in company.SHOWN}
     await _nothing_lies_in_the_future(engine, told)
+    await _the_pool_was_scaled(engine)
+
+
+async def _the_pool_was_scaled(engine: AsyncEngine) -> None:
+    """For a day up to now, with something expected of each time in it; and whoever serves may go on at once."""
+    steps = steps_of(await Targets(engine).state(company.POOL))
+    assert len(steps) == 287, "the last five minutes are not over"
+    assert _END_US / 1e6 - 600 <= steps[-1].at_s <= _END_US / 1e6
+    assert all(step.expected is not None for step in steps)
+    assert await RegistryStore(engine).hold(company.POOL, "a gateway", 1_000_000)
+
+
+def test_a_pool_is_scaled_as_the_day_goes() -> None:
+    """On a working day: none at night, both in its busiest hours, and what came was mostly expected."""
+    scale = ScaleConfig(min_replicas=0, max_replicas=2, cold_start_s=240, objective="latency")
+    steps = steps_of(scaled(scale, 1_500.0, own_part, _END_US - 2 * DAY_US + 14 * HOUR_US, 20).state)
+    assert {step.ready for step in steps} == {0, 1, 2}
+    assert {step.ready for step in steps if moment(round(step.at_s) * 1_000_000).hour < 7} == {0}
+    came = [(step.came, step.expected) for step in steps if step.came and step.expected]
+    assert sum(0.8 * came < expected for came, expected in came) > 0.9 * len(came)
 
 
 async def _nothing_lies_in_the_future(engine: AsyncEngine, told: History) -> None:

@@ -30,7 +30,7 @@ class _Worker:
         self.link = Link(path, VOCABULARY)
         self.balancer = balancer(random.Random(boot_id).randrange(100))
         judge = PoolJudge(_CONFIG, clock=lambda: 100.0)
-        self.pool = Pool(_CONFIG, judge, self.balancer, api_key=None, adapters=None, kv_events=None)
+        self.pool = Pool(_CONFIG, judge, self.balancer, adapters=None, kv_events=None)
         self.fleet = Fleet(
             {"p": self.pool},
             clock=lambda: 100.0,

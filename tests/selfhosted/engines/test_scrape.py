@@ -78,7 +78,7 @@ async def test_an_address_where_nobody_is(url: str) -> None:
 async def test_the_key_goes_only_where_it_belongs() -> None:
     """And compressed pages are not asked for."""
     async with raw_server(metrics=reply("up 1\n")) as server, engine_session() as session:
-        fetch = HttpFetch(session, "made-up-key")
+        fetch = HttpFetch(session, lambda: "made-up-key")
         await fetch(f"{server.url}/metrics", timeout_s=5.0, max_bytes=1_000)
         await fetch(f"{server.url}/metrics", timeout_s=5.0, max_bytes=1_000, with_key=False)
         keyed, open_ = (head.lower() for head in server.heads)

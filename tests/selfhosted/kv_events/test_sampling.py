@@ -162,7 +162,7 @@ async def answer(respond: Any, timeout_s: float = 10.0) -> Sequence[int]:
     app = web.Application()
     app.router.add_post("/tokenize", respond)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        tokenize = HttpTokenize(session, "secret", timeout_s=timeout_s)
+        tokenize = HttpTokenize(session, lambda: "secret", timeout_s=timeout_s)
         return await tokenize(f"http://127.0.0.1:{server.port}", b'{"model":"x"}')
 
 

@@ -137,9 +137,9 @@ async def site() -> AsyncIterator[Site]:
     async with engine.server, engine_session() as session:
         known = Known(str(engine.server.make_url("")))
         adapters = Adapters(
-            POOL, fetch=HttpFetch(session, "made-up"), residency=known, observer=known, clock=known.clock
+            POOL, fetch=HttpFetch(session, lambda: "made-up"), residency=known, observer=known, clock=known.clock
         )
-        look = LoraPoll(POOL, session=session, api_key="made-up", watch=known, clock=known.clock, every_s=0.01)
+        look = LoraPoll(POOL, session=session, api_key=lambda: "made-up", watch=known, clock=known.clock, every_s=0.01)
         yield Site(engine, known, adapters, look)
         await adapters.aclose()
 

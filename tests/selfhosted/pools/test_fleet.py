@@ -73,7 +73,7 @@ class House:
         """A process that has heard of nothing yet."""
         judge = PoolJudge(_CONFIG, clock=self._clock, tell=self._tell)
         balancer = Balancer(_CONFIG.balance, _CONFIG.room, rng=random.Random(1))
-        pool = Pool(_CONFIG, judge, balancer, api_key=None, adapters=None, kv_events=None)
+        pool = Pool(_CONFIG, judge, balancer, adapters=None, kv_events=None)
         observer = FleetObserver()
         return Fleet({"p": pool}, clock=self._clock, observer=observer, salt_of=_no_salt, tell=self._tell), pool
 
@@ -307,7 +307,7 @@ def test_an_empty_pool_says_when_somebody_may_be_there() -> None:
     """One cold start from now; nothing where nothing scales it."""
     config = PoolConfig(name="p", targets=("t",), scale=ScaleConfig(cold_start_s=240))
     balanced = Balancer(config.balance, config.room, rng=random.Random(1))
-    pool = Pool(config, PoolJudge(config, clock=lambda: 100.0), balanced, api_key=None, adapters=None, kv_events=None)
+    pool = Pool(config, PoolJudge(config, clock=lambda: 100.0), balanced, adapters=None, kv_events=None)
     fleet = Fleet({"p": pool}, clock=lambda: 100.0, observer=FleetObserver(), salt_of=_no_salt)
     assert fleet.starts_in_s(msgspec.structs.replace(target("a"), pool="p")) == 240
     assert fleet.starts_in_s(target("a")) is None

@@ -31,7 +31,7 @@ class House:
         config = PoolConfig(name="p", targets=("t",), room=RoomConfig(max_waiting=0))
         judge = PoolJudge(config, clock=lambda: 100.0)
         balancer = Balancer(config.balance, config.room, rng=random.Random(1))
-        self.pool = Pool(config, judge, balancer, api_key=None, adapters=None, kv_events=None)
+        self.pool = Pool(config, judge, balancer, adapters=None, kv_events=None)
         self.fleet = Fleet(
             {"p": self.pool}, clock=lambda: 100.0, observer=FleetObserver(), salt_of=lambda _deployment, _caller: ""
         )

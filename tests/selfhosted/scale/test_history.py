@@ -37,6 +37,13 @@ def test_it_remembers_a_day() -> None:
     assert History(history.steps).steps == history.steps
 
 
+def test_a_day_is_one_by_the_clock() -> None:
+    """Whatever was before a time in which nobody decided is forgotten, however few steps there are since."""
+    history = History([Step(MIDNIGHT - 90_000, 1, 1, 1, 1), Step(MIDNIGHT - 80_000, 2, 2, 1, 1)])
+    watch(history, 11)
+    assert [step.at_s - MIDNIGHT for step in history.steps] == [-80_000, 0, 300]
+
+
 @pytest.mark.parametrize("odd", [Step(math.nan, 1, 1, 1, 1), Step(1, -1, 1, 1, 1), Step(1, 1, math.inf, 1, 1)])
 def test_what_cannot_have_been_is_not_believed(odd: Step) -> None:
     """It may come from another version."""
