@@ -86,9 +86,7 @@ async def test_kv_events_tell_what_is_cached_and_what_was_thrown_out(pair: Pair)
         salt=None,
     )
     async with aiohttp.ClientSession() as session:
-        events = KvEvents(
-            "own", port=pair.a.kv_port, replay_port=None, index=index, tokenize=HttpTokenize(session, None)
-        )
+        events = KvEvents("own", port=pair.a.kv_port, replay_port=None, index=index, tokenize=HttpTokenize(session))
         events.adopt([address])
         listening = asyncio.create_task(events.run())
         try:
