@@ -284,7 +284,9 @@ class World:
         if self.plan.batches is not None:
             await batches.name_calls(self.engine, self.calls)
             found = batches.Checks(self.installation, self.engine, self.story, rows, self.calls)
-            await found.check(self.ordered, self._calm_us)
+            is_stepped = any(event.trouble.startswith("clock") for event in self.plan.events)
+            now_us = int((self.machine.now + self.machine.wall) * 1_000_000)
+            await found.check(self.ordered, self._calm_us, now_us if is_stepped else 0)
             for provider in self.providers:
                 found.nothing_stays(provider.name, provider.batches.left)
         checks.attempts_are_closed_once(self.story, rows)
@@ -311,8 +313,8 @@ class World:
             if (
                 task is not asyncio.current_task()
                 and "_Connection._answer" not in told
-                # A dead process's connection, which was let go with what was left of it.
-                and not (self.kills and "_terminate_graceful_close" in told)
+                # A dead process's connection, which was let go with what was left of it, or one that hangs.
+                and not ((self.kills or self.plan.temper.stalls) and "_terminate_graceful_close" in told)
                 and task not in self.loop.graves
             ):
                 self.story.violate("no task is left", task=told, node=node)
