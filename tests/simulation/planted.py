@@ -17,7 +17,6 @@ from proxy.admit.limits.shared import SharedBuckets
 from proxy.batch import output
 from proxy.batch.batch import LineState
 from proxy.batch.provider_batch_store import ProviderBatchStore
-from proxy.batch.runner import BatchRunner
 from proxy.context import RequestContext
 from proxy.settle.settlement import Settlement
 from proxy.shared.redis.redis_breaker import RedisBreaker
@@ -99,18 +98,6 @@ def budget_forgotten() -> None:
     """A hard budget lets everything through."""
     local: Any = budget_reservations._LocalBudget
     local.fits = lambda _self, _amount: True
-
-
-def answers_dropped() -> None:
-    """A line's answer that the database does not take at once is dropped."""
-
-    async def write(self: Any, results: Any) -> None:
-        try:
-            await self._batches.answer(results)
-        except Exception:  # noqa: BLE001
-            return
-
-    BatchRunner._write = write  # type: ignore[method-assign]
 
 
 def silent_lines() -> None:
@@ -200,7 +187,6 @@ FAULTS: Final[Mapping[str, Callable[[], None]]] = {
         money_kept,
         reserved_later,
         budget_forgotten,
-        answers_dropped,
         silent_lines,
         unheard_is_refused,
         prompts_stay,
