@@ -399,9 +399,13 @@ class ProcessPipeline:
         if catalog != before:
             self._catalog = catalog
             self.line.config = msgspec.structs.replace(self.line.config, catalog=catalog)
-            self.breakers.adopt(catalog)
-            self._metrics.requests.keep_deployments({each.deployment_id for each in catalog.deployments})
+            self._adopt_deployments(catalog)
         self._resize()
+
+    def _adopt_deployments(self, catalog: Catalog) -> None:
+        """Keep circuits and series of the catalog's deployments, and of no others."""
+        self.breakers.adopt(catalog)
+        self._metrics.requests.keep_deployments({each.deployment_id for each in catalog.deployments})
 
     def _sized(self) -> dict[str, QueueConfig]:
         return sized(self.config.queues, self._queues, self._fleet.tokens)
@@ -453,7 +457,7 @@ class ProcessPipeline:
         if self.keys.has_files and await asyncio.to_thread(self.keys.look):
             rules = self._reloaded_rules(self.config, self._built(self.config, self.prices.book, self.keys.current))
             self._catalog, self.line.config = rules.catalog, rules
-            self.breakers.adopt(rules.catalog)
+            self._adopt_deployments(rules.catalog)
 
     def reload(self) -> Outcome:
         """Read the file again and swap the rules whole; a bad file changes nothing. Return what came of it."""
@@ -486,7 +490,7 @@ class ProcessPipeline:
         self.guard.adopt(answer.config.guard)
         if self.line.moderation is not None:
             self.line.moderation.services = services
-        self.breakers.adopt(rules.catalog)
+        self._adopt_deployments(rules.catalog)
         self._queues = self._sized()
         adopt(self.gate, answer.config, self._queues)
         self.breakers.configure(answer.config.providers.breaker)

@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import itertools
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ import aiohttp
 import msgspec
 import openai
 import pytest
+import yaml
 
 from accounts.keys import Pepper
 from accounts.pepper_file import pepper_id
 from tests.fleet import POOL
 from tests.ill_upstream import FROM_ANTHROPIC, ILLNESSES, NOBODY, TOO_LONG, Illness, Place, ill_upstreams
+from tests.processes import until
 from tests.running_gateway import PEPPER, Running, model, running_gateway
 from tests.three_wires import WIRES, Answer, ask
 
@@ -312,3 +315,25 @@ async def test_a_key_that_is_replaced_is_used_at_once(tmp_path: Path, monkeypatc
             monkeypatch.setenv("MADE_UP_ANTHROPIC_KEY", "sk-ant-made-up-9876543210")
             gateway.reload()
             assert told([await found.ask(model="only") for _ in range(3)]) == {"200": 3}
+
+
+async def test_a_reload_leaves_no_series_of_a_deployment_that_is_gone(tmp_path: Path) -> None:
+    """A circuit that nobody has would stand in the metrics as it was last."""
+    async with ill_upstreams(2) as places:
+        models = [model(name, [place.deployment()]) for name, place in zip(("stays", "goes"), places, strict=True)]
+        async with running_gateway(tmp_path, models) as gateway, aiohttp.ClientSession() as session:
+
+            async def deployments() -> set[str]:
+                async with session.get(f"{gateway.url}/metrics") as reply:
+                    page = await reply.text()
+                return set(re.findall(r'deployment="(\w+)/', page))
+
+            async def are(expected: set[str]) -> bool:
+                return await deployments() == expected
+
+            await until(lambda: are({"stays", "goes"}))
+            written = yaml.safe_load(gateway.config_path.read_text())
+            written["providers"]["models"].pop()
+            gateway.config_path.write_text(yaml.safe_dump(written))
+            gateway.reload()
+            await until(lambda: are({"stays"}))
