@@ -12,7 +12,6 @@ from cost.ledger.store import LedgerStore
 from gateway.link.link import Link
 from providers.batch_apis.openai import OpenAiBatches
 from providers.breaker import Permit
-from providers.errors import RequestRejected, UpstreamError
 from proxy.admit.limits.shared import SharedBuckets
 from proxy.batch import output
 from proxy.batch.batch import LineState
@@ -110,19 +109,6 @@ def silent_lines() -> None:
     output._write = some
 
 
-def unheard_is_refused() -> None:
-    """A provider that does not say whether it took a batch has refused it."""
-    create = OpenAiBatches.create
-
-    async def refused(self: OpenAiBatches, deployment: Any, name: str, path: str, calls: Any) -> str:
-        try:
-            return await create(self, deployment, name, path, calls)
-        except UpstreamError as error:
-            raise RequestRejected("no", deployment_id=deployment.deployment_id, status=400) from error
-
-    OpenAiBatches.create = refused  # type: ignore[method-assign]
-
-
 def prompts_stay() -> None:
     """What a batch left at its provider is not deleted there."""
 
@@ -188,7 +174,6 @@ FAULTS: Final[Mapping[str, Callable[[], None]]] = {
         reserved_later,
         budget_forgotten,
         silent_lines,
-        unheard_is_refused,
         prompts_stay,
         provider_is_free,
         place_kept_in_redis,
