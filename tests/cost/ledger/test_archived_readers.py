@@ -52,6 +52,7 @@ SAID_BY: Final = {
 STAYS: Final = {
     "cost/budgets/grants.py": "open reserves",
     "cost/fleet/cost_adjustment.py": "late entries; sums are of roll-ups",
+    "cost/ledger/journal_places.py": "what was written a moment ago",
     "cost/ledger/orphan_reaper.py": "open reserves, and attempts closed for a lost host",
     "cost/ledger/postings.py": "postings",
     "cost/ledger/rolled_up.py": "hours within which a day begins",
