@@ -392,7 +392,7 @@ async def test_an_operator_sees_what_is_open_and_drains_a_replica(browser: Brows
         await visitor.open("/dashboard/operations/pools/l40s")
         await expect(page.get_by_text("replica-2").first).to_be_visible()
         for chart in ("Work expected and come", "Replicas ordered and ready"):
-            await expect(page.get_by_text(chart)).to_be_visible()
+            await expect(page.get_by_text(chart).first).to_be_visible()
         for now, then in (("drain", "undrain"), ("undrain", "drain")):
             await visitor.press(page.locator(f"form[action$='/replicas/replica-2/{now}']").get_by_role("button"))
             await visitor.is_fine()

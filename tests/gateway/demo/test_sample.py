@@ -131,8 +131,9 @@ async def _nothing_lies_in_the_future(engine: AsyncEngine, told: History) -> Non
 
 @pytest.mark.long
 async def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
-    """To the last nano-dollar and the last entry's hash; another seed tells another one."""
+    """To the last nano-dollar and audit entry, but for the salts of these; another seed tells another one."""
     stories = []
+    said = "at_us, organisation_id, team_id, actor_kind, actor_id, actor_name, action, object_id, reason, before, after"
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -141,7 +142,8 @@ async def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
             await _written(engine, folder, requests=150, seed=seed)
             ledger = await _all(engine, "SELECT * FROM ledger_entry ORDER BY request_id, attempt, entry")
             keys = await _all(engine, "SELECT key_id, digest FROM api_key ORDER BY 1")
-            stories.append((ledger, keys, await AuditLog(engine).head()))
+            audit = await _all(engine, f"SELECT {said} FROM audit_entry ORDER BY number")  # noqa: S608
+            stories.append((ledger, keys, audit))
         finally:
             await engine.dispose()
     assert stories[0] == stories[1]
