@@ -60,8 +60,12 @@ async def test_a_host_that_stops_takes_its_workers_back(engine: AsyncEngine) -> 
             await count_workers(engine, hub, stack)
             near = await stack.enter_async_context(worker(path, "near"))
             await until(lambda: near.known)
-            await other_host.refresh()
-            assert other_host.live == 2
+
+            async def is_seen() -> bool:
+                await other_host.refresh()
+                return other_host.live == 2
+
+            await until(is_seen)
             await stack.aclose()
     await other_host.refresh()
     assert other_host.live == 1
