@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from cost.ledger.archived import FileRow
+from cost.ledger.archived import FileRow, sums_of
 from cost.ledger.entries import Entry
 from cost.ledger.rows import COLUMNS, entry_of
 from cost.tables import LedgerEntry
@@ -141,10 +141,7 @@ class ArchiveReader:
         data = self._place.get(name)
         if data is None:
             raise FileDamaged(f"{name} is not in {self._place.text}; the database has the same figures")
-        sums: dict[str, int] = {}
-        for file in files:
-            for column, amount in msgspec.json.decode(file.sums, type=dict[str, int]).items():
-                sums[column] = sums.get(column, 0) + amount
+        sums = sums_of(files)
         try:
             told = msgspec.json.decode(data, type=_Manifest)
         except DECODE_ERRORS:

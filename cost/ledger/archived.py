@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
 from cost.ledger.entries import Entry
-from cost.tables import ArchivedFile, ArchivedMonth, LedgerEntry
+from cost.tables import ROLLUP_SUMS, ArchivedFile, ArchivedMonth, LedgerEntry
 from cost.times import DAY_US, day_of
 
 State = Literal["writing", "removing", "archived", "restoring", "restored"]
@@ -88,6 +88,15 @@ async def files_of_day(connection: AsyncConnection, day_us: int) -> list[FileRow
     """Return the files of a UTC day whose entries are in the ledger no more."""
     query = _FILE.where(col(ArchivedFile.day_us) == day_us, col(ArchivedFile.is_gone))
     return _rows(await connection.execute(query.order_by(col(ArchivedFile.number))))
+
+
+def sums_of(files: Iterable[FileRow]) -> dict[str, int]:
+    """Return what the files' entries sum up to, by column of the roll-ups."""
+    sums = dict.fromkeys(ROLLUP_SUMS, 0)
+    for file in files:
+        for column, amount in msgspec.json.decode(file.sums, type=dict[str, int]).items():
+            sums[column] = sums.get(column, 0) + amount
+    return sums
 
 
 async def files_of_month(connection: AsyncConnection, month_us: int) -> list[FileRow]:

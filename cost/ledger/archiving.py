@@ -25,7 +25,7 @@ from sqlmodel import col
 
 from cost.calendars import Calendars, read_calendars
 from cost.ledger.archive_files import KIND, MANIFEST, SCHEMA, ArchiveReader, Codec, FileDamaged, Place
-from cost.ledger.archived import FileRow, State, files_of_month, month_text
+from cost.ledger.archived import FileRow, State, files_of_month, month_text, sums_of
 from cost.ledger.entries import TERMINAL
 from cost.ledger.late_entries import LATE, hold_closings
 from cost.ledger.rollups import roll_up
@@ -327,11 +327,10 @@ class Archiving:
                 "rows": each.rows,
                 "day": str(day_of(each.day_us)),
                 "last": msgspec.json.decode(each.last_key),
-                "sums": {name: amount for name, amount in _sums(each).items() if amount},
+                "sums": {name: amount for name, amount in sums_of([each]).items() if amount},
             }
             for each in files
         ]
-        totals = {name: sum(_sums(each)[name] for each in files) for name in ROLLUP_SUMS}
         return {
             "month": month_text(month_us),
             "schema": SCHEMA,
@@ -340,7 +339,7 @@ class Archiving:
             "written": iso(self._now_us()),
             "money": "integers of nano-dollars (10^-9 USD)",
             "rows": sum(each.rows for each in files),
-            "sums": totals,
+            "sums": sums_of(files),
             "files": told,
         }
 
@@ -386,10 +385,6 @@ def _held(month_us: int, rest_us: int) -> str:
         f"another process works at {month_text(month_us)}; if it was killed, this can be done in "
         f"{max(1, -(-rest_us // 1_000_000))} s"
     )
-
-
-def _sums(file: FileRow) -> dict[str, int]:
-    return {**dict.fromkeys(ROLLUP_SUMS, 0), **msgspec.json.decode(file.sums, type=dict[str, int])}
 
 
 def _marked(file: FileRow, *, is_gone: bool) -> Any:

@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from cost.end_users import LEAST_KEPT_DAYS
 from cost.ledger.archive_files import ArchiveReader, FileDamaged, PlaceUnreachable
-from cost.ledger.archived import FileRow, files_of_day, files_of_month, month_text, place_of
+from cost.ledger.archived import FileRow, files_of_day, files_of_month, month_text, place_of, sums_of
 from cost.ledger.entries import HANDED, TERMINAL
 from cost.ledger.rollups import (
     COST,
@@ -278,10 +278,9 @@ async def _check_totals(
         for sums in (await _ledger_hour(connection, hour_us, findings)).values():
             total = tuple(map(operator.add, total, sums))
         await _check_closings(connection, hour_us, findings, now_us)
-    for file in files:
-        told = msgspec.json.decode(file.sums, type=dict[str, int])
-        total = tuple(amount + told.get(name, 0) for name, amount in zip(ROLLUP_SUMS, total, strict=True))
-        findings.cost_nanousd += told.get("cost_nanousd", 0)
+    told = sums_of(files)
+    total = tuple(amount + told[name] for name, amount in zip(ROLLUP_SUMS, total, strict=True))
+    findings.cost_nanousd += told["cost_nanousd"]
     for table in (rollup_hour, rollup_day, *COARSER_DAYS):
         start = table.c.start_us
         query = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in ROLLUP_SUMS))

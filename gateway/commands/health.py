@@ -31,7 +31,9 @@ def health(
     """Ask the gateway of this machine whether it is ready. Exit status 1: it is not, or does not answer."""
     import http.client
 
-    where, port, server = _listening(config) or _configured(config)
+    server = _server(config)
+    host, port = _listening(config) or _configured(server)
+    where = "127.0.0.1" if host in _ANY else host
     tls = _own_certificate(server.get("tls"), config)
     connection = (
         http.client.HTTPConnection(where, port, timeout=timeout)
@@ -51,7 +53,7 @@ def health(
     typer.echo("ok")
 
 
-def _listening(config: Path | None) -> tuple[str, int, dict[str, Any]] | None:
+def _listening(config: Path | None) -> tuple[str, int] | None:
     """Return where the gateway that runs with this configuration listens, which the command line may have told it; None while none does."""
     import urllib.parse
 
@@ -66,16 +68,14 @@ def _listening(config: Path | None) -> tuple[str, int, dict[str, Any]] | None:
     if len(found) != 1 or not found[0]:
         return None
     url = urllib.parse.urlsplit(found[0])
-    host = url.hostname or ""
-    return "127.0.0.1" if host in _ANY else host, url.port or 0, _server(config)
+    return url.hostname or "", url.port or 0
 
 
-def _configured(config: Path | None) -> tuple[str, int, dict[str, Any]]:
+def _configured(server: dict[str, Any]) -> tuple[str, int]:
     """Return where it would listen."""
-    server = _server(config)
     if str(server["port"]) == "0" or not str(server["port"]).isdigit():
         fail(f"server.port is {server['port']}: the port that the gateway has cannot be told from that", USAGE)
-    return "127.0.0.1" if server["host"] in _ANY else str(server["host"]), int(server["port"]), server
+    return str(server["host"]), int(server["port"])
 
 
 def _server(config: Path | None) -> dict[str, Any]:
