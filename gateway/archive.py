@@ -4,11 +4,14 @@ The manifest comes last, because what is written is not known before; an archive
 """
 
 import contextlib
+import fcntl
 import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     left_out: tuple[str, ...] = ()
     """Columns that the schema of the program does not have."""
+    begins: str = ""
+    """The hash of the audit log's first entry, by which a database is told from another gateway's; empty where it has none."""
 
 
 class ArchiveWriter:
@@ -74,7 +79,7 @@ class ArchiveWriter:
         self.parts: list[Part] = []
         self._path = path
         self._unfinished = path.with_name(path.name + ".part")
-        self._file = os.fdopen(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb")
+        self._file = os.fdopen(_alone(self._unfinished), "wb")
         self._tar = tarfile.open(fileobj=self._file, mode="w:gz", compresslevel=_COMPRESSION)  # noqa: SIM115 - closed by `finish`
 
     def add(self, name: str, data: bytes) -> None:
@@ -110,6 +115,65 @@ class ArchiveWriter:
         hashed = _Hashed(data)
         self._tar.addfile(head, hashed)
         self.parts.append(Part(name=name, bytes=size, sha256=hashed.sha256.hexdigest()))
+
+
+def _alone(path: Path) -> int:
+    """Open a file to write it from its beginning, which a killed process may have begun. Raises ArchiveRefused where a living one is at
+    it, and OSError.
+    """
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    if not _lock(opened) or not _is_at(opened, path):
+        os.close(opened)
+        raise ArchiveRefused(f"another backup is being written to {path}: wait for it, or give another name")
+    os.ftruncate(opened, 0)
+    return opened
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a folder for large files that are gone afterwards, and delete those that killed processes left there. Raises OSError."""
+    prefix = f".weighbridge-{name}-"
+    for left in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            opened = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if _lock(opened):
+                    shutil.rmtree(left)
+            finally:
+                os.close(opened)
+    folder, opened = _locked_folder(parent, prefix)
+    try:
+        yield folder
+    finally:
+        os.close(opened)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        # Whoever sweeps before the lock is there takes it away.
+        with contextlib.suppress(FileNotFoundError):
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if _lock(opened) and _is_at(opened, folder):
+                return folder, opened
+            os.close(opened)
+
+
+def _lock(opened: int) -> bool:
+    """Return False where a living process has the file or folder."""
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    """Return False where the opened file has another name by now, or none."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(opened), path.stat())
+    return False
 
 
 class _Hashed:

@@ -14,8 +14,7 @@ import re
 import shutil
 import socket
 import sqlite3
-import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,7 +30,16 @@ from cost.ledger.journal_places import read_places
 from cost.ledger.segments import is_alive, journals, segment_path, waiting
 from cost.tables import Boot
 from cost.times import wall_us
-from gateway.archive import FORMAT, ArchiveRefused, ArchiveWriter, Manifest, Table, read_manifest, read_parts
+from gateway.archive import (
+    FORMAT,
+    ArchiveRefused,
+    ArchiveWriter,
+    Manifest,
+    Table,
+    read_manifest,
+    read_parts,
+    scratch_folder,
+)
 from gateway.database import LOCK_SCHEMA, metadata, upgrade
 from gateway.schema import (
     SchemaRefused,
@@ -51,6 +59,8 @@ _DATABASE: Final = "database.sqlite"
 _JOURNALS: Final = "journals/"
 _TABLES: Final = "tables/"
 _SEGMENT: Final = re.compile(r"journals/boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
+_AUDIT: Final = "audit_entry"
+_FIRST: Final = "SELECT hash FROM audit_entry WHERE number = 1"
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 _COPY_S: Final = 24 * 3600.0
 _SEEN_LATELY_US: Final = 90_000_000
@@ -104,6 +114,7 @@ async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -
             journals=journal_dir is not None,
             parts=tuple(writer.parts),
             left_out=found.left_out,
+            begins=found.begins,
         )
         writer.finish(manifest)
     except BaseException:
@@ -128,25 +139,26 @@ class _Archived(msgspec.Struct, frozen=True, kw_only=True):
     tables: list[Table]
     revision: str
     left_out: tuple[str, ...] = ()
+    begins: str = ""
 
 
 async def _add_sqlite(writer: ArchiveWriter, engine: AsyncEngine, folder: Path) -> _Archived:
     path = database_file(engine.url.database or "")
     if path is None:
         raise ArchiveRefused("a database in memory cannot be backed up")
-    with tempfile.TemporaryDirectory(prefix=".weighbridge-backup-", dir=folder) as name:
-        copy = Path(name) / _DATABASE
+    with scratch_folder(folder, "backup") as scratch:
+        copy = scratch / _DATABASE
         try:
             copy_sqlite(path, copy)
-            tables, revision = _read_file(copy)
+            found = _read_file(copy)
         except sqlite3.Error as failure:
-            raise ArchiveRefused(f"{path} cannot be copied: {failure}") from failure
+            raise ArchiveRefused(f"{path} cannot be copied to {folder}: {failure}") from failure
         writer.add_file(_DATABASE, copy)
-    return _Archived(tables=tables, revision=revision)
+    return found
 
 
-def _read_file(path: Path) -> tuple[list[Table], str]:
-    """Return the tables of a SQLite file, and its schema's revision. Raises sqlite3.Error for one that is damaged."""
+def _read_file(path: Path) -> _Archived:
+    """Return what a SQLite file holds. Raises sqlite3.Error for one that is damaged, or is no database of ours."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
@@ -160,7 +172,8 @@ def _read_file(path: Path) -> tuple[list[Table], str]:
             (rows,) = connection.execute(f"SELECT count(*) FROM {_quoted(name)}").fetchone()  # noqa: S608 - its own
             tables.append(Table(name=name, columns=columns, rows=rows))
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        return tables, revision
+        first = connection.execute(_FIRST).fetchone() if _AUDIT in names else None
+        return _Archived(tables=tables, revision=revision, begins="" if first is None else first[0])
 
 
 async def _add_postgresql(writer: ArchiveWriter, engine: AsyncEngine, _folder: Path) -> _Archived:
@@ -181,7 +194,14 @@ async def _add_postgresql(writer: ArchiveWriter, engine: AsyncEngine, _folder: P
             told = await driver.copy_from_query(query, output=part.write, timeout=_COPY_S)
             part.close()
             tables.append(Table(name=table, columns=names, rows=int(told.rpartition(" ")[2])))
-    return _Archived(tables=tables, revision=state.revision, left_out=tuple(left_out))
+        begins = await _begins(connection)
+    return _Archived(tables=tables, revision=state.revision, left_out=tuple(left_out), begins=begins)
+
+
+async def _begins(connection: AsyncConnection) -> str:
+    """Return the hash of the audit log's first entry, which no other gateway's database has; empty where there is none."""
+    there = await connection.run_sync(lambda sync: inspect(sync).has_table(_AUDIT))
+    return str(await connection.scalar(text(_FIRST)) or "") if there else ""
 
 
 class _PartOfRows:
@@ -250,13 +270,20 @@ async def restore(
             )
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
         kept = source.with_name(f"replaced-{at}.tar.gz")
-        await back_up(engine, journal_dir, kept)
+        await _check_one_gateway(manifest, engine, journal_dir)
+        try:
+            await back_up(engine, journal_dir, kept)
+        except OSError as failure:
+            raise RestoreRefused(
+                f"the present database cannot be archived in {kept.parent} ({failure.strerror}), so nothing was restored: copy the backup to "
+                "a folder with room for both"
+            ) from failure
         say(f"the database as it was is kept in {kept}")
-    segments = 0 if journal_dir is None else _restore_journals(source, journal_dir)
-    if engine.dialect.name == "sqlite":
-        await _restore_sqlite(engine, source, manifest)
-    else:
-        await _restore_postgresql(engine, source, manifest, state)
+    with _journals_back(source, journal_dir) as segments:
+        if engine.dialect.name == "sqlite":
+            await _restore_sqlite(engine, source, manifest)
+        else:
+            await _restore_postgresql(engine, source, manifest, replaces=kept is not None)
     is_newest = manifest.revision == newest()
     places = await read_places(engine) if is_newest else None
     gaps = [] if journal_dir is None or not is_newest else await find_gaps(engine, journal_dir, socket.gethostname())
@@ -282,9 +309,38 @@ def _check(manifest: Manifest, engine: AsyncEngine, journal_dir: Path | None) ->
             f"this backup has the schema {manifest.revision}, of a newer version ({manifest.version}): install that one; the "
             f"latest that this one knows is {newest()}"
         )
+    _check_tables(manifest)
     if journal_dir is None and any(part.name.startswith(_JOURNALS) for part in manifest.parts):
         raise RestoreRefused(
             "this backup has journals, and without a configuration their folder is not known: give --config, or set WEIGHBRIDGE_CONFIG"
+        )
+
+
+def _check_tables(manifest: Manifest) -> None:
+    """Raise ArchiveRefused for a manifest that somebody wrote: it names other tables than its schema has, or has parts of others."""
+    if manifest.kind == "sqlite":
+        return
+    known = columns_at(manifest.revision)
+    columns = {each.name: set(each.columns) for each in manifest.tables}
+    strange = {part.name.split("/")[1] for part in manifest.parts if part.name.startswith(_TABLES)} - columns.keys()
+    strange |= {name for name, there in columns.items() if not there <= known.get(name, set())}
+    strange |= set(_ours(manifest.revision)) - columns.keys()
+    if strange:
+        raise ArchiveRefused(
+            f"the manifest was changed: `{min(strange)[:64]}` is not as the schema {manifest.revision} has it"
+        )
+
+
+async def _check_one_gateway(manifest: Manifest, engine: AsyncEngine, journal_dir: Path | None) -> None:
+    """Raise RestoreRefused where entries of one gateway's journals would be booked into another's database."""
+    async with engine.connect() as connection:
+        begins = await _begins(connection)
+    if journal_dir is None or "" in (manifest.begins, begins) or manifest.begins == begins:
+        return
+    if any(each.entries for each in waiting(journal_dir, {})):
+        raise RestoreRefused(
+            f"this backup is of another gateway's database, made on {manifest.host[:200]}, and the journals in {journal_dir} are of the present "
+            "one: the next start would book them into the other's books, so nothing was restored. Move them away if that backup is meant"
         )
 
 
@@ -348,23 +404,45 @@ async def is_empty(engine: AsyncEngine, state: SchemaState) -> bool:
     return True
 
 
-def _restore_journals(source: Path, folder: Path) -> int:
-    """Write the archive's segments that are not here, or are longer than those here, which are parts of them. Raises OSError."""
-    private_folder(folder)
+@contextlib.contextmanager
+def _journals_back(source: Path, folder: Path | None) -> Iterator[int]:
+    """Write the archive's segments that are not here, or are longer than those here, which are parts of them; yield how many. Where the
+    rest fails, those that were not here go again: the database that stays may be another's. Raises OSError.
+    """
+    new: list[Path] = []
+    try:
+        yield 0 if folder is None else _restore_journals(source, folder, new)
+    except BaseException:
+        for path in new:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _restore_journals(source: Path, folder: Path, new: list[Path]) -> int:
     written = 0
     for name, data in read_parts(source, _JOURNALS):
+        private_folder(folder)
         match = _SEGMENT.fullmatch(name)
         if match is None:
             raise ArchiveRefused(f"`{name}` is no journal's name")
         path = segment_path(folder, match[1], int(match[2]))
         content = data.read()
-        if path.exists() and path.stat().st_size >= len(content):
+        is_here = path.exists()
+        if is_here and path.stat().st_size >= len(content):
             continue
         unfinished = path.with_suffix(".restored")
         unfinished.unlink(missing_ok=True)
-        private_file(unfinished)
-        unfinished.write_bytes(content)
-        unfinished.rename(path)
+        try:
+            private_file(unfinished)
+            unfinished.write_bytes(content)
+            unfinished.rename(path)
+        except OSError as failure:
+            unfinished.unlink(missing_ok=True)
+            raise RestoreRefused(
+                f"{folder} takes no journal ({failure.strerror}), so nothing was restored"
+            ) from failure
+        if not is_here:
+            new.append(path)
         written += 1
     return written
 
@@ -374,15 +452,24 @@ async def _restore_sqlite(engine: AsyncEngine, source: Path, manifest: Manifest)
     if path is None:
         raise RestoreRefused("a database in memory cannot be restored")
     await engine.dispose()
-    with tempfile.TemporaryDirectory(prefix=".weighbridge-restore-", dir=path.parent) as name:
-        copy = Path(name) / _DATABASE
+    with scratch_folder(path.parent, "restore") as scratch:
+        copy = scratch / _DATABASE
         private_file(copy)
-        for _, data in read_parts(source, _DATABASE):
-            with copy.open("wb") as file:
-                shutil.copyfileobj(data, file)
         try:
-            if tuple(_read_file(copy)[0]) != manifest.tables:
-                raise ArchiveRefused(f"{source} does not hold the rows that its manifest says")
+            for _, data in read_parts(source, _DATABASE):
+                with copy.open("wb") as file:
+                    shutil.copyfileobj(data, file)
+        except OSError as failure:
+            raise RestoreRefused(
+                f"{path.parent} takes no copy of the backup's database ({failure.strerror}), so nothing was restored: it needs room for it "
+                "once more"
+            ) from failure
+        try:
+            found = _read_file(copy)
+            if (tuple(found.tables), found.revision) != (manifest.tables, manifest.revision):
+                raise ArchiveRefused(
+                    f"{source} does not hold the database that its manifest says; nothing was restored"
+                )
             # All or nothing: for SQLite this is one transaction, whatever the file was before.
             with (
                 contextlib.closing(sqlite3.connect(copy)) as reading,
@@ -393,9 +480,12 @@ async def _restore_sqlite(engine: AsyncEngine, source: Path, manifest: Manifest)
             raise RestoreRefused(f"{path} cannot be written, and is as it was: {failure}") from failure
 
 
-async def _restore_postgresql(engine: AsyncEngine, source: Path, manifest: Manifest, before: SchemaState) -> None:
+async def _restore_postgresql(engine: AsyncEngine, source: Path, manifest: Manifest, *, replaces: bool) -> None:
     async with engine.begin() as connection:
         await connection.execute(*LOCK_SCHEMA)
+        before = await connection.run_sync(state_of)
+        if not replaces and not await is_empty(engine, before):
+            raise RestoreRefused("somebody filled the database meanwhile, so nothing was restored")
         await connection.run_sync(_make_empty, before, manifest.revision)
         driver: Any = (await connection.get_raw_connection()).driver_connection
         rows: dict[str, int] = dict.fromkeys((table.name for table in manifest.tables), 0)

@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -17,6 +20,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from typer.testing import CliRunner
 
+from accounts.audit.entry import Actor
+from accounts.audit.log import AuditLog
 from accounts.tables import ApiKey, Organisation, Team
 from cost.ledger.drain import Drain
 from cost.ledger.journal import Journal
@@ -26,7 +31,15 @@ from cost.ledger.orphan_reaper import OrphanReaper
 from cost.ledger.segments import encode_line, journals, segment_path
 from cost.ledger.store import LedgerStore
 from cost.ledger.verify import check
-from gateway.archive import ArchiveRefused, read_manifest
+from gateway.archive import (
+    FORMAT,
+    ArchiveRefused,
+    ArchiveWriter,
+    Manifest,
+    read_manifest,
+    read_parts,
+    scratch_folder,
+)
 from gateway.backup import Restored, RestoreRefused, back_up, restore
 from gateway.cli import app
 from gateway.database import make_engine, metadata, migrate_with, upgrade
@@ -34,6 +47,7 @@ from gateway.database_copy import CopyRefused, copy_database
 from gateway.schema import SchemaRefused, read_state, require_schema, upgrade_with_backup
 from tests.cost.entries import reserve, settle
 from tests.postgres import Backend, Postgres
+from tests.processes import ROOT
 from tests.sqlite import newest_sqlite
 
 NEVER_S = 3600.0
@@ -433,3 +447,125 @@ async def test_nothing_is_restored_over_what_is_not_ours(
     async with engine.connect() as connection:
         assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
     await engine.dispose()
+
+
+def test_two_backups_to_one_name_do_not_mix(tmp_path: Path) -> None:
+    """The second is refused while the first writes, whatever a killed one left is written over, and the first is whole."""
+    (tmp_path / "b.tar.gz.part").write_bytes(b"of a killed one" * 1_000)
+    first = ArchiveWriter(tmp_path / "b.tar.gz")
+    with pytest.raises(ArchiveRefused, match="another backup is being written"):
+        ArchiveWriter(tmp_path / "b.tar.gz")
+    first.add("a", b"whole")
+    manifest = Manifest(
+        format=FORMAT,
+        version="1",
+        made_at="",
+        host="",
+        kind="sqlite",
+        revision="0001",
+        tables=(),
+        journals=False,
+        parts=tuple(first.parts),
+    )
+    first.finish(manifest)
+    assert read_manifest(tmp_path / "b.tar.gz") == manifest
+    assert [each.name for each in tmp_path.iterdir()] == ["b.tar.gz"]
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
+    """Copies of whole databases would fill the disk; those of living processes stay."""
+    killed = tmp_path / ".weighbridge-backup-killed"
+    killed.mkdir()
+    (killed / "database.sqlite").write_bytes(b"large")
+    with scratch_folder(tmp_path, "backup") as living:
+        assert not killed.exists()
+        with scratch_folder(tmp_path, "backup") as other:
+            assert living.is_dir()
+            assert living != other
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_journals_of_one_gateway_are_not_booked_into_anothers_database(
+    engine: AsyncEngine, elsewhere: AsyncEngine, tmp_path: Path
+) -> None:
+    """A backup of another gateway is refused while there are journals here; once they are away, it is restored."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    await require_schema(elsewhere)
+    for each in (engine, elsewhere):
+        actor = Actor(kind="gateway", actor_id="test", name="test", organisation_id="default")
+        await AuditLog(each).note(actor, "team.created", "team", "t", after={"at": str(each.url)})
+    await back_up(elsewhere, None, tmp_path / "others.tar.gz")
+    segment_path(folder, "dead", 0).write_bytes(encode_line(reserve()))
+    rows = await _rows(engine)
+    with pytest.raises(RestoreRefused, match=r"is of another gateway's database.*Move them away"):
+        await restore(engine, folder, tmp_path / "others.tar.gz", replace=True, say=_nothing)
+    assert await _rows(engine) == rows
+    assert not list(tmp_path.glob("replaced-*"))  # noqa: ASYNC240
+    segment_path(folder, "dead", 0).unlink()
+    await restore(engine, folder, tmp_path / "others.tar.gz", replace=True, say=_nothing)
+    assert await _rows(engine) == await _rows(elsewhere)
+
+
+@pytest.mark.parametrize("deed", ["fewer tables", "another table", "another schema", "a part more"])
+async def test_a_manifest_that_was_changed_changes_nothing(engine: AsyncEngine, tmp_path: Path, deed: str) -> None:
+    """Its sums are right, as somebody who changes one can see to; what it says is not what the schema has."""
+    await LedgerStore(engine).insert([reserve("a"), settle("a")])
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    segment_path(folder, "dead", 0).write_bytes(encode_line(reserve()))
+    await back_up(engine, folder, tmp_path / "b.tar.gz")
+    segment_path(folder, "dead", 0).unlink()
+    manifest, parts = read_manifest(tmp_path / "b.tar.gz"), []
+    for name, data in read_parts(tmp_path / "b.tar.gz", ""):
+        if name != "manifest.json":
+            parts.append((name, data.read()))
+    first = manifest.tables[0]
+    changed: dict[str, Any]
+    if deed == "fewer tables":
+        changed = {"tables": manifest.tables[1:]}
+    elif deed == "another table":
+        changed = {"tables": (*manifest.tables, msgspec.structs.replace(first, name="pg_class"))}
+    elif deed == "another schema":
+        changed = {"revision": "0001"}
+    else:
+        changed, parts = {}, [*parts, ("tables/pg_class/000000", b"1\n")]
+    writer = ArchiveWriter(tmp_path / "changed.tar.gz")
+    for name, content in parts:
+        writer.add(name, content)
+    writer.finish(msgspec.structs.replace(manifest, **changed, parts=tuple(writer.parts)))
+    rows = await _rows(engine)
+    if (deed, manifest.kind) == ("a part more", "sqlite"):
+        await restore(engine, folder, tmp_path / "changed.tar.gz", replace=True, say=_nothing)
+    else:
+        with pytest.raises(ArchiveRefused):
+            await restore(engine, folder, tmp_path / "changed.tar.gz", replace=True, say=_nothing)
+        assert journals(folder) == {}
+    assert await _rows(engine) == rows
+
+
+def test_a_full_disk_leaves_everything_as_it_was(host: Path) -> None:
+    """Of a backup and of a restore: a sentence that names the place, and no file that nobody asked for."""
+    newest_sqlite(host / "w.sqlite")
+    with contextlib.closing(sqlite3.connect(host / "w.sqlite")) as connection, connection:
+        connection.execute("UPDATE audit_head SET hash = ?", ("x" * 300_000,))
+    asyncio.run(_back_up(f"sqlite:///{host}/w.sqlite", host / "b.tar.gz"))
+    before = sorted(each.name for each in host.iterdir())
+    # No mount is needed: the system lets the command write no file of more than 100 kB.
+    for arguments, said in (
+        (["backup", f"{host}/c.tar.gz"], f"cannot be copied to {host}"),
+        (["restore", f"{host}/b.tar.gz"], f"{host} takes no copy of the backup's database"),
+    ):
+        done = subprocess.run(
+            ["/bin/sh", "-c", 'ulimit -f 200; exec "$0" -m weighbridge "$@"', sys.executable, *arguments],
+            env={**os.environ, "DATABASE_URL": f"sqlite:///{host}/w.sqlite"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    assert sorted(each.name for each in host.iterdir()) == before
