@@ -338,13 +338,16 @@ async def test_an_upgrade_is_ignored_and_the_body_is_kept(echo: Echo, framed: An
         b"CONNECT a:1 HTTP/1.1",
         b"CONNECT / HTTP/1.1",
         b"nonsense",
-        b"PRI * HTTP/2.0",
+        b"PRI * HTTP/2.0\r\n\r\nSM",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 80",
+        b"PROXY UNKNOWN",
+        b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc0\x00\x02\x02\x04\x57\x00\x50",
         b"\x16\x03\x01",
         b"GET / HTTP/1.1\n",
     ],
 )
 async def test_what_is_no_request_is_refused(echo: Echo, request_line: bytes) -> None:
-    """A tunnel, nonsense, TLS or bare line feeds get 400 in OpenAI's shape and a close."""
+    """A tunnel, nonsense, TLS, HTTP/2, the PROXY protocol of either version or bare line feeds get 400 in OpenAI's shape and a close."""
     async with serving(echo) as served:
         caller = await served.call()
         await caller.send(request_line + b"\r\nHost: a\r\n\r\n")

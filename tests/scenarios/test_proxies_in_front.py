@@ -1,4 +1,4 @@
-"""Streams, hang-ups, sockets and uploads through HAProxy with the file that is shipped: the same as without it.
+"""Streams, hang-ups, sockets and uploads through HAProxy and nginx with the files that are shipped: the same as without them.
 
 Cases of others: streams that a proxy gathers (LiteLLM PR 29557) or ends in a silence before the first token (LiteLLM #34819, PR 37322),
 callers whose hang-up never arrives, so that the upstream writes on (haproxy #1505, sglang PR 40391), sockets cut off as idle
@@ -23,6 +23,8 @@ from providers.target import Tier
 from proxy.http.connection import ConnectionLimits
 from proxy.shared.deadline import MOST_TIMEOUT_MS, DeadlinesSection
 from tests.haproxy import SHIPPED, HaProxy, running_haproxy
+from tests.nginx import SHIPPED as NGINX
+from tests.nginx import running_nginx
 from tests.postgres import Postgres
 from tests.processes import Site, make_site, oracle, start, until
 from tests.redis_server import quiet_port
@@ -32,19 +34,25 @@ from tests.scenarios.test_open_responses import socket_of
 
 QUESTION: Final = [{"role": "user", "content": "What is the capital of France?"}]
 SCRIPTS: Final = {"ok": "ok", "hangs": "hang", "begins": "hang-3+tokens-9", "paced": "tokens-40+every-20ms"}
-_WAYS: Final = ("direct", "haproxy")
+_PROXIES: Final = ("haproxy", "nginx")
+_WAYS: Final = ("direct", *_PROXIES)
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 @contextlib.asynccontextmanager
 async def reached(folder: Path, upstream: Upstream, way: str, **sections: Any) -> AsyncIterator[Running]:
-    """A gateway whose address is HAProxy's where that is the way; each of SCRIPTS is a model."""
+    """A gateway whose address is a proxy's where that is the way; each of SCRIPTS is a model."""
     models = [model(name, [upstream.deployment(script)]) for name, script in SCRIPTS.items()]
     async with running_gateway(folder, models, **sections) as gateway:
         if way == "direct":
             yield gateway
             return
-        with running_haproxy(folder, [int(gateway.url.rpartition(":")[2]), quiet_port()]) as balancer:
+        hosts = [int(gateway.url.rpartition(":")[2]), quiet_port()]
+        if way == "nginx":
+            with running_nginx(folder, hosts) as url:
+                yield msgspec.structs.replace(gateway, url=url)
+            return
+        with running_haproxy(folder, hosts) as balancer:
             await until(lambda: balancer.up() == {"one"})
             yield msgspec.structs.replace(gateway, url=balancer.url)
 
@@ -76,9 +84,10 @@ def _as_booked(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("status", "flags", "usage_source", "input_tokens", "output_tokens"))
 
 
-async def test_no_token_is_held_back(tmp_path: Path, upstream: Upstream) -> None:
+@pytest.mark.parametrize("way", _PROXIES)
+async def test_no_token_is_held_back(tmp_path: Path, upstream: Upstream, way: str) -> None:
     """Each that the upstream has sent is there while it sends no more; and a stream is whole, with its own pace."""
-    async with reached(tmp_path, upstream, "haproxy") as gateway:
+    async with reached(tmp_path, upstream, way) as gateway:
         async with asyncio.timeout(30), asked(gateway, "begins", stream=True) as reply:
             told = b""
             while b" w1" not in told:
@@ -88,9 +97,12 @@ async def test_no_token_is_held_back(tmp_path: Path, upstream: Upstream) -> None
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses"])
-async def test_a_silence_before_the_first_token_is_broken(tmp_path: Path, upstream: Upstream, path: str) -> None:
+@pytest.mark.parametrize("way", _PROXIES)
+async def test_a_silence_before_the_first_token_is_broken(
+    tmp_path: Path, upstream: Upstream, path: str, way: str
+) -> None:
     """By lines without a meaning, which pass at once."""
-    async with reached(tmp_path, upstream, "haproxy", server={"ping_after_s": 0.2}) as gateway:
+    async with reached(tmp_path, upstream, way, server={"ping_after_s": 0.2}) as gateway:
         headers = {"authorization": f"Bearer {gateway.key}"}
         body = {"model": "hangs", "stream": True, "messages": QUESTION} | (
             {"input": "hi"} if path == "responses" else {}
@@ -140,15 +152,16 @@ async def test_a_hang_up_reaches_the_upstream(tmp_path: Path, upstream: Upstream
     """It is ended, and booked as at a direct connection."""
     for way in _WAYS:
         (tmp_path / way).mkdir()
-    direct, proxied = [await _hung_up(tmp_path / way, upstream, way, script, stream=stream) for way in _WAYS]
-    assert direct == proxied
+    direct, *proxied = [await _hung_up(tmp_path / way, upstream, way, script, stream=stream) for way in _WAYS]
+    assert proxied == [direct] * len(_PROXIES)
     assert direct[0] == 499
     assert "caller_gone" in direct[1]
 
 
-async def test_responses_over_a_socket(tmp_path: Path, upstream: Upstream) -> None:
+@pytest.mark.parametrize("way", _PROXIES)
+async def test_responses_over_a_socket(tmp_path: Path, upstream: Upstream, way: str) -> None:
     """Turns on one socket, and a caller that leaves amid one."""
-    async with reached(tmp_path, upstream, "haproxy") as gateway:
+    async with reached(tmp_path, upstream, way) as gateway:
         async with socket_of(gateway) as socket:
             for _ in range(2):
                 assert (await socket.turn(model="ok", input="hi"))["status"] == "completed"
@@ -211,7 +224,8 @@ async def test_uploads(tmp_path: Path, upstream: Upstream, way: str) -> None:
         assert status.startswith(b"HTTP/1.1 200 ")
         wrong = _head(gateway, len(body), "expect: 100-continue", key="wb-no-key-at-all")
         first, _ = await _said(gateway.url, wrong)
-        assert first.startswith(b"HTTP/1.1 401 ")
+        # nginx sends for the body by itself.
+        assert first.startswith(b"HTTP/1.1 100 " if way == "nginx" else b"HTTP/1.1 401 ")
         pieces = [long[at : at + 65_536] for at in range(0, len(long), 65_536)]
         _, status = await _said(gateway.url, _head(gateway, len(long)), *pieces, waits=False)
         # It is larger than the model's context, and was read to its end.
@@ -241,6 +255,15 @@ def test_haproxy_is_more_patient_than_the_gateway() -> None:
     assert file["timeout http-request"] > ours.head_timeout_s
     assert file["timeout http-keep-alive"] < ours.keep_alive_s
     assert file["hard-stop-after"] > server.drain_s
+
+
+def test_nginx_is_more_patient_than_the_gateway() -> None:
+    """So that it is the gateway that answers, and nginx that closes a kept connection."""
+    told = re.findall(r"^ +([a-z_]+) (\d+)s;$", NGINX.read_text(), re.MULTILINE)
+    file, ours, longest_s = {name: int(number) for name, number in told}, ConnectionLimits(), MOST_TIMEOUT_MS / 1000
+    assert min(file["proxy_read_timeout"], file["proxy_send_timeout"]) > longest_s
+    assert file["client_header_timeout"] > ours.head_timeout_s
+    assert file["keepalive_timeout"] < ours.keep_alive_s
 
 
 @pytest.fixture
