@@ -79,11 +79,14 @@ _MENDS_ITSELF: Final = frozenset(
     }
 )
 """Errors of the system after which the same may work later: a full disk, too many files, a network that is away."""
+_NO_RIGHT: Final = "42501"
 _LASTING_IN_POSTGRES: Final = {
     "28P01": "the database refuses the user or the password of its address (DATABASE_URL)",
     "28000": "the database does not let this user in from here (DATABASE_URL, pg_hba.conf)",
     "3D000": "the server has no database of the name in DATABASE_URL: create it first",
-    "42501": "the database's user may not do this: it needs the right to create tables in its schema",
+    "3F000": "the database has no schema of the name in `search_path` (DATABASE_URL): create it first",
+    _NO_RIGHT: "the database's user may not do this: it needs select, insert, update and delete on the gateway's tables, and to migrate or "
+    "restore the rights of their owner",
 }
 """SQLSTATEs that last until somebody changes something, and what to tell."""
 _PASSING_IN_POSTGRES: Final = {
@@ -165,8 +168,8 @@ def _of_the_database(error: Exception) -> str | None:
     told = _LASTING_IN_POSTGRES.get(_sqlstate(error) or "")
     if told is not None:
         return f"{told}; the server says: {_reason(error)}"
-    if _is("asyncpg.exceptions", "TargetServerAttributeNotMatched", error):
-        return "none of the database's hosts takes writes now (DATABASE_URL)"
+    if _is("asyncpg.exceptions", "TargetServerAttributeNotMatched", _of_driver(error)):
+        return "none of the database's hosts takes writes now, or none for this user (DATABASE_URL, `default_transaction_read_only`)"
     if _is("sqlalchemy.exc", "SQLAlchemyError", error) or _sqlstate(error) is not None:
         return f"the database cannot be used ({_reason(error)}); is its address right?"
     return None
@@ -180,6 +183,12 @@ def _sqlite_code(error: BaseException) -> int | None:
 def _sqlstate(error: BaseException) -> str | None:
     state: Any = getattr(getattr(error, "orig", error), "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def _of_driver(error: BaseException) -> BaseException:
+    """Return the driver's own error beneath SQLAlchemy's, which wraps it twice."""
+    beneath = getattr(error, "orig", None) or error
+    return beneath.__cause__ or beneath
 
 
 def _with_next_step(told: str, listed: str) -> str:
@@ -203,6 +212,9 @@ def _reason(error: Exception) -> str:
     Of a statement, its message would repeat what is in it.
     """
     said = getattr(error, "orig", None)
+    if _sqlstate(error) == _NO_RIGHT:
+        # It names a table or a schema, and nothing of the statement.
+        return str(_of_driver(error))[:300]
     if said is None or getattr(error, "statement", None) is not None:
         return type(error).__name__
     return str(said).partition("\n")[0][:300]

@@ -118,7 +118,7 @@ def refusal(state: SchemaState, *, sqlite: bool) -> str:
     if state.revision is not None:
         return (
             f"the database is another program's: its `{VERSION_TABLE}` says {state.revision[:32]!r}. Give the gateway a database of "
-            "its own, or a schema by `search_path` (docs/databases.md)"
+            "its own, or a schema that stands alone in `search_path` (docs/databases.md)"
         )
     return (
         f"the database has tables of ours and no `{VERSION_TABLE}`, so its schema is not known: restore it from a backup, "

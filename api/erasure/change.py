@@ -54,8 +54,10 @@ async def erase_person(
     came since. Raises BadRequest, LastAdmin.
     """
     who = who.strip()
-    if not who or len(who) > MOST_CHARS:
-        raise BadRequest(f"`person` is an id or a mail address, of at most {MOST_CHARS} characters.", param="person")
+    if not who or len(who) > MOST_CHARS or not _is_text(who):
+        raise BadRequest(
+            f"`person` is an id or a mail address, of at most {MOST_CHARS} characters, without a NUL.", param="person"
+        )
     async with looking():
         named = await find_named(engine, organisation_id, who)
     of_operators = organisation_id == operator
@@ -67,6 +69,11 @@ async def erase_person(
     await settle(engine)
     # Sessions ended with the entry.
     return _told(found | {name: count for name, count in done.items() if count}, {}, dry_run=False)
+
+
+def _is_text(who: str) -> bool:
+    """Return False for what no database keeps: a NUL, and half of a pair of surrogates, as a terminal of another encoding gives it."""
+    return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in who)
 
 
 async def _begin(log: AuditLog, actor: Actor, named: Named, found: dict[str, int], reason: str) -> None:

@@ -45,6 +45,8 @@ from selfhosted.rollouts.versions import BadVersion, RolloutConflict, VersionExi
 
 _log: Final = logging.getLogger("weighbridge.changes")
 _PATIENCE_S: Final = 5.0
+_NO_VALUE: Final = "22"
+"""PostgreSQL's class of states for a value that it does not take."""
 REASON_CHARS: Final = 500
 """Most characters of a change's reason."""
 
@@ -86,6 +88,10 @@ def refusals() -> Iterator[None]:
             refused.param = error.field
         raise refused from error
     except (SQLAlchemyError, OSError, TimeoutError) as error:
+        if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_NO_VALUE):
+            raise BadRequest(
+                "The database takes no such value: is a text too long, or is there a NUL character in it?"
+            ) from error
         # Only the type: the driver's message repeats the statement with its values.
         _log.warning("the database did not answer a change or a look: %s", type(error).__name__)
         raise ChangesUnavailable("The database does not answer; nothing was changed, try again shortly.") from error

@@ -81,6 +81,8 @@ class HttpSink:
     def _opened(self) -> aiohttp.ClientSession:
         headers = {
             "user-agent": "weighbridge-events/1",
+            # A reply is read as it comes: a small one may be written to become a huge one.
+            "accept-encoding": "identity",
             **self._own_headers(),
             "content-type": self._shape.content_type,
         }
@@ -88,6 +90,7 @@ class HttpSink:
             connector=None if self._tls is None else aiohttp.TCPConnector(ssl=self._tls()),
             # A receiver's cookies have no business in another batch. The delivery bounds the time.
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
             headers=headers,
         )

@@ -84,3 +84,31 @@ async def test_a_server_that_lacks_the_database_says_so(postgres: Postgres) -> N
     away = await _fails(f"postgresql://u:p@127.0.0.1:{port}/x")
     assert mends_itself(away), away
     assert "cannot be reached" in (expected(away) or "")
+
+
+async def test_a_user_without_rights_is_told_which(postgres: Postgres) -> None:
+    """As managed services give them: no right in the schema or on a table, a role that only reads, a schema that is not there."""
+    url = await postgres.empty_database()
+    engine = make_engine(url)
+    async with engine.begin() as connection:
+        for statement in (
+            "DROP ROLE IF EXISTS app",
+            "CREATE ROLE app LOGIN",
+            "DROP ROLE IF EXISTS reader",
+            "CREATE ROLE reader LOGIN",
+            "ALTER ROLE reader SET default_transaction_read_only = on",
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+            "CREATE TABLE kept (a INTEGER)",
+        ):
+            await connection.execute(text(statement))
+    await engine.dispose()
+    app, reader = (url.replace("postgres@", f"{name}@") for name in ("app", "reader"))
+    for address, statement, told in (
+        (app, "CREATE TABLE t (a INTEGER)", "permission denied for schema public"),
+        (app, "INSERT INTO kept VALUES (4711)", "permission denied for table kept"),
+        (reader, "SELECT 1", "takes writes now, or none for this user"),
+        (f"{url}?search_path=nowhere", "CREATE TABLE t (a INTEGER)", "no schema of the name in `search_path`"),
+    ):
+        said = expected(await _fails(address, statement)) or ""
+        assert told in said
+        assert "4711" not in said

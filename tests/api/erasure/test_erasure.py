@@ -1,5 +1,6 @@
 """Erasure of persons and of teams' content: what goes, what stays, for whom, and when it is cut off."""
 
+import asyncio
 import contextlib
 import datetime as dt
 import itertools
@@ -29,7 +30,7 @@ from cost.ledger.verify import check
 from cost.times import DAY_US
 from gateway.database import make_engine, metadata
 from proxy.batch.blobs import LocalBlobs
-from proxy.errors import LastAdmin, TeamNotFound
+from proxy.errors import BadRequest, LastAdmin, TeamNotFound
 from tests.sqlite import newest_sqlite
 
 pytestmark = pytest.mark.story
@@ -230,6 +231,41 @@ async def test_the_books_agree_with_themselves_afterwards(engine: AsyncEngine, a
     await erase_person(engine, AuditLog(engine), BOSS, "acme", USER, operator="acme", dry_run=False)
     found = await check(engine, 5 * DAY_US, 6 * DAY_US, now_us=7 * DAY_US)
     assert not [each for each in found.told if "end_user" in str(each)]
+
+
+@pytest.mark.parametrize("who", [ADA, USER])
+async def test_several_at_once_are_one(engine: AsyncEngine, ada: Person, who: str) -> None:
+    """Each is answered, the person is gone, others are there, and the chain verifies."""
+    await fill(engine, ada, (booked(who), OTHER))
+    log = AuditLog(engine)
+    erasing = [erase_person(engine, log, BOSS, "acme", who, operator="acme", dry_run=False) for _ in range(3)]
+    told = await asyncio.gather(*erasing)
+    assert any(each.rows for each in told)
+    again = await erase_person(engine, log, BOSS, "acme", who, operator="acme", dry_run=False)
+    assert again.rows == {}
+    assert (await log.verify()).sound
+    assert (await PeopleStore(engine).find(ADA) is None) == (who == ADA)
+    assert await PeopleStore(engine).find("ben@acme.example") is not None
+
+
+@pytest.mark.parametrize(
+    "who", ["%", "_", "\\", "'; DROP TABLE person; --", '"', "{}", "\u202eadmin", "x" * 254, "ß", "team_acme/", "a\nb"]
+)
+async def test_odd_ids_are_ids(engine: AsyncEngine, ada: Person, who: str) -> None:
+    """They match themselves and nothing else."""
+    for end_user in (booked(who), OTHER):
+        await put(engine, "ledger_entry", organisation_id="acme", team_id="team_acme", end_user=end_user)
+    told = await erase_person(engine, AuditLog(engine), BOSS, "acme", who, operator="acme", dry_run=False)
+    assert told.rows == {"ledger_entry": 1}
+    assert (await AuditLog(engine).verify()).sound
+    assert await PeopleStore(engine).find(ADA) == ada
+
+
+@pytest.mark.parametrize("who", ["\0", "a\0b", "\ud800"])
+async def test_what_is_no_id_is_refused(engine: AsyncEngine, ada: Person, who: str) -> None:
+    """No database is asked for it."""
+    with pytest.raises(BadRequest, match="`person`"):
+        await erase_person(engine, AuditLog(engine), BOSS, "acme", who, operator="acme", dry_run=True)
 
 
 async def _cut_off_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from accounts.audit.log import AuditLog
 from accounts.errors import AccountsError, BadName
@@ -12,6 +13,7 @@ from api.web.changing import changing, checked_reason, looking, refusals
 from gateway.database import make_engine
 from proxy.errors import BadRequest, ChangesUnavailable, Refused
 from tests.api.changes.bench import ANN, PEPPER, Bench
+from tests.postgres import Postgres
 
 
 async def test_a_change_that_fails_leaves_nothing(bench: Bench) -> None:
@@ -77,3 +79,12 @@ def test_a_reason_is_bounded_text(reason: str) -> None:
 def test_a_reason_stands_on_one_line() -> None:
     """Line ends and spaces become one space."""
     assert checked_reason("  because\r\n of\tit ") == "because of it"
+
+
+async def test_a_value_that_no_database_takes_is_the_callers(postgres: Postgres) -> None:
+    """Trying again would not help."""
+    engine = make_engine(await postgres.empty_database())
+    with pytest.raises(BadRequest, match="NUL character"):
+        async with looking(), engine.connect() as connection:
+            await connection.execute(text("SELECT CAST(:value AS VARCHAR)"), {"value": "a\0b"})
+    await engine.dispose()

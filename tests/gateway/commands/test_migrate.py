@@ -1,14 +1,17 @@
 """`weighbridge migrate`: once for all that will serve, waited for, and never "done" when it was not."""
 
 import asyncio
+import contextlib
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.database import make_engine, migrate_with, upgrade
 from gateway.schema import newest, read_state
@@ -56,6 +59,46 @@ async def test_two_jobs_at_once_are_one_migration(empty_database_url: str) -> No
         assert [each.stdout for each in jobs].count(idle) == 1
         fits = await _run(empty_database_url, "--check")
         assert (fits.returncode, fits.stdout, fits.stderr) == (0, idle, "")
+
+
+async def test_a_killed_migration_is_begun_anew(empty_database_url: str) -> None:
+    """Killed amid its transaction it leaves the schema that was there, and the next one does it all."""
+    await _at(empty_database_url, "0025")
+    engine = make_engine(empty_database_url)
+    job = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "weighbridge", "migrate"),
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "WEIGHBRIDGE_DATABASE_URL": empty_database_url},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(_LIMIT_S):
+        while not await _is_changing(engine):
+            assert job.returncode is None
+    job.kill()
+    await job.wait()
+    assert (await read_state(engine)).revision == "0025"
+    again = await _run(empty_database_url)
+    assert again.returncode == 0, again.stderr
+    assert (await read_state(engine)).fit == "newest"
+    await engine.dispose()
+
+
+async def _is_changing(engine: AsyncEngine) -> bool:
+    """Whether somebody else's transaction writes."""
+    if engine.dialect.name == "postgresql":
+        async with engine.connect() as connection:
+            writing = (
+                "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()"
+            )
+            return bool(await connection.scalar(text(writing)))
+    with contextlib.closing(sqlite3.connect(engine.url.database or "", timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+    await asyncio.sleep(0.005)
+    return False
 
 
 async def test_a_database_that_stays_away_fails_the_job() -> None:

@@ -1,8 +1,11 @@
 """CloudEvents by HTTP, to a real server that fails, hangs, redirects and asks for patience."""
 
 import asyncio
+import contextlib
+import gzip
 import json
 import ssl
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +196,42 @@ async def test_a_connection_that_is_cut_is_a_failure() -> None:
     async with server:
         with pytest.raises(SinkFailed):
             await sent(Receiver(), url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"), [(200, None), (400, BatchRefused), (422, BatchRefused), (500, SinkFailed)]
+)
+@pytest.mark.parametrize("encoded", [False, True])
+async def test_an_endless_reply_is_left(status: int, failure: type[Exception] | None, *, encoded: bool) -> None:
+    """Its status tells; of what follows only the beginning is read, and nothing is made larger than it came."""
+    told = 0
+    piece = gzip.compress(bytes(50_000_000)) if encoded else bytes(50_000)
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal told
+        await reader.readuntil(b"]")
+        encoding = b"content-encoding: gzip\r\n" if encoded else b""
+        writer.write(b"HTTP/1.1 %d Any\r\ntransfer-encoding: chunked\r\n%b\r\n" % (status, encoding))
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                await writer.drain()
+                told += len(piece)
+        writer.close()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    async with server, asyncio.timeout(60):
+        sending = sent(Receiver(), 1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        tracemalloc.start()
+        try:
+            with contextlib.nullcontext() if failure is None else pytest.raises(failure, match=str(status)):
+                await sending
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # What the system holds for a reader that does not read.
+    assert told < 20_000_000
+    assert peak < 5_000_000
 
 
 async def test_a_sink_that_hangs_can_be_cancelled_and_used_again() -> None:
