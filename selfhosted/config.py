@@ -464,7 +464,7 @@ class RoomConfig(Section):
         default=0.95, gt=0, le=1, description="A replica whose KV cache is in use beyond this is full."
     )
     max_waiting: int = Field(
-        default=16, ge=0, le=100_000, description="A replica with more requests in its own queue is full."
+        default=48, ge=0, le=100_000, description="A replica with more requests in its own queue is full."
     )
     tokens: int = Field(
         default=65_536,
