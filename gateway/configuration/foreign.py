@@ -38,9 +38,11 @@ def _bifrost(values: dict[str, Value]) -> KeyPath | None:
         return ("$schema",)
     providers = values.get("providers")
     if isinstance(providers, dict):
-        named = (name for name, each in providers.items() if isinstance(each, dict) and _BIFROSTS & each.keys())
-        if "models" in providers or (found := next(named, None)) is not None:
-            return None if "models" in providers else ("providers", found)
+        if "models" in providers:
+            return None
+        for name, each in providers.items():
+            if isinstance(each, dict) and _BIFROSTS & each.keys():
+                return ("providers", name)
     return next(((key,) for key in ("config_store", "logs_store", "governance", "auth_config") if key in values), None)
 
 
@@ -53,12 +55,12 @@ def _portkey(values: dict[str, Value]) -> KeyPath | None:
         return ("strategy",)
     if isinstance(targets, list) and any(isinstance(each, dict) and _PORTKEYS & each.keys() for each in targets):
         return ("targets",)
-    if values.get("mode") in _MODES or (isinstance(values.get("provider"), str) and _PORTKEYS & values.keys()):
+    if str(values.get("mode")) in _MODES or (isinstance(values.get("provider"), str) and _PORTKEYS & values.keys()):
         return ("mode",) if "mode" in values else ("provider",)
     retry, cache = values.get("retry"), values.get("cache")
     if isinstance(retry, dict) and {"attempts", "on_status_codes"} & retry.keys():
         return ("retry",)
-    if isinstance(cache, dict) and cache.get("mode") in {"simple", "semantic"}:
+    if isinstance(cache, dict) and str(cache.get("mode")) in {"simple", "semantic"}:
         return ("cache",)
     return next(((key,) for key in ("virtual_key", "input_guardrails", "override_params") if key in values), None)
 

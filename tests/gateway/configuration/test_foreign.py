@@ -79,7 +79,15 @@ def test_a_file_of_ours_is_not(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "providers:\n", "providers: {models: []}\n", "policy: {aliases: {}}\n", "cache: {}\n"]
+    "text",
+    [
+        "",
+        "mode: [a]\ncache: {mode: [a]}\n",
+        "providers:\n",
+        "providers: {models: []}\n",
+        "policy: {aliases: {}}\n",
+        "cache: {}\n",
+    ],
 )
 def test_little_says_nothing(text: str) -> None:
     """A file with hardly anything in it is checked as ours."""
