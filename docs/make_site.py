@@ -27,12 +27,17 @@ _LINK: Final = re.compile(r"(\]\()([^()\s]+)(\))")
 _ELSEWHERE: Final = ("http://", "https://", "mailto:", "#")
 _ITEM: Final = re.compile(r"([-*]|\d+\.) ")
 _FENCE: Final = re.compile(r"^(```|~~~)")
+_COMMAND: Final = re.compile(r"#+ `(?P<name>[^`]+)`")
+_CUT: Final = re.compile(r"\* `(?P<name>[^`]+)`: .*\.\.\.")
 _STYLE: Final = """\
-/* Keys of the configuration stay in one piece: the column is as wide as its longest word, and the table scrolls within its own width. */
+/* A word stays in one piece, and so does a key, up to most of a phone's width: the column is as wide, and the table scrolls within its own. */
 .md-typeset table:not([class]) { table-layout: auto; }
-.md-typeset table:not([class]) td:first-child { min-width: 15rem; }
-.md-typeset table:not([class]) td:first-child code { word-break: normal; overflow-wrap: anywhere; }
-@media (max-width: 480px) { .md-typeset table:not([class]) td:first-child { min-width: 13rem; } }
+.md-typeset table:not([class]) td code { word-break: normal; overflow-wrap: break-word; }
+.md-typeset table:not([class]) td:first-child code { display: inline-block; max-width: 17rem; }
+@media (max-width: 480px) {
+  .md-typeset table:not([class]) td code { display: inline-block; max-width: 9rem; }
+  .md-typeset table:not([class]) td:not(:first-child) { min-width: 8rem; }
+}
 """
 
 
@@ -82,6 +87,20 @@ def _lists_apart(lines: Iterator[str]) -> Iterator[str]:
             yield ""
         yield line
         before = line
+
+
+def whole_sentences(told: str) -> str:
+    """Return the reference of commands with each one's first sentence in the list of its group, which typer cuts off."""
+    lines, sentences, group = told.split("\n"), dict[str, str](), "weighbridge"
+    for place, line in enumerate(lines):
+        if found := _COMMAND.fullmatch(line):
+            sentences[found["name"]] = " ".join(lines[place + 1 : lines.index("**Usage**:", place)]).strip()
+    for place, line in enumerate(lines):
+        if found := _COMMAND.fullmatch(line):
+            group = found["name"]
+        elif (found := _CUT.fullmatch(line)) and (sentence := sentences.get(f"{group} {found['name']}")):
+            lines[place] = f"* `{found['name']}`: {sentence.partition('. ')[0].rstrip('.')}."
+    return "\n".join(lines)
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> Iterator[str]:
@@ -143,7 +162,7 @@ class Site:
             "Commands",
         ]
         told = subprocess.run(typer, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        self._generated("commands.md", told)
+        self._generated("commands.md", whole_sentences(told))
 
     def routes(self) -> None:
         """Write the OpenAPI document, for who generates clients, and a page that lists its routes."""

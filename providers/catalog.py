@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -281,14 +281,14 @@ def with_deployments(catalog: Catalog, deployments: Mapping[str, tuple[Deploymen
     )
 
 
-def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
+def unknown_facts(section: ProvidersSection, catalog: Catalog, *, unpriced: Literal["refuse", "book"]) -> Iterator[str]:
     """Yield sentences about facts of a configured model that neither the file nor litellm's table has, and the
-    consequence.
+    consequence. `unpriced` is what the configuration does with requests for a model without a price.
     """
     entries = {each.target.target_id: each for each in catalog.wildcards.entries}
     for model in section.models:
         entry = entries.get(model.model_id)
-        if entry is not None and entry.target.price is None and not entry.names:
+        if entry is not None and entry.target.price is None and not entry.names and unpriced == "refuse":
             tells = any(each.told_cost is not None for each in entry.target.deployments)
             yield (
                 f"{model.model_id}: litellm's table lists no prices of its provider, and a name without one is refused: write "
@@ -299,9 +299,10 @@ def unknown_facts(section: ProvidersSection, catalog: Catalog) -> Iterator[str]:
             continue
         follows = [said for fact, said in _ASSUMED.items() if fact in target.assumed]
         if target.price is None:
-            follows.append(
-                "its price is unknown, so `auto` never chooses it and others are refused (`prices`, `cost.unpriced`)"
-            )
+            others = "others are refused (`prices`, `cost.unpriced`)"
+            if unpriced == "book":
+                others = "others are booked without one (`prices`)"
+            follows.append(f"its price is unknown, so `auto` never chooses it and {others}")
         if follows:
             why = facts_of(model).why_not
             yield f"{model.model_id}: {'; '.join(follows)}{f'; {why}' if why else ''}"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.make_site import LinkLost, Site, page_of, rewritten
+from docs.make_site import LinkLost, Site, page_of, rewritten, whole_sentences
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,6 +66,19 @@ def test_links_are_written_anew(text: str, made: str) -> None:
         return PurePosixPath("files") / f"{path}.txt"
 
     assert rewritten(text, PurePosixPath("docs/cache.md"), copied) == made
+
+
+def test_a_list_of_commands_has_whole_sentences() -> None:
+    """Of the group's own command, where two groups have one of that name."""
+    told = (
+        "* `keys`: Keys.\n\n## `weighbridge keys`\n\nKeys.\n\n**Usage**:\n\n* `list`: List keys, which is...\n\n"
+        "### `weighbridge keys list`\n\nList keys, which\nis quick. More.\n\n**Usage**:\n\n"
+        "## `weighbridge teams`\n\nTeams.\n\n**Usage**:\n\n* `list`: List teams with what...\n\n"
+        "### `weighbridge teams list`\n\nList teams with what they spent.\n\n**Usage**:\n"
+    )
+    made = whole_sentences(told)
+    assert "* `list`: List keys, which is quick.\n" in made
+    assert "* `list`: List teams with what they spent.\n" in made
 
 
 def test_a_decision_links_up() -> None:

@@ -105,7 +105,7 @@ def _hints(settings: "GatewayConfig", catalog: "Catalog") -> list[str]:
         *address_hints(settings.providers, settings.server.port),
         *fallback_hints(settings),
         *price_hints(settings.providers),
-        *unknown_facts(settings.providers, catalog),
+        *unknown_facts(settings.providers, catalog, unpriced=settings.cost.unpriced),
         *_evidence(settings, catalog, UNMEASURED),
     ]
 

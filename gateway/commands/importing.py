@@ -66,7 +66,8 @@ async def import_litellm(
         fail("name LiteLLM's config.yaml, its --database, or both", USAGE)
     account, today = Account(), datetime.now(UTC)
     first = date(today.year, 1, 1) if since is None else since.date()
-    theirs = None if database is None else await _theirs(database, first)
+    with _configuration(out):
+        theirs = None if database is None else await _theirs(database, first)
     models = _translated(account, file, theirs, out, secrets, dry_run=dry_run)
     if theirs is not None:
         with _configuration(out):
@@ -125,7 +126,8 @@ def _translated(
     if not dry_run:
         # Who brings accounts again, on the day of the switch, has changed the file since.
         _write(out, as_yaml(written), may_differ=theirs is not None)
-        if secrets is not None and moved.moved:
+        # Also where it is empty: the next command reads it.
+        if secrets is not None:
             _write(secrets, _lines(moved.moved), mode=0o600, may_differ=theirs is not None)
     _say_what_to_set(moved.moved, moved.referred, secrets, dry_run=dry_run)
     return translated.models

@@ -145,7 +145,7 @@ def _check_importable(plaintext: str, variable: str) -> None:
         fail(f"{variable} holds no key: 8 to 256 printable ASCII characters, not beginning with `wb-`", 2)
     if len(plaintext) < _LEAST_SECRET or len(set(plaintext)) < _LEAST_LETTERS:
         fail(
-            f"{variable} holds a key that can be guessed: it has fewer than {_LEAST_SECRET} characters, or few different ones",
+            f"{variable} holds a key that can be guessed: it has fewer than {_LEAST_SECRET} characters, or few different ones. Make a new one: weighbridge keys create TEAM_ID --role ROLE",
             2,
         )
 

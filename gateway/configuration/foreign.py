@@ -37,11 +37,16 @@ def _bifrost(values: dict[str, Value]) -> KeyPath | None:
     if "getbifrost" in str(values.get("$schema", "")):
         return ("$schema",)
     providers = values.get("providers")
-    if isinstance(providers, dict) and "models" not in providers:
-        found = next((name for name, each in providers.items() if isinstance(each, dict) and "keys" in each), None)
-        return None if found is None else ("providers", found)
-    stores = next((key for key in ("config_store", "logs_store", "governance") if key in values), None)
-    return (stores,) if stores is not None and "providers" not in values else None
+    if isinstance(providers, dict):
+        if "models" in providers:
+            return None
+        for name, each in providers.items():
+            if isinstance(each, dict) and _BIFROSTS & each.keys():
+                return ("providers", name)
+    return next(((key,) for key in ("config_store", "logs_store", "governance", "auth_config") if key in values), None)
+
+
+_BIFROSTS: Final = frozenset({"keys", "network_config", "custom_provider_config", "concurrency_and_buffer_size"})
 
 
 def _portkey(values: dict[str, Value]) -> KeyPath | None:
@@ -50,17 +55,27 @@ def _portkey(values: dict[str, Value]) -> KeyPath | None:
         return ("strategy",)
     if isinstance(targets, list) and any(isinstance(each, dict) and _PORTKEYS & each.keys() for each in targets):
         return ("targets",)
-    return next(((key,) for key in ("virtual_key", "plugins_enabled", "override_params") if key in values), None)
+    if str(values.get("mode")) in _MODES or (isinstance(values.get("provider"), str) and _PORTKEYS & values.keys()):
+        return ("mode",) if "mode" in values else ("provider",)
+    retry, cache = values.get("retry"), values.get("cache")
+    if isinstance(retry, dict) and {"attempts", "on_status_codes"} & retry.keys():
+        return ("retry",)
+    if isinstance(cache, dict) and str(cache.get("mode")) in {"simple", "semantic"}:
+        return ("cache",)
+    return next(((key,) for key in ("virtual_key", "input_guardrails", "override_params") if key in values), None)
 
 
-_PORTKEYS: Final = frozenset({"virtual_key", "override_params", "provider", "api_key"})
+_PORTKEYS: Final = frozenset({"virtual_key", "override_params", "provider", "api_key", "custom_host"})
+_MODES: Final = frozenset({"single", "fallback", "loadbalance", "conditional"})
 
 
 def _openrouter(values: dict[str, Value]) -> KeyPath | None:
     provider = values.get("provider")
     if isinstance(provider, dict) and _PREFERENCES & provider.keys():
         return ("provider",)
-    return ("route",) if "route" in values and "models" in values else None
+    if "route" in values and "models" in values:
+        return ("route",)
+    return next(((key,) for key in ("provider_preferences", "allow_fallbacks") if key in values), None)
 
 
 _PREFERENCES: Final = frozenset(
@@ -74,6 +89,7 @@ _PREFERENCES: Final = frozenset(
         "sort",
         "quantizations",
         "max_price",
+        "zdr",
     }
 )
 _KNOWN: Final = (

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gateway.configuration.environment import Environment
 from gateway.configuration.file import ConfigError, Problem
+from gateway.configuration.places import DATA
 from gateway.configuration.settings import load
 from gateway.from_litellm.configuration import as_yaml
 from gateway.from_litellm.told import Account
@@ -40,6 +41,8 @@ def _problems(written: dict[str, Any], environment: Environment) -> tuple[Proble
     with tempfile.TemporaryDirectory(prefix="weighbridge-import-") as folder:
         path = Path(folder) / "weighbridge.yaml"
         path.write_text(as_yaml(written), encoding="utf-8")
+        # What lies in this folder's `var` is where an earlier run left it: it was not lost on the way to the temporary file.
+        environment = environment.model_copy(update={"data_dir": Path.cwd() / DATA})
         try:
             load(path, environment, secrets_from=None)
         except ConfigError as error:

@@ -38,6 +38,10 @@ def translate(source: Source, account: Account, secrets: Secrets, variables: Var
     translator = Translator(account, secrets, variables, _credentials(source, account))
     models = translate_models(source, account, translator, variables, by_rpm=by_rpm(source, variables))
     settings = translate_settings(source, account, secrets, variables, models)
+    if not models.written:
+        file = source.documents[0].file if source.documents else ""
+        words = f"no model came of it, and a configuration has one: `{_NO_MODEL['model']}` stands there, write yours in its place"
+        account.note(file, 0, "providers.models", "not possible", words)
     return Translated(written=_written(models, settings), models=models, settings=settings)
 
 

@@ -120,6 +120,7 @@ class Entry(msgspec.Struct, kw_only=True):
     """The model's name without its provider, by which entries of one name are told to be the same model."""
     written: dict[str, Any] = {}
     costs: dict[str, Value] = {}
+    told_costs: dict[str, Item] = {}
     info: dict[str, Item] = {}
     order: int = 0
     weight_by_rpm: int | None = None
@@ -398,7 +399,7 @@ class _Reading:
             simple[key]()
         elif is_price(key):
             entry.costs[key] = self._variables.resolved(item.value)
-            self._account.tell(item, "kept", "`prices`, for a million tokens")
+            entry.told_costs[key] = item
         elif key in _DEFAULTS:
             self._account.tell(item, "not possible", "no defaults of requests: callers send it")
         elif _OPTIONS.fullmatch(key):

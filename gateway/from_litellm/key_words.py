@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -42,6 +42,9 @@ def tell_by_table(account: Account, place: Place, key: str, item: Item) -> None:
     """Tell what becomes of a key that no code has a use for."""
     row = words_for(place, key)
     if row is None:
-        account.tell(item, "not possible", UNKNOWN)
+        others = [each for each in get_args(Place) if each != place and words_for(each, key) is not None]
+        account.tell(
+            item, "not possible", f"LiteLLM reads it in {' and '.join(others)}, not here" if others else UNKNOWN
+        )
     else:
         account.tell(item, row.outcome, row.words)

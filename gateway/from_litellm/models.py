@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.configuration.file import Value
 from gateway.from_litellm.deployments import Entry, Translator, Unusable
-from gateway.from_litellm.key_words import tell_by_table
+from gateway.from_litellm.key_words import tell_by_table, words_for
 from gateway.from_litellm.prices import is_price, number_in, prices_of
 from gateway.from_litellm.source import Source, Variables
 from gateway.from_litellm.told import Account, Item
@@ -23,6 +23,11 @@ _CAPABILITIES: Final = {
     "image_generation": ["images"],
     "audio_speech": ["speech"],
     "audio_transcription": ["transcription"],
+    # LiteLLM reads a mode in few places, so that people's own words for it work there.
+    "embeddings": ["embeddings"],
+    "image": ["images"],
+    "tts": ["speech"],
+    "transcription": ["transcription"],
     "rerank": ["rerank"],
     "moderation": ["moderation"],
     "moderations": ["moderation"],
@@ -236,6 +241,8 @@ class _Reading:
         self._account = account
         self._facts = _Facts()
         self._costs = dict(entry.costs)
+        self._told_costs: dict[str, Item] = dict(entry.told_costs)
+        self._notes: list[str] = []
         self._mode = ""
         self._cannot: set[str] = set()
 
@@ -252,6 +259,8 @@ class _Reading:
             facts.written["known_as"] = entry.known_as
         if self._costs:
             facts.prices = prices_of(self._costs, self._mode)
+        self._tell_costs()
+        self._tell_notes()
         if self._costs and facts.prices is None:
             words = "its own prices make none (docs/books.md); write `prices`"
             self._account.tell(entry.item.at("model_info"), "not possible", words)
@@ -263,7 +272,7 @@ class _Reading:
             self._take_mode(item)
         elif is_price(key):
             self._costs[key] = item.value
-            self._account.tell(item, "kept", "`prices`, for a million tokens")
+            self._told_costs[key] = item
         elif key == "base_model":
             self._entry.known_as = str(item.value or "")
             self._account.tell(item, "kept", "`known_as`")
@@ -274,7 +283,28 @@ class _Reading:
         else:
             if key == "access_groups" and isinstance(item.value, list):
                 self._facts.groups = [str(each) for each in item.value]
-            tell_by_table(self._account, "model_info", key, item)
+            if words_for("model_info", key) is None:
+                self._notes.append(key)
+            else:
+                tell_by_table(self._account, "model_info", key, item)
+
+    def _tell_costs(self) -> None:
+        """Tell each price: kept, unless the prices are the same without it."""
+        for key, item in self._told_costs.items():
+            rest = {name: value for name, value in self._costs.items() if name != key}
+            number, prices = number_in(self._costs[key]), self._facts.prices
+            if number != 0 and prices is not None and rest and prices == prices_of(rest, self._mode):
+                self._account.tell(
+                    item, "not possible", "not charged beside the others; write `prices` (docs/books.md)"
+                )
+            else:
+                self._account.tell(item, "kept", "`prices`, for a million tokens")
+
+    def _tell_notes(self) -> None:
+        """Tell what LiteLLM gives back at `/model/info` and has no other use for, in one line for an entry."""
+        if self._notes:
+            words = f"LiteLLM gives it back at /model/info; here is no place for {', '.join(self._notes)}"
+            self._account.tell(self._entry.item.at("model_info"), "not possible", words)
 
     def _take_mode(self, item: Item) -> None:
         self._mode = str(item.value or "")

@@ -49,7 +49,7 @@ class Secrets:
         if _FILE.match(text):
             self._account.tell(item, "kept", "read from that file")
             return f"file:{text}"
-        moved = self._moved_to(_variable(name), text)
+        moved = self._free(_variable(name), text)
         self._account.tell(item, "changed", f"a literal secret: set it as {moved}; it stands in no file any more")
         return f"env:{moved}"
 
@@ -63,7 +63,11 @@ class Secrets:
         else:
             self._account.tell(item, "kept", f"env:{name}")
 
-    def _moved_to(self, name: str, secret: str) -> str:
+    def moved_to(self, name: str, secret: str) -> str | None:
+        """Return the variable that a literal is moved into, by this name if it is free; None for a placeholder."""
+        return None if _NOT_A_KEY.fullmatch(secret.strip()) else self._free(name, secret.strip())
+
+    def _free(self, name: str, secret: str) -> str:
         """Return a variable for a literal that has no other value yet."""
         number, chosen = 1, name
         while self.moved.get(chosen, secret) != secret or chosen in self._taken:

@@ -344,11 +344,7 @@ class _Reading:
                 self._account.tell(item, "not possible", "no host beside it: set REDIS_URL=redis://HOST:6379/0")
             return
         for name, item in self._redis.items():
-            self._account.tell(
-                item,
-                "changed",
-                "set REDIS_URL=redis://:PASSWORD@HOST:PORT/0" if name == "host" else "a part of REDIS_URL",
-            )
+            self._account.tell(item, "changed", f"the {name} in the one address REDIS_URL, redis://HOST:PORT/0")
         self.settings.put("redis", "url", value="env:REDIS_URL")
         self._secrets.referred.add("REDIS_URL")
         parts = {name: self._variables.resolved(item.value) for name, item in self._redis.items()}
@@ -358,11 +354,11 @@ class _Reading:
 
     def _master_key(self, item: Item) -> None:
         self.settings.has_master_key = True
-        self._account.tell(
-            item,
-            "changed",
-            "a key of the role admin: weighbridge keys import TEAM_ID --role admin --from-env LITELLM_MASTER_KEY",
-        )
+        variable = name_in(str(item.value)) or self._secrets.moved_to("LITELLM_MASTER_KEY", str(item.value))
+        words = f"weighbridge keys import TEAM_ID --role admin --from-env {variable}"
+        if variable is None:
+            words = "this one can be guessed; a new one: weighbridge keys create TEAM_ID --role admin"
+        self._account.tell(item, "changed", f"a key of the role admin: {words}")
 
     def _database_url(self, item: Item) -> None:
         self._account.tell(

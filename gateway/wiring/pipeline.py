@@ -142,7 +142,7 @@ def warn_of_models(config: GatewayConfig, catalog: Catalog) -> None:
     """Log, once a start, the assumed facts of models, and a baseline model without a batch price, as batch work is then
     compared with its full price.
     """
-    for said in unknown_facts(config.providers, catalog):
+    for said in unknown_facts(config.providers, catalog, unpriced=config.cost.unpriced):
         _log.warning("%s", said)
     target = catalog.targets.get(config.cost.reference_target or "")
     if target is not None and target.price is not None and target.price.batch is None:

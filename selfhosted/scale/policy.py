@@ -318,6 +318,17 @@ class ScalePolicy:
 
     # Wishing.
 
+    def _carries_now(self, signals: Signals) -> float | None:
+        """Return what a replica is planned to carry, or more where the minute that is not over shows more already: what it brought is
+        counted as work that comes before it is learnt how well it was carried, and one light minute before it tells little.
+        """
+        carries = self.carries
+        if carries is None or self._minute.seconds < _BUSY_S:
+            return carries
+        pressure = pressure_of(signals, self._config, alone_s=self._carried.alone_s)
+        shown = None if pressure is None else self._carried.with_minute(self._minute.each, pressure.ratio)
+        return carries if shown is None else max(carries, shown)
+
     def _most_wanted(self, signals: Signals, current: int) -> _DesiredSize:
         if self._worth is not None and signals.elsewhere_usd is not None:
             known = self._worth.wanted
@@ -325,7 +336,7 @@ class ScalePolicy:
             worth = _DesiredSize(current if known is None else known, "worth", self._worth.why)
             return max(self._economic_wishes(signals, worth), key=lambda wish: wish.replicas)
         wishes = [self._floor(signals), self._wake(signals)]
-        carries = self.carries
+        carries = self._carries_now(signals)
         if carries is not None and self._work.value is not None:
             wishes += self._by_work(signals, current, carries)
             wishes += self._by_thresholds(signals, current, patient=True)

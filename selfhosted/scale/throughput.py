@@ -104,13 +104,24 @@ class PoolThroughput:
 
     def observe_pressure(self, work_per_s: float, pressure: float) -> None:
         """Learn from the work per second of a ready replica, and the pressure that it is under."""
+        self.learnt.work, self.learnt.pressure = self._line_with(work_per_s, pressure)
+
+    def with_minute(self, work_per_s: float, pressure: float) -> float | None:
+        """Return `per_replica` as it would be with such a minute, which is not learnt."""
+        work, under = self._line_with(work_per_s, pressure)
+        return work / under * self.learnt.share if work > 0 and under > 0 else self.per_replica
+
+    def _line_with(self, work_per_s: float, pressure: float) -> tuple[float, float]:
+        learnt = self.learnt
         if not (_LEAST_WORK_PER_S <= work_per_s <= _MOST_WORK_PER_S and _LEAST_PRESSURE <= pressure <= _MOST_PRESSURE):
-            return
+            return learnt.work, learnt.pressure
         # A full replica shows its work, and not how far it is beyond its limit.
-        learnt, weight = self.learnt, min(1.0, 1 / pressure**3)
+        weight = min(1.0, 1 / pressure**3)
         # The straight line through the origin that fits the minutes best: busy ones count more.
-        learnt.work = learnt.work * _KEPT + work_per_s * work_per_s * weight
-        learnt.pressure = learnt.pressure * _KEPT + pressure * work_per_s * weight
+        return (
+            learnt.work * _KEPT + work_per_s * work_per_s * weight,
+            learnt.pressure * _KEPT + pressure * work_per_s * weight,
+        )
 
     def observe_tokens(self, mean_s: float, running: float) -> None:
         """Learn how long a further token takes alone, from the mean while so many requests run on a replica."""

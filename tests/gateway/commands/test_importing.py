@@ -80,6 +80,31 @@ def test_literal_secrets_go_to_a_file_of_the_owner_alone(tmp_path: Path) -> None
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
+def test_the_file_of_secrets_is_there_where_there_are_none(tmp_path: Path) -> None:
+    """What the page has next reads it."""
+    (tmp_path / "config.yaml").write_text(GOOD)
+    assert run("import", "litellm", "config.yaml", "--secrets", "secrets.env").exit_code == 0
+    assert (tmp_path / "secrets.env").read_text() == ""
+
+
+def test_on_the_day_of_the_switch_it_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new shell, in the folder that has our database, pepper and file by then: they are found by the file, and nothing is taken for lost."""
+    monkeypatch.delenv("WEIGHBRIDGE_DATA_DIR")
+    monkeypatch.delenv("WEIGHBRIDGE_PEPPER")
+    (tmp_path / "config.yaml").write_text(GOOD)
+    assert run("import", "litellm", "config.yaml").exit_code == 0
+    before = (tmp_path / "weighbridge.yaml").read_text()
+    newest_sqlite(tmp_path / "var" / "weighbridge.sqlite")
+    (tmp_path / "var" / "journal").mkdir()
+    (tmp_path / "var" / "journal" / "1.log").write_text("something")
+    again = run("import", "litellm", "config.yaml")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "weighbridge.yaml").read_text() == before
+    monkeypatch.setenv("THEIRS", "postgresql://litellm:secret-pw@127.0.0.1:1/litellm")
+    with_database = run("import", "litellm", "config.yaml", "--database", "env:THEIRS", "--dry-run")
+    assert "WEIGHBRIDGE_DATA_DIR" not in f"{with_database.output}{with_database.exception}"
+
+
 def test_a_secret_that_fits_no_line_is_named(tmp_path: Path) -> None:
     """What no environment file can hold is not lost in silence."""
     (tmp_path / "config.yaml").write_text(GOOD.replace("os.environ/OPENAI_API_KEY", '"it\'s-a-secret-0123456789"'))

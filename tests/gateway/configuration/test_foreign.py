@@ -34,6 +34,29 @@ FOREIGN = [
         "config check",
     ),
     ('{"models": ["openai/gpt-4o", "anthropic/claude-sonnet-4"], "route": "fallback"}\n', "OpenRouter", "config check"),
+    # As strangers have them: without a schema, and in part.
+    (
+        '{"client": {}, "providers": {}, "plugins": [{"name": "x"}], "logs_store": {"type": "sqlite"}}\n',
+        "Bifrost",
+        "config check",
+    ),
+    ('{"providers": {"ollama": {"network_config": {"base_url": "http://box:11434"}}}}\n', "Bifrost", "config check"),
+    ('{"governance": {"virtual_keys": [{"id": "vk-a", "value": "sk-bf-x"}]}}\n', "Bifrost", "config check"),
+    (
+        '{"retry": {"attempts": 3, "on_status_codes": [429, 503]}, "cache": {"mode": "semantic", "max_age": 60}}\n',
+        "Portkey",
+        "config check",
+    ),
+    ('{"mode": "fallback", "targets": []}\n', "Portkey", "config check"),
+    ('{"provider": "openai", "api_key": "sk-x", "custom_host": "http://box:11434"}\n', "Portkey", "config check"),
+    (
+        '{"strategy": {"mode": "fallback"}, "targets": [{"override_params": {"model": "@groq-a/llama"}}, {"override_params": {"model": "@b/c"}}]}\n',
+        "Portkey",
+        "config check",
+    ),
+    ('{"order": ["azure", "openai"], "allow_fallbacks": false}\n', "OpenRouter", "config check"),
+    ('{"model": "a/b", "provider": {"zdr": true}}\n', "OpenRouter", "config check"),
+    ('{"provider_preferences": {"only": ["azure"]}, "models": ["a/b"]}\n', "OpenRouter", "config check"),
 ]
 
 
@@ -56,7 +79,15 @@ def test_a_file_of_ours_is_not(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "providers:\n", "providers: {models: []}\n", "policy: {aliases: {}}\n", "cache: {}\n"]
+    "text",
+    [
+        "",
+        "mode: [a]\ncache: {mode: [a]}\n",
+        "providers:\n",
+        "providers: {models: []}\n",
+        "policy: {aliases: {}}\n",
+        "cache: {}\n",
+    ],
 )
 def test_little_says_nothing(text: str) -> None:
     """A file with hardly anything in it is checked as ours."""

@@ -151,3 +151,86 @@ def test_credentials_without_values_are_told(tmp_path: Path) -> None:
     _, account = of_file(tmp_path, text)
     assert any("credential_values" in each.words for each in account.told)
     assert "sk-secret" not in repr(account.told)
+
+
+def with_secrets(tmp_path: Path, text: str, **variables: str) -> tuple[dict[str, Any], Account, Secrets]:
+    """What a file comes to."""
+    (tmp_path / "config.yaml").write_text(text)
+    account, known = Account(), Variables(variables)
+    secrets = Secrets(account, known)
+    translated = translate(read_source(tmp_path / "config.yaml", account, known), account, secrets, known)
+    return sound(translated.written, Environment(), account), account, secrets
+
+
+def became(account: Account, place: str) -> str:
+    """What was told of a place, in one text."""
+    return "; ".join(f"{each.outcome}: {each.words}" for each in account.told if each.place == place)
+
+
+@pytest.mark.parametrize("text", ["# nothing yet\n", "model_list: []\ngeneral_settings: {store_model_in_db: true}\n"])
+def test_a_model_that_nobody_wrote_is_told(tmp_path: Path, text: str) -> None:
+    """A file without models, as of whoever keeps them in the database, is not one with all of OpenAI's."""
+    written, account, _ = with_secrets(tmp_path, text)
+    assert [each["model_id"] for each in written["providers"]["models"]] == ["openai/*"]
+    assert "not possible: no model came of it" in became(account, "providers.models")
+
+
+@pytest.mark.parametrize(
+    ("master", "words", "moved"),
+    [
+        ("os.environ/PROXY_KEY", "--from-env PROXY_KEY", []),
+        ("sk-own-0123456789abcdef", "--from-env LITELLM_MASTER_KEY", ["LITELLM_MASTER_KEY"]),
+        ("sk-1234", "can be guessed; a new one: weighbridge keys create", []),
+    ],
+)
+def test_the_master_key_is_found_where_it_stands(tmp_path: Path, master: str, words: str, moved: list[str]) -> None:
+    """A literal one is in the file of secrets, another variable's name in the command."""
+    _, account, secrets = with_secrets(tmp_path, f"model_list: []\ngeneral_settings: {{master_key: {master}}}\n")
+    assert words in became(account, "general_settings.master_key")
+    assert list(secrets.moved) == moved
+
+
+def test_a_key_in_another_section_s_place_is_told_so(tmp_path: Path) -> None:
+    """LiteLLM takes no notice of it there, which its owner may not know."""
+    text = "general_settings: {provider_budget_config: {openai: {budget_limit: 1}}, telemetry: false}\nlitellm_settings: {ui_access_mode: all}\n"
+    _, account, _ = with_secrets(tmp_path, text)
+    assert "LiteLLM reads it in router_settings" in became(account, "general_settings.provider_budget_config")
+    assert "LiteLLM reads it in litellm_settings" in became(account, "general_settings.telemetry")
+    assert "LiteLLM reads it in general_settings" in became(account, "litellm_settings.ui_access_mode")
+
+
+def test_notes_of_one_s_own_are_one_line(tmp_path: Path) -> None:
+    """Twenty models with fifteen notes each for a page of one's own would hide what matters."""
+    text = """
+model_list:
+  - model_name: a
+    litellm_params: {model: openai/gpt-4o}
+    model_info: {shelf: 3, colour: red, mode: tts, input_cost_per_token: 0.000002, output_cost_per_token: 0.000004, input_cost_per_second: 0.001}
+"""
+    written, account, _ = with_secrets(tmp_path, text)
+    assert became(account, "model_list[0].model_info").endswith("shelf, colour")
+    assert written["providers"]["models"][0]["capabilities"] == ["speech"]
+
+
+def test_a_price_that_is_not_charged_is_not_kept(tmp_path: Path) -> None:
+    """By the second beside by the token: one of the two is charged."""
+    text = """
+model_list:
+  - model_name: a
+    litellm_params: {model: ollama/llama3.2, api_base: "http://box:11434", output_cost_per_second: 0.002}
+    model_info: {input_cost_per_token: 0.00002, output_cost_per_token: 0.00004, cache_read_input_token_cost: 0.000005}
+"""
+    written, account, _ = with_secrets(tmp_path, text)
+    assert set(written["providers"]["models"][0]["prices"]) == {"input", "cached_input", "output"}
+    assert became(account, "model_list[0].litellm_params.output_cost_per_second").startswith("not possible")
+    for key in ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"):
+        assert became(account, f"model_list[0].model_info.{key}").startswith("kept"), key
+
+
+def test_no_part_of_an_address_is_masked_in_words(tmp_path: Path) -> None:
+    """What looks like a password is hidden, so words have none."""
+    _, account, secrets = with_secrets(
+        tmp_path, "router_settings: {redis_host: cache, redis_password: p4ss-p4ss-p4ss}\n"
+    )
+    assert "•" not in became(account, "router_settings.redis_host")
+    assert secrets.moved == {"REDIS_URL": "redis://:p4ss-p4ss-p4ss@cache:6379/0"}

@@ -102,6 +102,18 @@ def test_what_is_late_for_a_queue_that_is_left_lowers_no_plan() -> None:
     assert carries(waiting=100, stuck=100) > 1.4 * carries()
 
 
+def test_a_busy_minute_orders_nothing_before_it_is_known_how_well_it_was_carried() -> None:
+    """A light minute shows a replica at three tenths of what may be; the next, with seven times the work, at half."""
+    policy = ScalePolicy(config())
+    for at in range(5, 185, 5):
+        light = at <= 65
+        work, pressure = (2_400.0, 0.3) if light else (17_600.0, 0.5)
+        told = {"input_tokens_per_s": work, "served_tokens_per_s": work, "arrivals_per_s": 4.0, "missed": 0.0}
+        decision = policy.decide(signals(at, ready=8, kv_used=8 * config().kv_high * pressure, **told))
+        assert decision.desired == 8, (at, decision)
+    assert policy.carries == pytest.approx(4_150, rel=0.05)
+
+
 def test_a_rise_of_arrivals_in_a_new_pool_orders_before_tokens_are_slow() -> None:
     """Two minutes and a half show it, though each minute's work scatters."""
 

@@ -36,6 +36,18 @@ def test_what_a_replica_carries_is_known_from_the_first_minute_under_pressure() 
     assert carried.per_replica == pytest.approx(1_000, rel=0.1)
 
 
+def test_a_minute_that_is_not_over_is_asked_about_and_not_learnt() -> None:
+    """As it would be with it; of nonsense as it is."""
+    carried, same = PoolThroughput(0.1, 0.05), PoolThroughput(0.1, 0.05)
+    for each in (carried, same):
+        each.observe_pressure(300, 0.3)
+    shown = carried.with_minute(2_200, 0.5)
+    assert carried.per_replica == pytest.approx(1_000)
+    assert carried.with_minute(math.nan, 0.5) == carried.per_replica
+    same.observe_pressure(2_200, 0.5)
+    assert shown == same.per_replica == pytest.approx(4_300, rel=0.05)
+
+
 def test_how_long_a_token_takes_alone_is_a_guess_until_it_was_seen() -> None:
     """A third of the target; a shorter mean at once, a longer one only of replicas with little to do."""
     carried = PoolThroughput(0.1, 0.06)
