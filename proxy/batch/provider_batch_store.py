@@ -39,6 +39,7 @@ class ProviderBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     answered: int
     created_us: int
     give_up_us: int
+    look_us: int
 
 
 _COLUMNS: Final = tuple(col(getattr(ProviderBatchRow, name)) for name in ProviderBatchRecord.__struct_fields__)

@@ -360,6 +360,7 @@ class ProviderBatchRunner:
                 answered=0,
                 created_us=0,
                 give_up_us=0,
+                look_us=0,
             )
             # A file that was uploaded before may be there all the same.
             await self._end(record, "refused", failed=False, leaves=api.names_batches)
@@ -483,9 +484,10 @@ class ProviderBatchRunner:
         await self._store.forgotten(handed.handed_id)
 
     async def _wait_to_forget(self, handed: ProviderBatchRecord) -> None:
-        """Ask for the deletion again later, ever more seldom; after a week an operator has to see to it."""
+        """Ask for the deletion again later, ever more seldom; after a week in which it was asked an operator has to see to it."""
         age_s = self._age_s(handed)
-        if age_s > _FORGET_S:
+        # By when this look was due: a gateway that was away for a week has asked once.
+        if handed.look_us - handed.created_us > _FORGET_S * 1_000_000:
             _log.error(
                 "batch: %s has not deleted batch %s and its files for a week; delete them there by hand",
                 handed.deployment_id,

@@ -85,6 +85,9 @@ def calls_are_booked(story: Story, plan: Plan, rows: Rows, calls: Iterable[Call]
         if plan.weather.cut:
             # What was sent on a connection that is cut has perhaps not come there, and is estimated all the same.
             paid = [row for row in paid if row["usage_source"] != "estimated"]
+        if not asked[request_id]:
+            # Whose caller leaves while it is on its way is estimated, too: nobody waits for what comes of it.
+            paid = [row for row in paid if "caller_gone" not in row["flags"] or row["usage_source"] != "estimated"]
         if len(paid) > len(worth):
             story.violate("nobody pays for what no provider did", request=request_id, paid=len(paid), worth=len(worth))
 

@@ -361,6 +361,29 @@ async def test_a_provider_that_never_forgets_is_told_of_after_a_week(
     assert f"has not deleted batch {made['upstream_id']} and its files for a week" in caplog.text
 
 
+async def test_a_gateway_that_was_away_for_a_month_asks_for_the_deletion_more_than_once(
+    house: House, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider is away for a moment as it comes back: prompts and answers do not stay there for that."""
+    await house.batch(1)
+    await house.handover.hand_over()
+    forget, asked = house.api.forget, 0
+
+    async def fails_once(deployment: Deployment, batch: HandedBatch) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise AnswerLost("made up", deployment_id=deployment.deployment_id)
+        await forget(deployment, batch)
+
+    house.api.forget = fails_once  # type: ignore[method-assign]
+    await house.poll(after_s=30 * 86_400)
+    await house.poll(after_s=5 * 86_400)
+    (made,) = await house.handed()
+    assert (asked, made["state"], await left_there(house, upstream)) == (2, "ended", 0)
+    assert "for a week" not in caplog.text
+
+
 async def test_what_was_uploaded_for_a_batch_that_was_refused_is_removed(
     house: House, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
