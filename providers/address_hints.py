@@ -101,12 +101,13 @@ def _open(deployment: DeploymentConfig) -> str | None:
         return None
     return (
         None
-        if _is_private(parts.hostname or "")
+        if is_private(parts.hostname or "")
         else "sends the key and all prompts through the internet unencrypted; write https://"
     )
 
 
-def _is_private(host: str) -> bool:
+def is_private(host: str) -> bool:
+    """Return whether a host is of this machine or a network of one's own, by its name or address."""
     if host in _LOOPBACK or "." not in host.strip("[]") or f".{host}".endswith(_PRIVATE):
         return True
     try:
@@ -118,7 +119,7 @@ def _is_private(host: str) -> bool:
 def _owned(model: ModelConfig, deployment: DeploymentConfig) -> str | None:
     """Return that an address is probably an engine of one's own, whose tokens cost nothing."""
     parts = urlsplit(deployment.base_url)
-    if deployment.kind != "openai" or model.prices is not None or not _is_private(parts.hostname or ""):
+    if deployment.kind != "openai" or model.prices is not None or not is_private(parts.hostname or ""):
         return None
     for known in known_providers():
         if known.is_own and known.port == parts.port and parts.port not in _SHARED_PORTS:

@@ -18,6 +18,7 @@ from gateway.from_litellm.prices import is_price, number_in
 from gateway.from_litellm.secrets import Secrets
 from gateway.from_litellm.source import Variables, name_in
 from gateway.from_litellm.told import Account, Item
+from providers.address_hints import is_private
 from providers.config import DeploymentConfig
 from providers.known_providers import Provider, provider_at, provider_named
 
@@ -285,7 +286,10 @@ class _Reading:
                 model_item, "not possible", "LITELLM_PROXY_API_BASE says where it is: write its address as `base_url`"
             )
         else:
-            self._account.tell(model_item, "kept", "an OpenAI-compatible address")
+            words = "an OpenAI-compatible address"
+            if is_private(urlsplit(base).hostname or ""):
+                words += "; an engine of your own is `kind: vllm` or another, which costs nothing and is sent no links to media"
+            self._account.tell(model_item, "kept", words)
         entry.provider = _provider_name(base)
         entry.written = {"kind": "openai", "base_url": base, "upstream_model": entry.bare}
 

@@ -465,6 +465,16 @@ def test_nothing_that_steers_a_shell_or_a_program_is_taken_for_a_secret(tmp_path
     assert found.model("a")
 
 
+def test_an_engine_of_one_s_own_is_said_to_be_one(tmp_path: Path) -> None:
+    """As `openai` it is sent callers' links to media, which it would fetch from inside the network."""
+    text = "model_list: [{model_name: a, litellm_params: {model: openai/llama, api_base: 'http://%s/v1'}}]\n"
+    for host, is_own in (("10.0.0.5:8000", True), ("vllm.models.svc:8000", True), ("api.example.com", False)):
+        found = _of_text(tmp_path, text % host)
+        assert any("kind: vllm" in words for words in found.became("model_list[0].litellm_params.model")) is is_own, (
+            host
+        )
+
+
 def test_what_no_model_is_named_by_is_told(tmp_path: Path) -> None:
     """A mapping in the name's place, and one that brings itself in."""
     text = "model_list: [{model_name: b, litellm_params: {model: {a: 1}}}, {model_name: a, litellm_params: {model: openai/a}}]\n"
