@@ -156,6 +156,7 @@ class _Walk:
         self._file = file
         self._foreign = foreign
         self._left = MAX_VALUES
+        self._merging: set[int] = set()
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Value]:
         values = self._merged(node, path) if self._foreign else {}
@@ -188,7 +189,12 @@ class _Walk:
                 continue
             parts = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
             for part in reversed(parts):
+                if id(part) in self._merging:
+                    self._refuse(key_node.start_mark.line + 1, path, "a merge key (`<<`) brings a mapping into itself")
+                    continue
+                self._merging.add(id(part))
                 found = self._value(part, path)
+                self._merging.discard(id(part))
                 if isinstance(found, dict):
                     values |= found
                 else:

@@ -186,10 +186,13 @@ class _Reading:
 
     def _model(self, item: Item) -> tuple[Item, str]:
         model_item = self._left.pop("model", None)
-        if model_item is None or model_item.value in {None, ""}:
+        if model_item is None or model_item.value is None or model_item.value == "":
             self._account.tell(
                 item.at("litellm_params", "model"), "not possible", "the entry names no model; it was left out"
             )
+            raise Unusable
+        if not isinstance(model_item.value, str):
+            self._account.tell(model_item, "not possible", "`model` is a text; the entry was left out")
             raise Unusable
         found = self._variables.resolved(model_item.value)
         if not isinstance(found, str) or not found.strip("/ "):

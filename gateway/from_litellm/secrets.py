@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.from_litellm.source import Variables, default_in, is_ours, name_in
+from gateway.from_litellm.source import Variables, default_in, name_in, steers
 from gateway.from_litellm.told import Account, Item
 
 _NOT_A_KEY: Final = re.compile(
@@ -37,8 +37,12 @@ class Secrets:
         """
         text = str(item.value).strip()
         found = name_in(text)
-        if found is not None and is_ours(found):
-            self._account.tell(item, "not possible", f"{found} is this gateway's own, and goes to nobody")
+        if found is not None and steers(found):
+            self._account.tell(
+                item,
+                "not possible",
+                f"{found} steers this gateway or its shell, and goes to nobody: name the secret otherwise",
+            )
             return None
         if found is not None:
             self._tell_reference(item, found, text)
@@ -70,7 +74,7 @@ class Secrets:
     def _free(self, name: str, secret: str) -> str:
         """Return a variable for a literal that has no other value yet."""
         number, chosen = 1, name
-        while self.moved.get(chosen, secret) != secret or chosen in self._taken:
+        while self.moved.get(chosen, secret) != secret or chosen in self._taken or steers(chosen):
             number += 1
             chosen = f"{name}_{number}"
         self.moved[chosen] = secret

@@ -14,7 +14,14 @@ _REFERENCE: Final = re.compile(
     r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)\Z|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}\Z|\$([A-Za-z_][A-Za-z0-9_]*)\Z"
 )
 _VARIABLES: Final = "environment_variables"
-_OURS: Final = "WEIGHBRIDGE_"
+_STEERS: Final = re.compile(
+    r"WEIGHBRIDGE_.*|PATH|IFS|ENV|BASH_.*|SHELLOPTS|BASHOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|HOME|TMPDIR|SHELL|LANG|LC_.*|LOCPATH|PYTHON.*|"
+    r"LD_.*|DYLD_.*|GCONV_PATH|GLIBC_.*|MALLOC_.*|PERL5.*|RUBYOPT|RUBYLIB|NODE_OPTIONS|NODE_PATH|NODE_EXTRA_CA_CERTS|JAVA_TOOL_OPTIONS|"
+    r"_JAVA_OPTIONS|GIT_SSH.*|GIT_EXEC_PATH|GIT_CONFIG.*|UV_.*|PIP_.*|VIRTUAL_ENV|OPENSSL_CONF|OPENSSL_MODULES|OPENSSL_ENGINES|SSL_CERT_.*|"
+    r"SSLKEYLOGFILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(ALL|HTTPS?|NO)_PROXY",
+    re.IGNORECASE,
+)
+"""Variables by which the gateway, a shell or what they load is steered."""
 
 
 class Variables:
@@ -37,10 +44,10 @@ class Variables:
         """Return the value of a variable, None where nobody has set it."""
         own = self._own.get(name)
         if own is not None and (inner := name_in(own)) not in {None, name}:
-            return None if is_ours(str(inner)) else self._environment.get(str(inner))
+            return None if steers(str(inner)) else self._environment.get(str(inner))
         if own is not None and name_in(own) is None:
             return own
-        return None if is_ours(name) else self._environment.get(name)
+        return None if steers(name) else self._environment.get(name)
 
     def resolved(self, value: Value) -> Value:
         """Return a value with its reference resolved; None for one whose variable nobody has set, and which has no default."""
@@ -56,9 +63,11 @@ def name_in(text: str) -> str | None:
     return None if found is None else found[1] or found[2] or found[4]
 
 
-def is_ours(name: str) -> bool:
-    """Return True for a variable of this gateway's own, such as its pepper: no file of LiteLLM's has a use for one."""
-    return name.startswith(_OURS)
+def steers(name: str) -> bool:
+    """Return True for a variable that steers this gateway, its shell or what they load, such as its pepper or PATH: none is a secret of
+    LiteLLM's, and whoever wrote the file would steer them with what is set for it.
+    """
+    return _STEERS.fullmatch(name) is not None
 
 
 def default_in(text: str) -> str | None:
@@ -146,6 +155,9 @@ def _read(path: Path, account: Account, documents: list[Document]) -> None:
         # Not Path.resolve(), which fails on links that lead in a circle.
         if os.path.realpath(other) in {os.path.realpath(each.file) for each in documents}:
             account.tell(item, "not needed", "it was read already")
+        elif not os.path.realpath(other).startswith(os.path.realpath(documents[0].file).rpartition("/")[0] + "/"):
+            # What stands in a file is told line by line, and whoever wrote this one need not be who may read the other.
+            account.tell(item, "not possible", "not read: it lies outside the configuration's folder; copy it there")
         elif len(documents) >= MOST_FILES:
             account.tell(item, "not possible", f"more than {MOST_FILES} files are not read")
         elif other.exists() and not other.is_file():

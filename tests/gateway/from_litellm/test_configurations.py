@@ -427,7 +427,9 @@ _MODEL: Final = (
 )
 
 
-@pytest.mark.parametrize("name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml", "pipe"])
+@pytest.mark.parametrize(
+    "name", ['"a\\0b"', "circle", "5", "[a]", "{a: b}", "/dev/zero", ".", "missing.yaml", "pipe", "../other.yaml"]
+)
 def test_what_cannot_be_included_is_told(tmp_path: Path, name: str) -> None:
     """The rest is imported, and nobody waits for who would write to a pipe."""
     (tmp_path / "circle").symlink_to("circle")
@@ -435,6 +437,40 @@ def test_what_cannot_be_included_is_told(tmp_path: Path, name: str) -> None:
     found = _of_text(tmp_path, f"include: [{name}]\n{_MODEL % 5}")
     assert found.model("a")
     assert found.became("include[0]")[0].startswith("not possible: not read: ")
+
+
+def test_a_file_outside_the_folder_is_not_told_line_by_line(tmp_path: Path) -> None:
+    """Who may write the configuration need not be who may read the other, and a link leads out of the folder, too."""
+    (tmp_path / "shadow").write_text("root: the hash of a password\n")
+    (folder := tmp_path / "theirs").mkdir()
+    (folder / "link.yaml").symlink_to("../shadow")
+    found = _of_text(folder, f"include: [../shadow, {tmp_path}/shadow, link.yaml]\n{_MODEL % 5}")
+    assert found.model("a")
+    assert "hash of a password" not in f"{found.told}"
+    for number in range(3):
+        assert "outside the configuration's folder" in found.became(f"include[{number}]")[0]
+
+
+@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_PRELOAD", "BASH_ENV", "https_proxy"])
+def test_nothing_that_steers_a_shell_or_a_program_is_taken_for_a_secret(tmp_path: Path, name: str) -> None:
+    """What `--secrets` writes is read by the shell that starts the gateway."""
+    text = (
+        f"environment_variables: {{{name}: /tmp/theirs}}\n"
+        f"model_list: [{{model_name: b, litellm_params: {{model: openai/b, api_key: os.environ/{name}}}}}, "
+        "{model_name: a, litellm_params: {model: openai/a}}]\n"
+    )
+    found = _of_text(tmp_path, text)
+    assert name not in found.secrets.moved
+    assert f"env:{name}" not in as_yaml(found.written)
+    assert found.model("a")
+
+
+def test_what_no_model_is_named_by_is_told(tmp_path: Path) -> None:
+    """A mapping in the name's place, and one that brings itself in."""
+    text = "model_list: [{model_name: b, litellm_params: {model: {a: 1}}}, {model_name: a, litellm_params: {model: openai/a}}]\n"
+    found = _of_text(tmp_path, f"{text}general_settings: &all {{<<: *all}}\n")
+    assert found.model("a")
+    assert "is a text" in found.became("model_list[0].litellm_params.model")[0]
 
 
 @pytest.mark.parametrize("number", ["1e999999999", "1e30", "-1e999999999", "٣e99999", ".inf"])
