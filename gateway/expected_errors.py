@@ -81,10 +81,10 @@ _MENDS_ITSELF: Final = frozenset(
 """Errors of the system after which the same may work later: a full disk, too many files, a network that is away."""
 _NO_RIGHT: Final = "42501"
 _LASTING_IN_POSTGRES: Final = {
-    "28P01": "the database refuses the user or the password of its address (DATABASE_URL)",
-    "28000": "the database does not let this user in from here (DATABASE_URL, pg_hba.conf)",
-    "3D000": "the server has no database of the name in DATABASE_URL: create it first",
-    "3F000": "the database has no schema of the name in `search_path` (DATABASE_URL): create it first",
+    "28P01": "the database refuses the user or the password of its address (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL)",
+    "28000": "the database does not let this user in from here (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL, pg_hba.conf)",
+    "3D000": "the server has no database of the name in WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL: create it first",
+    "3F000": "the database has no schema of the name in `search_path` (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL): create it first",
     _NO_RIGHT: "the database's user may not do this: it needs select, insert, update and delete on the gateway's tables, and to migrate or "
     "restore the rights of their owner",
 }
@@ -169,7 +169,7 @@ def _of_the_database(error: Exception) -> str | None:
     if told is not None:
         return f"{told}; the server says: {_reason(error)}"
     if _is("asyncpg.exceptions", "TargetServerAttributeNotMatched", _of_driver(error)):
-        return "none of the database's hosts takes writes now, or none for this user (DATABASE_URL, `default_transaction_read_only`)"
+        return "none of the database's hosts takes writes now, or none for this user (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL, `default_transaction_read_only`)"
     if _is("sqlalchemy.exc", "SQLAlchemyError", error) or _sqlstate(error) is not None:
         return f"the database cannot be used ({_reason(error)}); is its address right?"
     return None
@@ -230,7 +230,7 @@ def _of_the_system(error: OSError) -> str | None:
             "authority that signed its certificate, and has that the name of the host?"
         )
     if _is_of_the_network(error):
-        return f"the database cannot be reached ({error}); is it running, and is its address right (DATABASE_URL)?"
+        return f"the database cannot be reached ({error}); is it running, and is its address right (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL)?"
     if error.strerror is None:
         return None
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

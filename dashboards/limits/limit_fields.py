@@ -30,7 +30,9 @@ HEADINGS: Final = {
 """Column headings by name."""
 PERIOD_CHOICES: Final = tuple((name, row.every) for name, row in PERIODS.items())
 KINDS: Final = (("soft", "Soft: only warns"), ("hard", "Hard: never overrun"))
-KIND_NOTE: Final = "A hard budget is never overrun; a soft one warns at 50, 80 and 100 % and refuses nothing."
+KIND_NOTE: Final = (
+    "A hard budget refuses what would overrun it; a soft one warns at 50, 80 and 100 % and refuses nothing."
+)
 ENDS: Final = (
     ("refuse", "Refuse (hard), warn (soft)"),
     ("downgrade", "Use the cheapest model"),

@@ -74,7 +74,7 @@ async def downgrade(
 async def copy(
     target: Annotated[str, typer.Option("--to", metavar="ADDRESS", help="An empty database, such as postgresql://…")],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="ADDRESS", help="The database to copy; otherwise DATABASE_URL's.")
+        str | None, typer.Option("--from", metavar="ADDRESS", help="The database to copy; otherwise the one in use.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -103,7 +103,8 @@ async def copy(
     else:
         typer.echo(f"copied: {counted(total, 'row')} of {counted(len(rows), 'table')}, and as many are in the copy")
         typer.echo(
-            "set DATABASE_URL to the new address before the gateway starts; journals stay where they are", err=True
+            "set WEIGHBRIDGE_DATABASE_URL to the new address before the gateway starts; journals stay where they are",
+            err=True,
         )
 
 

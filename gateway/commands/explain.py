@@ -21,7 +21,16 @@ from proxy.plan.agreement import Pair, pair_for
 from proxy.plan.answer_form import asked_form
 from proxy.plan.evidence import Evidence
 from proxy.plan.quality_tolerance import Tolerances
-from proxy.plan.route_plan import Facts, Rejection, RoutePlan, evidence_for_auto, plan, planned_rooms, why_too_weak
+from proxy.plan.route_plan import (
+    NO_LIMIT_NANOUSD,
+    Facts,
+    Rejection,
+    RoutePlan,
+    evidence_for_auto,
+    plan,
+    planned_rooms,
+    why_too_weak,
+)
 from proxy.plan.tool_loop import read_loop
 
 
@@ -43,8 +52,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The most by which a target's P(adequate) may fall below the reference's for this prompt; None when declared capability
     decided.
     """
-    willing_usd: str
-    """The price of one more adequate answer that is acceptable, with room on our own GPUs."""
+    willing_usd: str | None
+    """The price of one more adequate answer that is acceptable, with room on our own GPUs; 0 where nothing above the cheapest is.
+    None where no limit follows from the sample.
+    """
     reference_adequate: float | None
     """The reference's P(adequate); None when declared capability decided."""
     outlooks: tuple[dict[str, Any], ...] = ()
@@ -151,6 +162,8 @@ def _explanation(
     refusal: str | None = None,
 ) -> Explanation:
     asked = resolve(weighed)
+    roomy = facts.willing_with_room_nanousd
+    willing = facts.willing_nanousd if roomy is None else roomy
     return Explanation(
         complexity=round(prediction.complexity, 4),
         ask=asked.shown,
@@ -161,7 +174,7 @@ def _explanation(
         expected_output_tokens=prediction.expected_output_tokens,
         quality_floor=floor,
         tolerance=None if route.tolerance is None else round(route.tolerance, 4),
-        willing_usd=_dollars(round(facts.willing_with_room_nanousd or facts.willing_nanousd)) or "",
+        willing_usd=None if willing >= NO_LIMIT_NANOUSD else _dollars(round(willing)),
         reference_adequate=None if route.reference_adequate is None else round(route.reference_adequate, 4),
         stand_in=route.stand_in,
         outlooks=_outlooks(prediction, route.reference_adequate),

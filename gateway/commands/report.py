@@ -208,7 +208,7 @@ def _print(report: "DailyReport") -> None:
         budget = standing.budget
         typer.echo(
             f"budget of {budget.scope} {budget.shown_id}, {budget.period}, {budget.kind}: "
-            f"{nano_money(standing.spent_nanousd)} of {nano_money(standing.limit_nanousd)} spent"
+            f"{nano_money(standing.spent_nanousd)} of {nano_money(standing.limit_nanousd)} spent as of now"
         )
     typer.echo("")
 

@@ -127,8 +127,7 @@ def _print_outlooks(told: "Explanation") -> None:
             )
         else:
             typer.echo(
-                f"\nat a minimum quality of {percent(told.quality_floor, 0)} one more good answer may cost up to "
-                f"{_money(told.willing_usd)}, so {asked}"
+                f"\nat a minimum quality of {percent(told.quality_floor, 0)} {_worth(told.willing_usd)}, so {asked}"
             )
     rows = [
         [
@@ -141,6 +140,15 @@ def _print_outlooks(told: "Explanation") -> None:
         for each in told.outlooks
     ]
     print_table(["target", "adequate", "between", "loses", "tokens out"], rows, right=(1, 2, 3, 4))
+
+
+def _worth(willing_usd: str | None) -> str:
+    """Say what one more good answer may cost: a limit that is none, and one of nothing, are no prices."""
+    if willing_usd is None:
+        return "nothing limits what one more good answer may cost"
+    if not float(willing_usd):
+        return "no more is paid for a better answer than for the cheapest model's"
+    return f"one more good answer may cost up to {_money(willing_usd)}"
 
 
 def _money(dollars: str | None, digits: int = 6) -> str:

@@ -151,10 +151,10 @@ def read_environment(config: Path | None = None) -> Environment:
             url = environment.database_url.get_secret_value()
             check_address(environment.places.files_in(url, FILES))
         except UnknownDatabase as error:
-            problems.append(Problem("environment", 0, "DATABASE_URL", str(error)))
+            problems.append(Problem("environment", 0, _set_by("database_url"), str(error)))
     if environment.redis_url is not None:
         wrong = address_problem(environment.redis_url.get_secret_value())
-        problems += [] if wrong is None else [Problem("environment", 0, "REDIS_URL", wrong)]
+        problems += [] if wrong is None else [Problem("environment", 0, _set_by("redis_url"), wrong)]
     try:
         environment.forward_proxy()
     except AddressInvalid as error:
@@ -162,6 +162,12 @@ def read_environment(config: Path | None = None) -> Environment:
     if problems:
         raise ConfigError(problems)
     return environment
+
+
+def _set_by(name: str) -> str:
+    """Return the variable that a field of Environment, which is set, has its value from."""
+    given = {each.upper() for each, value in os.environ.items() if value}
+    return next(each for each in variables_of(name) if each in given)
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -32,7 +32,11 @@ async def _fails(url: str, statement: str = "SELECT 1") -> Exception:
         (OSError(errno.EROFS, "Read-only file system", "/data/x"), "/data/x: Read-only file system", False),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/no"), "/no: No such file or directory", False),
         (OSError(errno.ENOSPC, "No space left on device", "/data/x"), "/data/x: No space left on device", True),
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "the database cannot be reached", True),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
+            "right (WEIGHBRIDGE_DATABASE_URL, else DATABASE_URL)?",
+            True,
+        ),
         (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1)"), "cannot be reached", True),
         (TimeoutError(), "no answer in time", True),
     ],

@@ -542,7 +542,7 @@ def _print_cost(answer: "Plan") -> None:
     if cost is None:
         return
     typer.echo(
-        f"\n{money(cost.usd_per_hour)} an hour at the peak: {cost.gpus:,} GPUs at "
+        f"\n{money(cost.usd_per_hour)} an hour at the peak, paid by the GPU: {cost.gpus:,} GPUs at "
         f"{money(cost.usd_per_gpu_hour)} ({cost.price_source}), overhead {cost.overhead}"
     )
     typer.echo(

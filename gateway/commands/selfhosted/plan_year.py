@@ -178,7 +178,7 @@ def print_year(year: "Year") -> None:
     typer.echo(
         f"\na year: {year.requests:,} requests, the mean hour {percent(year.mean_share, 0)} of the busiest ({year.hours_source}){floor}\n"
         f"{'' if year.fewest_nodes == year.nodes else f'{year.fewest_nodes:,} to '}{counted(year.nodes, 'node')} of {year.gpus_a_node} "
-        f"GPUs, {year.gpus:,} GPUs at the peak; {_lies(year)}"
+        f"GPUs, paid as whole nodes: {year.gpus:,} GPUs at the peak; {_lies(year)}"
     )
     if year.purchases:
         cheapest = year.cheapest

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from accounts.keys import Pepper
@@ -174,6 +175,11 @@ async def test_budgets_stand_with_their_likely_end(running: Running, member: Bro
     assert "$1.00" in page
     assert "$77" not in page
     assert "Open, likely to last" in page
+    (ours,) = await store.of_scope("default", "team", "team_a")
+    await store.put(msgspec.structs.replace(ours.budget, limit_nanousd=ours.spent_nanousd - 1))
+    page = (await member.get(TEAM)).text
+    assert "over already, so it lets no further cost in" in page
+    assert "never overrun" not in page
 
 
 async def test_savings_come_with_their_verdict(running: Running, member: Browser) -> None:

@@ -59,6 +59,7 @@ def test_a_floor_decides_and_a_stricter_one_pays_more(config: GatewayConfig) -> 
         found = explained(config, floor)
         small = found.outlooks[1]
         assert found.tolerance is not None
+        assert found.willing_usd is not None
         assert found.candidates[0]["target"] == ("small" if small["loss"] <= found.tolerance else "big")
         worth.append(float(found.willing_usd))
     assert worth == sorted(worth)
@@ -107,6 +108,33 @@ def test_what_is_printed_says_it_all(config: GatewayConfig, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "at a minimum quality of 90 % one more good answer may cost up to $" in shown
     assert "0.953  0.903 to 1.000" in shown
+
+
+@pytest.mark.parametrize(
+    ("sampled", "willing_usd", "told"),
+    [
+        (
+            True,
+            "0",
+            "at a minimum quality of 90 % no more is paid for a better answer than for the cheapest model's, so",
+        ),
+        (False, None, "at a minimum quality of 90 % nothing limits what one more good answer may cost, so"),
+    ],
+)
+def test_a_price_that_is_none_is_not_told_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sampled: bool, willing_usd: str | None, told: str
+) -> None:
+    """Of one model nothing is dearer, and without a sample no limit is known: neither is an amount."""
+    path = tmp_path / "gateway.yaml"
+    models = [model("big", SCRIPTED, prices=DEAR_PRICES)]
+    path.write_text(yaml.safe_dump({"providers": {"models": models}, "policy": {"quality_floor": 0.9}}))
+    weighs = MadeUpClassifier({"big": ABILITIES["big"]}, made_up_sample() if sampled else None)
+    found = explain(load(path, Environment(data_dir=tmp_path)), "Why is the sky blue?", classifier=weighs)
+    assert found.willing_usd == willing_usd
+    _print_explanation(found)
+    shown = capsys.readouterr().out
+    assert told in shown
+    assert "may cost up to" not in shown
 
 
 def test_without_measured_outcomes_nothing_is_compared(config: GatewayConfig) -> None:

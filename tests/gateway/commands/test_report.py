@@ -3,12 +3,15 @@
 import asyncio
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from accounts.store import AccountStore
+from cost.budgets.budget import Budget
+from cost.budgets.store import BudgetStore
 from cost.ledger.store import LedgerStore
 from gateway.cli import app
 from gateway.database import make_engine
@@ -47,6 +50,29 @@ def test_a_table_for_people() -> None:
     assert lines[2].split() == ["total", "4", "3,200", "800", "$3.00", "+", "1", "unpriced", "$0.008000", "-$2.99"]
     assert "attempts without a price, which are not in the cost: 1" in lines
     assert "attempts booked at an estimate: 1 of 4" in lines
+
+
+def test_a_budget_is_told_as_of_now(tmp_path: Path) -> None:
+    """Whatever the day: its limit and what is spent are those of the moment."""
+
+    async def limit() -> None:
+        engine = make_engine(f"sqlite:///{tmp_path / 'weighbridge.sqlite'}")
+        await BudgetStore(engine).put(
+            Budget(
+                budget_id="b",
+                organisation_id="default",
+                scope="team",
+                scope_id="team_a",
+                period="month",
+                kind="hard",
+                limit_nanousd=3_000_000,
+            )
+        )
+        await engine.dispose()
+
+    asyncio.run(limit())
+    found = report("--team", "team_a").stdout
+    assert re.search(r"^budget of team team_a, month, hard: \S+ of \$0\.003000 spent as of now$", found, re.MULTILINE)
 
 
 def test_files_are_written_and_named(tmp_path: Path) -> None:

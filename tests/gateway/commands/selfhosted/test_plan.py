@@ -63,7 +63,7 @@ def test_the_owners_question_is_one_command(monkeypatch: pytest.MonkeyPatch) -> 
     for text in (
         "10,000 users: 30 s of thought",
         "one team's peak, 2,000 users",
-        "nodes of 8 GPUs",
+        f"nodes of 8 GPUs, paid as whole nodes: {told(*OWNER)['year']['gpus']} GPUs at the peak",
         "on demand by the hour",
         "reserved, the others by the hour",
         "ServeGen",
@@ -77,6 +77,7 @@ def test_the_owners_question_is_one_command(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["requests_per_s"] == users["requests_per_s"]
     # By hand: replicas to nodes, nodes to dollars.
     gpus = found["gpus"] // found["replicas"]
+    assert f"an hour at the peak, paid by the GPU: {found['gpus']} GPUs at " in result.stdout
     assert year["nodes"] == -(-found["replicas"] // (8 // gpus))
     bills = {each["how"]: each["usd_per_year"] for each in year["purchases"]}
     assert bills["reserved"] == pytest.approx(year["nodes"] * 8 * 2.35 * 8_760)
