@@ -167,7 +167,7 @@ def read_environment(config: Path | None = None) -> Environment:
 def _set_by(name: str) -> str:
     """Return the variable that a field of Environment, which is set, has its value from."""
     given = {each.upper() for each, value in os.environ.items() if value}
-    return next(each for each in variables_of(name) if each in given)
+    return next((each for each in variables_of(name) if each in given), variables_of(name)[0])
 
 
 def _variable(location: tuple[int | str, ...]) -> str:
