@@ -401,7 +401,7 @@ async def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, postgres: 
         (
             lambda _: None,
             {"WEIGHBRIDGE_DATABASE_URL": "postgresql://nobody:canary-password@127.0.0.1:9/none?ssl_mode=require"},
-            r"^weighbridge: environment: DATABASE_URL: unknown parameter `ssl_mode` of the database's address",
+            r"^weighbridge: environment: WEIGHBRIDGE_DATABASE_URL: unknown parameter `ssl_mode` of the database's address",
         ),
     ],
     ids=["no-pepper", "short-pepper", "unknown-key", "secret-not-set", "no-such-parameter"],
