@@ -26,6 +26,7 @@ from accounts.store import AccountStore
 from api.live.readers import Operations
 from api.live.workers import Workers
 from api.savings_calculator import SavingsCalculator
+from api.web.parameters import check_query
 from api.webhooks.callbacks import CallbackDesk
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
@@ -232,10 +233,14 @@ class Keyed(SecurityBase):
 
 
 class _CallerOf(Keyed):
-    """Authenticates the request's key. Raises what `caller_by_key` raises."""
+    """Authenticates the request's key. Raises what `caller_by_key` raises, and BadRequest for a parameter that the route does not
+    have.
+    """
 
     async def __call__(self, request: Request) -> Caller:
-        return await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
+        caller = await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
+        check_query(request)
+        return caller
 
 
 caller_of: Final = _CallerOf()

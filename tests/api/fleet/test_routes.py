@@ -282,7 +282,8 @@ async def test_a_database_that_is_down_is_told() -> None:
         ("PUT", "/v1/fleet/pools/own/replicas/fixed/drain", "operator"),
         ("DELETE", "/v1/fleet/pools/own/replicas/fixed/drain", "operator"),
     ):
-        status, told = await house.ask(method, path, who, THERE if who == TOKEN else None, "instance=i1")
+        body, query = (THERE, "instance=i1") if who == TOKEN else (None, "")
+        status, told = await house.ask(method, path, who, body, query)
         assert (status, told["error"]["code"]) == (503, "fleet_unavailable")
     status, told = await house.ask("GET", "/v1/fleet", "operator")
     assert (status, told["registry"]["reachable"]) == (200, False)
