@@ -15,6 +15,7 @@ from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
 from accounts.directory import Directory
+from accounts.key_readings import KeyReadings
 from accounts.keys import Pepper
 from accounts.openid.providers import Providers
 from accounts.people.links import OneTimeLinks
@@ -125,6 +126,8 @@ class Identity(NamedTuple):
     """OpenID providers for sign-in."""
     peppers: tuple[Pepper, ...]
     """Peppers, the current one first."""
+    readings: KeyReadings
+    """Which keys were used for what no model answers."""
 
 
 class Finance(NamedTuple):
@@ -240,6 +243,7 @@ class _CallerOf(Keyed):
     async def __call__(self, request: Request) -> Caller:
         caller = await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
         check_query(request)
+        gateway_of(request).identity.readings.note(caller.key_id)
         return caller
 
 
