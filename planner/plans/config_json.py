@@ -5,7 +5,6 @@ A `config.json` says how wide and how many a model's layers are, and leaves unsa
 so, or refused where it is known to be counted wrongly.
 """
 
-import json
 import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import msgspec
 from planner.plans.architectures import UNGATED, WRITES_NO_TEXT, architecture_of
 from planner.plans.models import ModelShape
 from planner.plans.plan_errors import PlanRefused
+from settings.decoding import DECODE_ERRORS
 
 Mixer = Literal["full", "window", "linear", "mamba", "convolution"]
 Feed = Literal["dense", "experts"]
@@ -52,6 +52,9 @@ _LONGEST: Final = (
     "n_positions",
     "model_max_length",
 )
+_NESTED: Final = ("thinker_config", "text_config", "llm_config", "language_config")
+"""Where files of models with encoders have their language model: Qwen's omni models, most others, InternVL, DeepSeek's."""
+_MOST_NESTED: Final = 2
 _ESSENTIAL: Final = ("hidden_size", "num_hidden_layers")
 """Keys that published files do not leave out, though they may: one without them is probably not whole."""
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_ffn_hidden_size")
@@ -101,8 +104,8 @@ def _object_in(path: Path, most: int, kind: str) -> dict[str, Any]:
     if path.stat().st_size > most:
         raise PlanRefused(f"{path} is larger than any {kind}")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        config = msgspec.json.decode(path.read_bytes())
+    except DECODE_ERRORS:
         raise PlanRefused(f"{path} is not JSON") from None
     if not isinstance(config, dict):
         raise PlanRefused(f"{path} is not a JSON object")
@@ -118,9 +121,8 @@ def _stated_by(index: Mapping[str, Any], config: Mapping[str, Any]) -> int | Non
         return None
     if isinstance(stated := told.get("total_parameters"), int) and 0 < stated <= _MOST_PARAMETERS:
         return stated
-    text = config.get("text_config")
-    written = text if isinstance(text, Mapping) else {}
-    dtype = next((each[key] for each in (config, written) for key in ("dtype", "torch_dtype") if each.get(key)), None)
+    parts = (config, _language_model(config, "config.json"))
+    dtype = next((each[key] for each in parts for key in ("dtype", "torch_dtype") if each.get(key)), None)
     size = told.get("total_size")
     plain = dtype in {"bfloat16", "float16"} and not config.get("quantization_config")
     if plain and isinstance(size, int) and 0 < size // 2 <= _MOST_PARAMETERS:
@@ -135,9 +137,7 @@ def model_from_config(
 
     A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
     """
-    text = config.get("text_config", config)
-    if not isinstance(text, Mapping):
-        raise PlanRefused(f"{source}: text_config is not an object")
+    text = _language_model(config, source)
     if config.get("num_parameters") is not None or text.get("num_parameters") is not None:
         where = text if text.get("num_parameters") is not None else config
         stated_parameters = _count(where, source, "num_parameters", most=_MOST_PARAMETERS)
@@ -146,9 +146,21 @@ def model_from_config(
 
 def parameters_of(config: Mapping[str, Any]) -> int:
     """Count the parameters of a config.json's language model, whether or not its type was ever compared. Raises PlanRefused."""
-    text = config.get("text_config", config)
-    reader = _Reader(text, config, "config.json")
+    reader = _Reader(_language_model(config, "config.json"), config, "config.json")
     return reader.parameters + reader.lookup_parameters
+
+
+def _language_model(config: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return the part of a file that tells of the language model: the outer one may be of a model with encoders, or a speaker."""
+    inner = config
+    for _ in range(_MOST_NESTED):
+        key = next((key for key in _NESTED if inner.get(key) is not None), None)
+        if key is None:
+            break
+        inner = inner[key]
+        if not isinstance(inner, Mapping):
+            raise PlanRefused(f"{source}: {key} is not an object")
+    return inner
 
 
 class _Reader:

@@ -313,6 +313,32 @@ def test_a_type_that_was_never_compared_is_said_to_be_so() -> None:
     assert not model_from_config("mine", LLAMA | {"model_type": "llama"}, source="config.json").doubts
 
 
+@pytest.mark.parametrize(
+    "keys", [["text_config"], ["llm_config"], ["language_config"], ["thinker_config", "text_config"]]
+)
+def test_a_language_model_is_found_within_one_with_encoders(keys: list[str]) -> None:
+    """Wherever its makers put it; the outer object's sizes are the encoder's."""
+    config: dict[str, Any] = {**LLAMA, "model_type": "llama"}
+    for key in reversed(keys):
+        config = {"model_type": "outer", "hidden_size": 1_024, "num_hidden_layers": 24, key: config}
+    model = model_from_config("mine", config, source="it")
+    assert model.parameters == model_named("llama-3-70b").parameters
+    assert not model.doubts
+
+
+def test_a_large_gemma_keeps_what_an_engine_was_seen_to_keep() -> None:
+    """An H200 with vLLM held 626,949 tokens in 64.68 GiB, 108 KiB each, windows among them (redhat-performance/configiq, issue 112)."""
+    large = {"hidden_size": 5_376, "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16}
+    shared = {
+        "num_global_key_value_heads": 4,
+        "global_head_dim": 512,
+        "attention_k_eq_v": True,
+        "sliding_window": 1_024,
+    }
+    model = model_from_config("mine", {"model_type": "gemma4_text", **large, **shared}, source="it")
+    assert 80 * 1_024 <= model.kv_bytes_per_token("bf16") < 108 * 1_024
+
+
 def test_encoders_that_are_not_counted_are_named() -> None:
     """A model that sees and hears is larger than its language model."""
     config = {
@@ -371,4 +397,12 @@ def test_the_list_of_another_models_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / INDEX).write_text('{"metadata": {"total_parameters": 8030261248}}')
     with pytest.raises(PlanRefused, match="both of one model"):
+        model_from_file("mine", tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("written", [b"\xff\xfe{}", b"[" * 100_000, b"[]", b"{"])
+def test_a_file_that_is_no_object_is_refused(tmp_path: Path, written: bytes) -> None:
+    """In a sentence, however it is broken."""
+    (tmp_path / "config.json").write_bytes(written)
+    with pytest.raises(PlanRefused, match=r"is not (a )?JSON"):
         model_from_file("mine", tmp_path / "config.json")
