@@ -49,7 +49,7 @@ async def test_no_route_answers_as_if_a_parameter_had_not_been_there(finance: Fi
     assert len(ours) > 80
     for route in ours:
         path = route.path_format.replace("{", "").replace("}", "")
-        for method in route.methods:
+        for method in route.methods or ():
             if OTHER_ROUTES.get(f"{method} {route.path}") in KEYLESS:
                 continue
             answer = await finance.send("admin", method, f"{path}?mdoel=x")
