@@ -32,6 +32,7 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _PINNED: Final = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", re.MULTILINE)
 _REVISION: Final = re.compile(r"^(revision|down_revision)(?:: [^=]*)? = (.+)$", re.MULTILINE)
 _LONGEST_S: Final = 3_600
+_SAID_LINES: Final = 20
 CHART: Final = "deploy/helm/weighbridge"
 MIGRATIONS: Final = "gateway/migrations/versions"
 SUITES: Final = ("test", "test-stories")
@@ -58,11 +59,14 @@ GENERATED: Final = (
 
 
 def _run(arguments: Sequence[str], root: Path) -> str:
-    """Run a program, and return what it says. Raises CalledProcessError."""
+    """Run a program, and return what it says. Raises SubprocessError with the end of what it said of its failure."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
-        arguments, cwd=root, env=environment, check=True, capture_output=True, text=True, timeout=_LONGEST_S
+        arguments, cwd=root, env=environment, check=False, capture_output=True, text=True, timeout=_LONGEST_S
     )
+    if done.returncode != 0:
+        said = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-_SAID_LINES:])
+        raise subprocess.SubprocessError(f"`{' '.join(arguments)}` ended with {done.returncode}: {said}")
     return done.stdout
 
 
@@ -415,7 +419,10 @@ def main(arguments: Sequence[str]) -> int:
         for step in steps:
             print(f"{step.__name__}: {(step.__doc__ or '').strip()}")
     elif not wrong:
-        report = make(release, steps)
+        try:
+            report = make(release, steps)
+        except subprocess.SubprocessError as error:
+            raise SystemExit(f"broken off: {error}") from None
         print(f"{len(report['sha256'])} files of {given.version} are in dist/; nothing was pushed. To do so:")
         print("\n".join(f"  {each}" for each in pushing(release)))
     return int(bool(wrong))

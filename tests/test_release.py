@@ -333,6 +333,16 @@ def test_an_image_is_left_out_only_where_it_cannot_be_made(tree: Path) -> None:
     assert one.left_out == {"image": "there is no buildah or skopeo here"}
 
 
+def test_what_fails_says_why(tmp_path: Path) -> None:
+    """Builds take minutes, so their own words are wanted the first time."""
+    one = RELEASE.Release(tmp_path, _VERSION)
+    program = "import sys; print('made'); sys.exit('no space left')"
+    with pytest.raises(subprocess.SubprocessError, match=r"ended with 1: no space left$"):
+        one.run((sys.executable, "-c", program), tmp_path)
+    told = RELEASE.refusals(one, [RELEASE.a_clean_tree])
+    assert "not a git repository" in told[0]
+
+
 def test_a_dry_run_lists_the_steps() -> None:
     """It makes nothing, and says what would be refused."""
     done = subprocess.run(
