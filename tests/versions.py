@@ -87,7 +87,7 @@ class Place:
         try:
             try:
                 async with asyncio.timeout(READY_WITHIN_S):
-                    while not await self._is_ready():
+                    while not await self._is_ready():  # noqa: ASYNC110 - another process
                         await asyncio.sleep(0.2)
             except TimeoutError:
                 pytest.fail(f"not ready in {READY_WITHIN_S} s; its log:\n{self.log}")
