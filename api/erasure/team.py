@@ -67,14 +67,15 @@ class ContentErasure:
         of_team = and_(
             col(StoredFile.organisation_id) == self._organisation_id,
             col(StoredFile.team_id) == self._team_id,
-            col(StoredFile.purpose) != _RESERVED,
             self._is_before(col(StoredFile.created_us)),
         )
         reads = exists().where(
             col(BatchRow.input_file_id) == col(StoredFile.file_id), col(BatchRow.status).in_(_READ_BY)
         )
         table = _table(StoredFile)
-        free = and_(of_team, ~reads) if self._blobs is not None else and_(of_team, false())
+        # What is being written is told as left: its bytes would come after its row had gone.
+        is_whole = col(StoredFile.purpose) != _RESERVED
+        free = and_(of_team, is_whole, ~reads) if self._blobs is not None else and_(of_team, false())
         if self._rows.dry:
             self._rows.note(table.name, await self._rows.count(table, free))
         else:

@@ -27,7 +27,7 @@ from api.erasure.holdings import holdings
 from api.people.change import put_person
 from cost.end_users import booked
 from cost.ledger.verify import check
-from cost.times import DAY_US
+from cost.times import DAY_US, wall_us
 from gateway.database import make_engine, metadata
 from proxy.batch.blobs import LocalBlobs
 from proxy.errors import BadRequest, LastAdmin, TeamNotFound
@@ -384,6 +384,39 @@ async def test_what_a_batch_still_reads_is_left_and_told(engine: AsyncEngine, ad
         )  # fmt: skip
         assert told.left == {"batch": 1, "stored_file": 1}
         assert told.rows == {}
+
+
+async def test_an_upload_under_way_is_left_and_told(engine: AsyncEngine, ada: Person, tmp_path: Path) -> None:
+    """Its bytes are there before its row says what it is; that of a process that died is free after an hour, and goes by itself."""
+    await put(engine, "stored_file", file_id="file-1", purpose="reserved", created_us=1, expires_us=None, team_id="team_acme", organisation_id="acme")  # fmt: skip
+    for dry_run in (True, False):
+        told = await erase_content(
+            engine, AuditLog(engine), BOSS, "acme", "team_acme", before_us=None, blobs=LocalBlobs(tmp_path), dry_run=dry_run
+        )  # fmt: skip
+        assert (told.rows, told.left) == ({}, {"stored_file": 1})
+
+
+async def test_texts_that_are_written_after_their_entry_go_too(engine: AsyncEngine, ada: Person) -> None:
+    """Prompts to learn from come a second after the books, which then no longer say whose they are."""
+    entry = {"entry": "settle", "organisation_id": "acme", "team_id": "team_acme", "end_user": USER}
+    await put(engine, "ledger_entry", request_id="req_1", at_us=wall_us(), **entry)
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        number = len(rests)
+        await put(engine, "weighing", request_id=f"req_{number}", team_id="team_acme", prompt="what was said")
+        # Somebody goes on calling.
+        await put(engine, "ledger_entry", request_id=f"req_{number + 1}", at_us=wall_us(), **entry)
+
+    log = AuditLog(engine)
+    told = await erase_person(engine, log, BOSS, "acme", USER, operator="acme", dry_run=False, rest=rest)
+    assert told.rows["weighing"] == 2
+    assert await everything(engine, "weighing") == []
+    assert len(rests) == 2
+    assert all(0 < each <= 5 for each in rests)
+    await put(engine, "ledger_entry", request_id="req_old", at_us=5, **entry)
+    assert sum(USER in row for row in await everything(engine, "ledger_entry")) == 2
 
 
 async def test_another_organisations_team_is_not_there(engine: AsyncEngine, ada: Person, tmp_path: Path) -> None:
