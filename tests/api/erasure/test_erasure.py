@@ -396,6 +396,19 @@ async def test_an_upload_under_way_is_left_and_told(engine: AsyncEngine, ada: Pe
         assert (told.rows, told.left) == ({}, {"stored_file": 1})
 
 
+async def test_what_a_killed_process_had_begun_of_a_file_goes_with_it(
+    engine: AsyncEngine, ada: Person, tmp_path: Path
+) -> None:
+    """A batch's output has one id, so two processes may have written it."""
+    for name in ("file-1", "file-1.0a1b2c3d.part", "file-10.0a1b2c3d.part"):
+        (tmp_path / name).write_bytes(b"prompt")
+    await put(engine, "stored_file", file_id="file-1", purpose="batch_output", created_us=1, expires_us=None, team_id="team_acme", organisation_id="acme")  # fmt: skip
+    await erase_content(
+        engine, AuditLog(engine), BOSS, "acme", "team_acme", before_us=None, blobs=LocalBlobs(tmp_path), dry_run=False
+    )
+    assert [each.name for each in tmp_path.glob("file-*")] == ["file-10.0a1b2c3d.part"]
+
+
 async def test_texts_that_are_written_after_their_entry_go_too(engine: AsyncEngine, ada: Person) -> None:
     """Prompts to learn from come a second after the books, which then no longer say whose they are."""
     entry = {"entry": "settle", "organisation_id": "acme", "team_id": "team_acme", "end_user": USER}
