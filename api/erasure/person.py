@@ -25,13 +25,14 @@ from accounts.transactions import overwriting
 from api.erasure.holdings import Action, Value, holdings
 from api.erasure.rows import BATCH, Rows
 from cost.end_users import booked
-from cost.ledger.rollups import end_user_month, spend_day, spend_quarter
+from cost.ledger.rollups import LOCK_ORDER, end_user_month, spend_day, spend_quarter
 from cost.tables import LedgerEntry
 from cost.times import wall_us
 from proxy.responses.background.tables import BackgroundEvents, BackgroundResponse
 
-_LOCK: Final = text("LOCK TABLE end_user_month, spend_day, spend_quarter IN SHARE ROW EXCLUSIVE MODE")
 _SUMS: Final = (spend_day, spend_quarter)
+_LOCKED: Final = sorted((end_user_month.name, *(each.name for each in _SUMS)), key=LOCK_ORDER.index)
+_LOCK: Final = text(f"LOCK TABLE {', '.join(_LOCKED)} IN SHARE ROW EXCLUSIVE MODE")
 _SETTLES_US: Final = 5_000_000
 """Until so long after its entry a request's texts may still be written: `proxy.settle.observers.learning` does so once a second."""
 _OF_REQUEST: Final = frozenset({"request", "response"})
