@@ -7,7 +7,7 @@ _CLOSE = 0.05
 
 def doubts_about(model: ModelShape, given_kv_bytes: int | None = None) -> list[str]:
     """Return warnings about a model's KV cache, from its shape and from the bytes per token that a document states."""
-    told = []
+    told = list(model.doubts)
     published = _published(model)
     if published is not None and published.kv_heads != model.kv_heads:
         told.append(

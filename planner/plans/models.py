@@ -3,10 +3,8 @@
 Nothing is rounded here: a model's parameters are counted from its shape, which is how the published totals come about.
 """
 
-import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -32,9 +30,6 @@ WEIGHT_BITS: Final[dict[Precision, float]] = {
 them."""
 
 _BF16_BITS: Final = 16
-_MOST: Final = 10_000_000
-_MOST_LAYERS: Final = 10_000
-_MOST_CONFIG_BYTES: Final = 1_000_000
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +55,10 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Layers with experts; None: all. The others are dense."""
     dense_intermediate: int = 0
     """Inner width of the feed-forward block of a dense layer, where others have experts."""
+    matrices: int = 3
+    """Matrices of a feed-forward block: 3 with a gate, 2 without."""
+    lookup_parameters: int = 0
+    """Parameters of tables that are looked up beside the vocabulary's, as Gemma has one for each layer."""
     latent_values: int | None = None
     """Values cached per token and layer by multi-head latent attention (DeepSeek), instead of keys and values; None
     without it."""
@@ -70,7 +69,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     wide_rest: bool = False
     """True where a checkpoint narrows its experts only: the rest stays in bf16, as gpt-oss has it."""
     stated_parameters: int | None = None
-    """Parameters stated by the card, where the shape does not account for everything."""
+    """Parameters stated by the card or counted layer by layer, where the shape does not account for everything."""
+    doubts: tuple[str, ...] = ()
+    """What is not certain of this shape, in sentences for whoever reads a plan with it."""
     source: str
     as_of: str
 
@@ -90,7 +91,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def embedding_parameters(self) -> int:
-        return self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+        return self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2) + self.lookup_parameters
 
     @property
     def attention_parameters(self) -> int:
@@ -100,7 +101,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expert_parameters(self) -> int:
         """Parameters of one feed-forward block."""
-        return 3 * self.hidden * self.intermediate
+        return self.matrices * self.hidden * self.intermediate
 
     @property
     def routed_parameters(self) -> int:
@@ -115,7 +116,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self) -> int:
         blocks = (self.experts + self.shared_experts) * self.expert_parameters
         router = self.hidden * self.experts if self.experts > 1 else 0
-        dense = (self.layers - self._expert_layers) * 3 * self.hidden * self.dense_intermediate
+        dense = (self.layers - self._expert_layers) * self.matrices * self.hidden * self.dense_intermediate
         each = self.attention_parameters + 2 * self.hidden
         counted = self.layers * each + self._expert_layers * (blocks + router) + dense
         counted += self.embedding_parameters + self.hidden
@@ -126,7 +127,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         """Parameters that one token passes through, without the embedding's look-up."""
         idle = self.routed_parameters * (self.experts - self.active_experts) // self.experts
         lookup = 0 if self.tied_embeddings else self.vocabulary * self.hidden
-        return self.parameters - idle - lookup
+        return self.parameters - idle - lookup - self.lookup_parameters
 
     def weight_bytes(self, precision: Precision) -> int:
         narrow = self.routed_parameters if self.wide_rest else self.parameters - self.embedding_parameters
@@ -243,128 +244,3 @@ def model_named(name: str) -> ModelShape:
             "`weighbridge selfhosted plan` takes another one's config.json with --config-json FILE"
         )
     return MODELS[name]
-
-
-def model_from_file(name: str, path: Path) -> ModelShape:
-    """Read a shape from a file config.json. Raises PlanRefused."""
-    if path.stat().st_size > _MOST_CONFIG_BYTES:
-        raise PlanRefused(f"{path} is larger than any config.json")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise PlanRefused(f"{path} is not JSON") from None
-    if not isinstance(config, dict):
-        raise PlanRefused(f"{path} is not a JSON object")
-    return model_from_config(name, config, source=path.name)
-
-
-def model_from_config(name: str, config: Mapping[str, Any], *, source: str) -> ModelShape:
-    """Read a shape from the config.json beside the weights. Raises PlanRefused.
-
-    A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
-    """
-    text = config.get("text_config", config)
-    if not isinstance(text, Mapping):
-        raise PlanRefused(f"{source}: text_config is not an object")
-    hidden = _count(text, source, "hidden_size")
-    heads = _count(text, source, "num_attention_heads")
-    experts = _count(text, source, *_EXPERTS, otherwise=1)
-    intermediate = _count(text, source, *(("moe_intermediate_size",) if experts > 1 else ()), "intermediate_size")
-    # How many of them a token passes decides what it costs, so it is never guessed.
-    active = _count(text, source, *_ACTIVE, otherwise=1 if experts == 1 else None)
-    if active > experts:
-        raise PlanRefused(f"{source}: num_experts_per_tok is {active}, and there are {experts} experts")
-    latent = None
-    if text.get("kv_lora_rank") is not None:
-        latent = _count(text, source, "kv_lora_rank") + _count(text, source, "qk_rope_head_dim", otherwise=0)
-    layers = _count(text, source, "num_hidden_layers", most=_MOST_LAYERS)
-    kv_heads = _count(text, source, "num_key_value_heads", otherwise=heads)
-    inner, attention = _latent_attention(text, hidden, heads, source) if latent is not None else (None, None)
-    head_dim = _count(text, source, "head_dim", otherwise=inner or max(1, hidden // heads))
-    plain = min(layers, _count(text, source, "first_k_dense_replace", otherwise=0)) if experts > 1 else 0
-    full = _full_layers(text, layers, source)
-    state = 0
-    if full is not None:
-        linear = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
-        each = math.prod(_count(text, source, name, otherwise=0) for name in linear)
-        window = _count(text, source, "sliding_window", otherwise=0)
-        state = (layers - full) * (each or 2 * window * kv_heads * head_dim)
-    stated = text.get("num_parameters")
-    found = ModelShape(
-        name=name,
-        repository=str(config.get("_name_or_path") or name),
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=intermediate,
-        vocabulary=_count(text, source, "vocab_size"),
-        max_context=_count(text, source, *_LONGEST, most=1_000_000_000),
-        tied_embeddings=text.get("tie_word_embeddings") is True,
-        experts=experts,
-        active_experts=active,
-        shared_experts=_count(text, source, "n_shared_experts", otherwise=0),
-        expert_layers=layers - plain if plain else None,
-        dense_intermediate=_count(text, source, "intermediate_size") if plain else 0,
-        latent_values=latent,
-        full_layers=full,
-        state_values=state,
-        stated_parameters=None if stated is None else _count(text, source, "num_parameters", most=100_000_000_000_000),
-        source=source,
-        as_of="as given",
-    )
-    if attention is None or found.stated_parameters is not None:
-        return found
-    counted = found.parameters - layers * (found.attention_parameters - attention)
-    return msgspec.structs.replace(found, stated_parameters=counted)
-
-
-_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_ACTIVE: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
-_LONGEST: Final = ("max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions")
-
-
-def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, source: str) -> tuple[int | None, int | None]:
-    """Return the mean of a head's widths as keys and as values, and the parameters of a layer's attention with latent vectors, which are
-    far fewer than such heads would have; None each where the file does not say them. Raises PlanRefused.
-    """
-    names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    plain, turned, value = (_count(text, source, name, otherwise=0) for name in names)
-    if not plain or not value:
-        return None, None
-    kept, asked = _count(text, source, "kv_lora_rank"), _count(text, source, "q_lora_rank", otherwise=0)
-    key = plain + turned
-    query = hidden * asked + asked * heads * key if asked else hidden * heads * key
-    counted = query + hidden * (kept + turned) + kept * heads * (plain + value) + heads * value * hidden
-    return (key + value) // 2, counted
-
-
-def _full_layers(text: Mapping[str, Any], layers: int, source: str) -> int | None:
-    """Return how many layers keep keys and values of the whole text; None: all. Raises PlanRefused."""
-    kinds = text.get("layer_types")
-    if isinstance(kinds, list):
-        full = kinds.count("full_attention")
-    elif text.get("full_attention_interval") is not None:
-        full = layers // _count(text, source, "full_attention_interval")
-    else:
-        return None
-    return full if 0 < full < layers else None
-
-
-def _count(config: Mapping[str, Any], source: str, *names: str, otherwise: int | None = None, most: int = _MOST) -> int:
-    """Return the value of the first of these keys that is present. Null counts as absent, as transformers writes it. Raises
-    PlanRefused.
-    """
-    for name in names:
-        value = config.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise PlanRefused(f"{source}: {name} must be a whole number from 0 to {most:,}")
-        if value == 0 and otherwise != 0:
-            raise PlanRefused(f"{source}: {name} must be at least 1")
-        return value
-    if otherwise is None:
-        raise PlanRefused(f"{source}: {' or '.join(names)} is missing; is this the config.json of a language model?")
-    return otherwise

@@ -177,10 +177,11 @@ def plan(
 
     from gateway.commands.selfhosted.plan_year import print_crowd, year_as_json, year_for
     from planner.plans.comparators import USUAL_COMPARATORS, comparator_named
+    from planner.plans.config_json import model_from_file
     from planner.plans.crowd import planned_for
     from planner.plans.efficiency import efficiency_named
     from planner.plans.gpus import gpu_named
-    from planner.plans.models import model_from_file, model_named
+    from planner.plans.models import model_named
     from planner.plans.offload import offload_of
     from planner.plans.outlook import outlook_of
     from planner.plans.planning import Question
