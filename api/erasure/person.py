@@ -235,7 +235,8 @@ class PersonErasure:
         )
 
     async def _ledger(self) -> list[tuple[str, str]]:
-        """Take the end user out of the books. Amounts stay; the last entries go with the sums, so that these agree at any moment.
+        """Take the end user out of the books. Amounts stay. The last entries go with the sums, so that these agree in the end; where it is cut off
+        before, `ledger verify` tells their difference until it is finished.
 
         Return the requests (team, id) whose texts may come yet.
         """
