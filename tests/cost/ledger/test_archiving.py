@@ -581,7 +581,7 @@ async def test_a_bucket_keeps_a_month_as_a_folder_does(
     await sign(engine, "default", APRIL)
     before = await rows_of(engine)
     place = open_place(f"s3://{BUCKET}/books/{engine.dialect.name}")
-    assert place.get("nothing.parquet") is None
+    assert place.get("nothing.parquet", 1 << 30) is None
     done = await archiving(engine, place).archive(APRIL)
     assert (done.rows, await rows_of(engine)) == (len(before), [])
     assert (await verified(engine)).differences == 0
