@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,7 +62,12 @@ async def restore(
         done = await put_back(engine, journal_dir(), file, replace=replace, say=lambda line: typer.echo(line, err=True))
         if done.is_newest:
             made = done.manifest
-            told = {"made_at": made.made_at, "made_on": made.host, "schema": made.revision, "replaced": done.replaced}
+            told: dict[str, Any] = {
+                "made_at": made.made_at,
+                "made_on": made.host,
+                "schema": made.revision,
+                "replaced": done.replaced,
+            }
             if done.erased_since:
                 told["erased_since"] = [each.command or each.at for each in done.erased_since]
             await note(engine, operators(), "database.restored", "database", made.kind, told)
