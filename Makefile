@@ -219,7 +219,7 @@ test-image: $(VENV)/.dev image  ## the image run without a network, on a root th
 sbom: $(VENV)-release/.ready image  ## what the image is made of (SPDX and CycloneDX) and under which licences, in dist/
 	@.ci/sbom $(IMAGE) $(VENV)-release/bin/python
 
-release: $(VENV)-release/.ready $(VENV)/.dev  ## a release of the tag at this commit (VERSION=1.2.3) in dist/: refuses what is not clean, pushes nothing; DRY=1 lists the steps, SKIP_IMAGE=1 leaves the image out
+release: $(VENV)-release/.ready $(VENV)/.dev  ## a release of the tag at this commit (VERSION=1.2.3) in dist/, which it empties: refuses what is not clean, pushes nothing; DRY=1 lists the steps, SKIP_IMAGE=1 leaves the image out
 	@$(BIN)/python .ci/release.py '$(subst ','\'',$(or $(VERSION),none))' $(if $(DRY),--dry) $(if $(SKIP_IMAGE),--skip-image)
 
 fuzz: $(VENV)/.dev  ## try the readers of strangers' bytes for MINUTES (30) with a fresh seed, or SEED; what breaks one is told, and how to replay it

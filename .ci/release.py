@@ -32,20 +32,23 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _PINNED: Final = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", re.MULTILINE)
 _REVISION: Final = re.compile(r"^(revision|down_revision)(?:: [^=]*)? = (.+)$", re.MULTILINE)
 _LONGEST_S: Final = 3_600
+_SAID_LINES: Final = 20
 CHART: Final = "deploy/helm/weighbridge"
 MIGRATIONS: Final = "gateway/migrations/versions"
 SUITES: Final = ("test", "test-stories")
 """The targets of `make` that a release has passed."""
+_CHART_VERSION: Final = (f"{CHART}/Chart.yaml", r"^version: (\S+)$")
 PLACES: Final = (
     ("pyproject.toml", r'^version = "(.+)"$'),
-    (f"{CHART}/Chart.yaml", r"^version: (\S+)$"),
+    _CHART_VERSION,
     (f"{CHART}/Chart.yaml", r'^appVersion: "(.+)"$'),
     ("deploy/compose/compose.yaml", r"/weighbridge:(\d[^}\s]*)"),
     ("deploy/compose/.env.example", r"/weighbridge:(\d\S*)"),
+    ("docs/deployment.md", r"/weighbridge:(\d\S*)"),
 )
 """Where the version stands. A chart's or an image's that lags installs another release than it says."""
-LOCKS: Final = (("base", ()), ("extras", ("litellm", "otel", "kv-events", "s3", "sso", "kafka")), ("dev", ("dev",)))
-"""Locks, and the extras of pyproject.toml that each has beside the base."""
+COMPILE: Final = "requirements/compile.sh"
+_COMPILED: Final = re.compile(r"^compile .*--output-file requirements/([a-z]+)\.txt$", re.MULTILINE)
 GENERATED: Final = (
     ("docs/configuration.md", ("-c", "from gateway.configuration.reference import _PAGE, written; print(written(_PAGE.read_text()), end='')")),
     ("docs/refusals.md", ("-m", "providers.refusals_page")),
@@ -56,11 +59,14 @@ GENERATED: Final = (
 
 
 def _run(arguments: Sequence[str], root: Path) -> str:
-    """Run a program, and return what it says. Raises CalledProcessError."""
+    """Run a program, and return what it says. Raises SubprocessError with the end of what it said of its failure."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
-        arguments, cwd=root, env=environment, check=True, capture_output=True, text=True, timeout=_LONGEST_S
+        arguments, cwd=root, env=environment, check=False, capture_output=True, text=True, timeout=_LONGEST_S
     )
+    if done.returncode != 0:
+        said = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-_SAID_LINES:])
+        raise subprocess.SubprocessError(f"`{' '.join(arguments)}` ended with {done.returncode}: {said}")
     return done.stdout
 
 
@@ -120,11 +126,17 @@ def its_tag_here(release: Release) -> list[str]:
     return wrong + ([f"this commit is also tagged {', '.join(others)}"] if others else [])
 
 
+def chart_version(version: str) -> str:
+    """Return a version as Helm takes it, which is SemVer: of 1.2.3rc1, which PyPI takes, 1.2.3-rc.1."""
+    return re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
+
+
 def one_version(release: Release) -> list[str]:
     wrong = []
     for path, pattern in PLACES:
         found = re.findall(pattern, release.text(path), re.MULTILINE)
-        wrong += [f"{path} says {each}, not {release.version}" for each in found if each != release.version]
+        version = chart_version(release.version) if (path, pattern) == _CHART_VERSION else release.version
+        wrong += [f"{path} says {each}, not {version}" for each in found if each != version]
         wrong += [] if found else [f"{path} has no version where one should stand"]
     return wrong
 
@@ -145,11 +157,16 @@ def a_changelog(release: Release) -> list[str]:
     )
 
 
+def compiled(script: str) -> dict[str, list[str]]:
+    """Return the locks of the project itself, and the extras of pyproject.toml that each has beside the base."""
+    return {line[1]: re.findall(r"--extra (\S+)", line[0]) for line in _COMPILED.finditer(script)}
+
+
 def locks_in_step(release: Release) -> list[str]:
     """Each package that the project asks for is pinned, to a version that it allows. What they bring is not looked at."""
     project = tomllib.loads(release.text("pyproject.toml"))["project"]
     wrong = []
-    for name, extras in LOCKS:
+    for name, extras in compiled(release.text(COMPILE)).items():
         pinned = dict(_PINNED.findall(release.text(f"requirements/{name}.txt")))
         asked = [
             *project["dependencies"],
@@ -324,8 +341,11 @@ def refusals(release: Release, checks: Sequence[Callable[[Release], list[str]]] 
 
 
 def make(release: Release, steps: Sequence[Callable[[Release], None]] = STEPS) -> dict[str, Any]:
-    """Take the steps, and return the report that is written beside what they made."""
-    release.dist.mkdir(exist_ok=True)
+    """Take the steps, and return the report that is written beside what they made. Nothing of another release stays in dist/: it would be
+    pushed with this one's.
+    """
+    shutil.rmtree(release.dist, ignore_errors=True)
+    release.dist.mkdir()
     seconds = {}
     for step in steps:
         begun = time.monotonic()
@@ -354,6 +374,18 @@ def _versions(release: Release, names: Iterable[str]) -> dict[str, str]:
     return {name: release.run((name, "--version"), release.root).strip() for name in names if release.find(name)}
 
 
+def pushing(release: Release) -> list[str]:
+    """Return the commands that push what was made; a registry of images is the owner's to name."""
+    commands = [
+        f"git push ORIGIN v{release.version}",
+        f".venv-release/bin/twine upload dist/weighbridge-{release.version}{{-*.whl,.tar.gz}}",
+    ]
+    if "image" not in release.left_out:
+        archive = f"dist/weighbridge-{release.version}-image.tar"
+        commands.append(f"skopeo copy docker-archive:{archive} docker://REGISTRY/weighbridge:{release.version}")
+    return [*commands, f"helm push dist/weighbridge-chart-{release.version}.tgz oci://REGISTRY/charts"]
+
+
 def note(release: Release, suite: str) -> None:
     """Record that the commit has passed a suite, where the tree is the commit's. A tree without git has none."""
     if release.find("git") is None or not (release.root / ".git").exists() or a_clean_tree(release):
@@ -378,7 +410,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if given.skip_image:
         release.left_out["image"] = "it was not wanted (--skip-image)"
-    wrong = refusals(release)
+    # Without a version, that is all there is to tell.
+    wrong = a_version(release) or refusals(release)
     for each in wrong:
         print(f"refused: {each}", file=sys.stderr)
     steps = [step for step in STEPS if step is not image or not given.skip_image]
@@ -386,8 +419,12 @@ def main(arguments: Sequence[str]) -> int:
         for step in steps:
             print(f"{step.__name__}: {(step.__doc__ or '').strip()}")
     elif not wrong:
-        report = make(release, steps)
-        print(f"{len(report['sha256'])} files of {given.version} are in dist/; nothing was pushed")
+        try:
+            report = make(release, steps)
+        except subprocess.SubprocessError as error:
+            raise SystemExit(f"broken off: {error}") from None
+        print(f"{len(report['sha256'])} files of {given.version} are in dist/; nothing was pushed. To do so:")
+        print("\n".join(f"  {each}" for each in pushing(release)))
     return int(bool(wrong))
 
 

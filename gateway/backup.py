@@ -24,6 +24,7 @@ from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlmodel import col
 
+from api.erasure.past import PastErasure, last_entry, past_erasures
 from cost.database_clock import DATABASE_US
 from cost.ledger.journal_gaps import Gap, find_gaps
 from cost.ledger.journal_places import read_places
@@ -89,6 +90,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """False for a schema that is to be upgraded."""
     replaced: str | None
     """The archive of the database that was there; None where it was empty."""
+    erased_since: tuple[PastErasure, ...] = ()
+    """Erasures that the database which was there knew of, and this one does not: what they took is back."""
 
 
 async def back_up(engine: AsyncEngine, journal_dir: Path | None, target: Path) -> Manifest:
@@ -266,6 +269,7 @@ async def restore(
         raise SchemaRefused(f"{refusal(state, sqlite=engine.dialect.name == 'sqlite')}; nothing was restored")
     await check_nobody_serves(engine, state, journal_dir)
     kept = None
+    erased: list[PastErasure] = []
     if not await is_empty(engine, state):
         if not replace:
             raise RestoreRefused(
@@ -275,6 +279,7 @@ async def restore(
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
         kept = source.with_name(f"replaced-{at}.tar.gz")
         await _check_one_gateway(manifest, engine, journal_dir)
+        erased = await _erasures(engine, manifest)
         try:
             await back_up(engine, journal_dir, kept)
         except OSError as failure:
@@ -289,6 +294,7 @@ async def restore(
         else:
             await _restore_postgresql(engine, source, manifest, replaces=kept is not None)
     is_newest = manifest.revision == newest()
+    last = await last_entry(engine) if erased else 0
     places = await read_places(engine) if is_newest else None
     gaps = [] if journal_dir is None or not is_newest else await find_gaps(engine, journal_dir, socket.gethostname())
     left = [] if journal_dir is None else [each for each in waiting(journal_dir, places or {}) if each.entries]
@@ -300,7 +306,15 @@ async def restore(
         gaps=tuple(gaps),
         is_newest=is_newest,
         replaced=None if kept is None else str(kept),
+        erased_since=tuple(each for each in erased if each.number > last),
     )
+
+
+async def _erasures(engine: AsyncEngine, manifest: Manifest) -> list[PastErasure]:
+    """Return the erasures that the present database knows of; none where it is another gateway's, as far as that can be told."""
+    async with engine.connect() as connection:
+        begins = await _begins(connection)
+    return [] if "" in (manifest.begins, begins) or manifest.begins != begins else await past_erasures(engine)
 
 
 def _check(manifest: Manifest, engine: AsyncEngine, journal_dir: Path | None) -> None:

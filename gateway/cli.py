@@ -1,5 +1,6 @@
 """The command line: registers all commands, and prints expected failures as a line or two on standard error."""
 
+import logging
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -87,6 +88,10 @@ def _root(
     ] = False,
 ) -> None:
     """Classify each prompt, send it to the cheapest capable model, and book every token."""
+    # A server's log prints the hashes of the audit log's entries, its next one also those of commands: in a terminal they hide what was done.
+    logger = logging.getLogger("weighbridge.audit")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 _COMMANDS: Final[dict[str, typer.Typer | Callable[..., object]]] = {

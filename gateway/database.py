@@ -86,8 +86,12 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _WAL_TRIES: Final = 50
 _WAL_PAUSE_S: Final = 0.01
 _MIGRATION_TIMEOUT_S: Final = 60
-_TABLE_PATIENCE: Final = "10s"
-"""How long a migration waits for a table that a long statement uses, unless the address has a `lock_timeout`."""
+_TABLE_PATIENCE: Final = ("1s",) * 30 + ("10s",)
+"""How long a migration waits for a table that a long statement uses, try for try, unless the address has a `lock_timeout`. While it waits,
+everybody who comes after it waits, too; a try that was in vain changed nothing.
+"""
+_BETWEEN_TRIES_S: Final = 1.0
+_IN_USE: Final = "55P03"
 # Any number will do, as long as every version of this program uses the same one.
 _MIGRATION_LOCK: Final = 7_236_451_920
 LOCK_SCHEMA: Final = (text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
@@ -115,14 +119,31 @@ async def migrate_with(engine: AsyncEngine, change: Callable[[Connection], None]
     if engine.dialect.name == "sqlite":
         await _migrate_sqlite(engine, change)
     else:
+        for longest in _TABLE_PATIENCE:
+            if await _migrate_postgresql(engine, change, longest, is_last=longest == _TABLE_PATIENCE[-1]):
+                return
+            await asyncio.sleep(_BETWEEN_TRIES_S)
+
+
+async def _migrate_postgresql(
+    engine: AsyncEngine, change: Callable[[Connection], None], longest: str, *, is_last: bool
+) -> bool:
+    """Try once; return False where a table was in use, unless the try is the last one, or the address says how long to wait."""
+    is_ours = True
+    try:
         async with engine.begin() as connection, _without_time_limit(connection):
             patience = (await connection.execute(text("SELECT current_setting('lock_timeout')"))).scalar_one()
+            is_ours = patience == "0"
             await connection.execute(text("SET LOCAL lock_timeout = 0"))
             await connection.execute(*LOCK_SCHEMA)
-            # While it waits for a table, everybody who comes after it waits, too.
-            longest = _TABLE_PATIENCE if patience == "0" else patience
-            await connection.execute(text("SELECT set_config('lock_timeout', :longest, true)"), {"longest": longest})
+            patience = longest if is_ours else patience
+            await connection.execute(text("SELECT set_config('lock_timeout', :longest, true)"), {"longest": patience})
             await connection.run_sync(change)
+    except DBAPIError as failure:
+        if is_last or not is_ours or getattr(failure.orig, "sqlstate", None) != _IN_USE:
+            raise
+        return False
+    return True
 
 
 def upgrade(connection: Connection, revision: str = "head", *, down: bool = False) -> None:

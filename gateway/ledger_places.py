@@ -77,16 +77,24 @@ class FolderPlace:
         except OSError as error:
             raise PlaceUnreachable(f"{self._folder} takes no file: {error.strerror}") from None
 
-    def get(self, name: str) -> bytes | None:
-        """Return a file, None where it is not there. Raises PlaceUnreachable."""
+    def get(self, name: str, most: int) -> bytes | None:
+        """Return a file, None where it is not there, or anything else for what is longer or no file. Raises PlaceUnreachable."""
         if not self._folder.is_dir():
             raise PlaceUnreachable(f"there is no folder {self._folder}")
         try:
-            return (self._folder / name).read_bytes()
+            # A pipe has no writer, and would be waited for.
+            with open(self._folder / name, "rb", opener=_without_waiting) as file:
+                return file.read(most + 1)
         except FileNotFoundError:
             return None
+        except IsADirectoryError:
+            return b""
         except OSError as error:
             raise PlaceUnreachable(f"{self._folder} cannot be read: {error.strerror}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _sync_folders(folder: Path, last: Path) -> None:
@@ -119,10 +127,11 @@ class S3Place:
         except (self._errors.BaseError, OSError) as error:
             raise PlaceUnreachable(f"{self.text} takes no object: {type(error).__name__}") from None
 
-    def get(self, name: str) -> bytes | None:
-        """Return an object, None where it is not there. Raises PlaceUnreachable."""
+    def get(self, name: str, most: int) -> bytes | None:
+        """Return an object, None where it is not there, or anything else for a longer one. Raises PlaceUnreachable."""
         try:
-            return bytes(self._obstore.get(self._store, name).bytes())
+            found = self._obstore.get(self._store, name)
+            return bytes(found.bytes()) if found.meta["size"] <= most else b""
         except FileNotFoundError:
             return None
         except (self._errors.BaseError, OSError) as error:

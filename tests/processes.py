@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).parents[1]
 WAIT_S: Final = 60.0
 READY_WITHIN_S: Final = float(os.environ.get("WB_READY_S", "150"))
 """A start compiles nothing, but a busy machine may have eight gateways at it at once; long runs wait longer still."""
-_ONE_LOOK: Final = aiohttp.ClientTimeout(total=15)
+ONE_LOOK: Final = aiohttp.ClientTimeout(total=15)
 _POLL_S: Final = 0.01
 _STARTING: Final = re.compile(rb"starting at (http://[^\s\"]+)")
 # What the person who runs the tests has set must not reach the gateways under test.
@@ -159,7 +159,7 @@ class Server:
         """Returns once it wants traffic; else says what it answered last, and what it wrote."""
         last = "nothing"
         try:
-            async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession(timeout=_ONE_LOOK) as session:
+            async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession(timeout=ONE_LOOK) as session:
                 await self.listening()
                 while True:
                     with contextlib.suppress(aiohttp.ClientError, TimeoutError):

@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,9 +32,11 @@ def script(name: str) -> ModuleType:
 
 
 RELEASE: Final = script("release")
-_LOCKS: Final = tuple(f"requirements/{name}.txt" for name, _ in RELEASE.LOCKS)
+_LOCKS: Final = tuple(f"requirements/{name}.txt" for name in RELEASE.compiled((ROOT / RELEASE.COMPILE).read_text()))
 _TOUCHED: Final = (
     *_LOCKS,
+    RELEASE.COMPILE,
+    "docs/deployment.md",
     "CHANGELOG.md",
     "pyproject.toml",
     "deploy/compose/compose.yaml",
@@ -199,6 +203,30 @@ def test_a_commit_that_is_not_the_version(tree: Path, path: str, old: str, new: 
     assert told in wrong[0]
 
 
+def test_each_place_has_this_trees_version() -> None:
+    """Always, not on the day of a release alone."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert RELEASE.one_version(release(ROOT, version)) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "charts"),
+    [("0.2.0", "0.2.0"), ("0.2.0rc1", "0.2.0-rc.1"), ("1.2.3a10", "1.2.3-a.10"), ("1.2.3b2", "1.2.3-b.2")],
+)
+def test_a_candidate_is_called_in_its_chart_as_helm_wants_it(version: str, charts: str) -> None:
+    """Helm loads no chart whose version is `0.2.0rc1`, and PyPI takes no `0.2.0-rc.1`; the tag of the image is PyPI's."""
+    assert RELEASE.chart_version(version) == charts
+
+
+def test_every_extra_of_a_lock_is_looked_at() -> None:
+    """One that was left out could be pinned to what pyproject.toml does not allow."""
+    compiled = RELEASE.compiled((ROOT / RELEASE.COMPILE).read_text())
+    assert compiled.keys() >= {"base", "extras", "dev", "demo"}
+    assert compiled["base"] == []
+    image = re.findall(r"requirements/extras.txt has: (.+)\.", (ROOT / "deploy/Containerfile").read_text())
+    assert compiled["extras"] == image[0].split()
+
+
 @pytest.mark.parametrize("version", ["v0.2.0", "0.2", "0.2.0.dev1", "0.2.0+local", "", "latest"])
 def test_what_is_no_version(tree: Path, version: str) -> None:
     """A registry takes none of these, or an image's users could not tell which they have."""
@@ -273,6 +301,7 @@ def test_what_is_made_is_summed_and_told(tree: Path) -> None:
     """With what was left out and why; the chart is the same twice, and the tree is as it was."""
     finish(tree)
     one = _packages(tree, _MADE)
+    (tree / "dist" / "weighbridge-0.1.9-image.tar").write_text("of the release before")
     one.left_out["image"] = "it was not wanted"
     steps = [step for step in RELEASE.STEPS if step is not RELEASE.image]
     report = RELEASE.make(one, steps)
@@ -281,6 +310,8 @@ def test_what_is_made_is_summed_and_told(tree: Path) -> None:
     chart = f"weighbridge-chart-{_VERSION}.tgz"
     assert {*_MADE, chart, "RELEASE_NOTES.md", "dependencies.tsv"} <= report["sha256"].keys()
     listed = (tree / "dist" / "SHA256SUMS").read_text()
+    assert {path.name for path in (tree / "dist").iterdir()} == {*report["sha256"], "release.json", "SHA256SUMS"}
+    assert not any("image" in command for command in RELEASE.pushing(one))
     assert listed.count("\n") == len(report["sha256"]) + 1
     assert json.loads((tree / "dist" / "release.json").read_text()) == report
     assert (
@@ -300,6 +331,16 @@ def test_an_image_is_left_out_only_where_it_cannot_be_made(tree: Path) -> None:
     one = release(tree)
     RELEASE.image(one)
     assert one.left_out == {"image": "there is no buildah or skopeo here"}
+
+
+def test_what_fails_says_why(tmp_path: Path) -> None:
+    """Builds take minutes, so their own words are wanted the first time."""
+    one = RELEASE.Release(tmp_path, _VERSION)
+    program = "import sys; print('made'); sys.exit('no space left')"
+    with pytest.raises(subprocess.SubprocessError, match=r"ended with 1: no space left$"):
+        one.run((sys.executable, "-c", program), tmp_path)
+    told = RELEASE.refusals(one, [RELEASE.a_clean_tree])
+    assert "not a git repository" in told[0]
 
 
 def test_a_dry_run_lists_the_steps() -> None:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gateway.schema import newest
-from tests.processes import READY_WITHIN_S, ROOT, Oracle
+from tests.processes import ONE_LOOK, READY_WITHIN_S, ROOT, Oracle
 
 _COMMAND: Final = "import sys; from {module} import app; sys.argv[0] = 'weighbridge'; app()"
 _LIMIT_S: Final = 180
@@ -85,9 +85,12 @@ class Place:
                 *self._program, "serve", env=self._environ, cwd=self.folder, stdout=log, stderr=log
             )
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
-                while not await self._is_ready():
-                    pass
+            try:
+                async with asyncio.timeout(READY_WITHIN_S):
+                    while not await self._is_ready():  # noqa: ASYNC110 - another process
+                        await asyncio.sleep(0.2)
+            except TimeoutError:
+                pytest.fail(f"not ready in {READY_WITHIN_S} s; its log:\n{self.log}")
             yield
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), _LIMIT_S) == 0
@@ -102,9 +105,11 @@ class Place:
 
     async def _is_ready(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self.port}/readyz") as reply:
+            async with (
+                aiohttp.ClientSession(timeout=ONE_LOOK) as session,
+                session.get(f"http://127.0.0.1:{self.port}/readyz") as reply,
+            ):
                 return reply.status == 200
-        await asyncio.sleep(0.2)
         return False
 
     async def has_booked(self, entries: int) -> bool:

@@ -1,5 +1,7 @@
 """Erasures with their audit entry, which is made before anything goes, so that none goes unsaid whatever happens then."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import date
 
 import msgspec
@@ -13,6 +15,7 @@ from accounts.people.people import PeopleStore
 from accounts.people.tables import OneTimeLinkRow, SessionRow
 from accounts.store import AccountStore, TeamRecord
 from api.erasure.holdings import holdings
+from api.erasure.past import CONTENT, NOBODY, PERSON
 from api.erasure.person import Named, PersonErasure, find_named
 from api.erasure.rows import Rows, settle
 from api.erasure.team import ContentErasure
@@ -24,7 +27,6 @@ from proxy.batch.blobs import Blobs
 from proxy.errors import BadRequest
 
 MOST_CHARS = 254
-_NOBODY = "end user"
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +51,10 @@ async def erase_person(
     operator: str,
     dry_run: bool,
     reason: str = "",
+    rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Erased:
     """Erase somebody by the id of their account, their mail address, or the id by which callers name them as end user. Once more erases what
-    came since. Raises BadRequest, LastAdmin.
+    came since. Takes some seconds where a request of theirs has just ended. Raises BadRequest, LastAdmin.
     """
     who = who.strip()
     if not who or len(who) > MOST_CHARS or not _is_text(who):
@@ -65,7 +68,7 @@ async def erase_person(
     if dry_run or not any(found.values()):
         return _told(found, {}, dry_run=dry_run)
     await _begin(log, actor, named, found, reason)
-    done = await PersonErasure(Rows(engine, dry=False), named, of_operators=of_operators).run()
+    done = await PersonErasure(Rows(engine, dry=False), named, of_operators=of_operators, rest=rest).run()
     await settle(engine)
     # Sessions ended with the entry.
     return _told(found | {name: count for name, count in done.items() if count}, {}, dry_run=False)
@@ -80,7 +83,7 @@ async def _begin(log: AuditLog, actor: Actor, named: Named, found: dict[str, int
     """Write the entry, without the person's data, and shut the person out."""
     person, owner = named.person, named.organisation_id
     said = named.subject.text_without(reason)
-    async with changing(log, actor, "person.erased", owner, reason=said) as change:
+    async with changing(log, actor, PERSON, owner, reason=said) as change:
         if person is not None:
             await check_another_admin(PeopleStore(change.within), person)
             if person.disabled_at is None:
@@ -89,7 +92,7 @@ async def _begin(log: AuditLog, actor: Actor, named: Named, found: dict[str, int
                 for table in (SessionRow, OneTimeLinkRow):
                     await connection.execute(delete(table).where(col(table.person_id) == person.person_id))
         rows = {name: count for name, count in sorted(found.items()) if count}
-        change.add("person", _NOBODY if person is None else person.person_id, None, {"erased": rows})
+        change.add("person", NOBODY if person is None else person.person_id, None, {"erased": rows})
 
 
 async def erase_content(
@@ -111,7 +114,7 @@ async def erase_content(
     found = await counting.run()
     if dry_run:
         return _told(found, counting.left, dry_run=True)
-    async with changing(log, actor, "team.content_erased", organisation_id, team_id=team_id, reason=reason) as change:
+    async with changing(log, actor, CONTENT, organisation_id, team_id=team_id, reason=reason) as change:
         # What is given again of earlier answers is anybody's guess of age, so all of it goes.
         await AccountStore(change.within).flush_cache(organisation_id, team_id)
         rows = {name: count for name, count in sorted(found.items()) if count}

@@ -4,8 +4,9 @@ What names the person to us is found: an account, an end user's id as the books 
 itself goes last, so that until then it can be found.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,12 +25,16 @@ from accounts.transactions import overwriting
 from api.erasure.holdings import Action, Value, holdings
 from api.erasure.rows import BATCH, Rows
 from cost.end_users import booked
-from cost.ledger.rollups import end_user_month, spend_day, spend_quarter
+from cost.ledger.rollups import LOCK_ORDER, end_user_month, spend_day, spend_quarter
 from cost.tables import LedgerEntry
+from cost.times import wall_us
 from proxy.responses.background.tables import BackgroundEvents, BackgroundResponse
 
-_LOCK: Final = text("LOCK TABLE end_user_month, spend_day, spend_quarter IN SHARE ROW EXCLUSIVE MODE")
 _SUMS: Final = (spend_day, spend_quarter)
+_LOCKED: Final = sorted((end_user_month.name, *(each.name for each in _SUMS)), key=LOCK_ORDER.index)
+_LOCK: Final = text(f"LOCK TABLE {', '.join(_LOCKED)} IN SHARE ROW EXCLUSIVE MODE")
+_SETTLES_US: Final = 5_000_000
+"""Until so long after its entry a request's texts may still be written: `proxy.settle.observers.learning` does so once a second."""
 _OF_REQUEST: Final = frozenset({"request", "response"})
 
 
@@ -101,7 +106,18 @@ async def _earlier(engine: AsyncEngine, person: Person) -> set[str]:
 class PersonErasure:
     """The steps, in their order. Dry, it counts what they would do."""
 
-    def __init__(self, rows: Rows, named: Named, *, of_operators: bool) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        named: Named,
+        *,
+        of_operators: bool,
+        now_us: Callable[[], int] = wall_us,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`rest` awaits some seconds."""
+        self._now_us = now_us
+        self._rest = rest
         self._rows = rows
         self._named = named
         self._of_operators = of_operators
@@ -111,12 +127,21 @@ class PersonErasure:
     async def run(self) -> dict[str, int]:
         """Do them, and return the rows by table."""
         actions = holdings().of_person()
-        await self._by_request([each for each in actions if each.value in _OF_REQUEST])
+        of_request = [each for each in actions if each.value in _OF_REQUEST]
+        await self._by_request(of_request)
+        if not self._rows.dry and (left_us := await self._unsettled_us()) > 0:
+            # Only the ledger knows whose texts they are, and below it forgets.
+            await self._rest(left_us / 1_000_000)
+            self._last = ("", 0, "")
+            await self._by_request(of_request)
         for action in actions:
             if action.value not in _OF_REQUEST:
                 await self._by_value(action)
-        await self._ledger()
+        late = await self._ledger()
         await self._account()
+        if late:
+            await self._rest(_SETTLES_US / 1_000_000)
+            await self._of_requests(of_request, late)
         return self._rows.counts
 
     async def _by_value(self, action: Action) -> None:
@@ -153,9 +178,16 @@ class PersonErasure:
     async def _by_request(self, actions: Sequence[Action]) -> None:
         """Delete what hangs on the end user's requests, which the ledger still knows."""
         while self._named.end_users and (page := await self._requests()):
-            for team_id in {each[0] for each in page}:
-                mine = [request_id for team, request_id in page if team == team_id]
-                await self._of_requests(actions, team_id, mine)
+            await self._of_requests(actions, page)
+
+    async def _unsettled_us(self) -> int:
+        """Return how long the texts of the end user's last request may still be written."""
+        if not self._named.end_users:
+            return 0
+        async with self._rows.engine.connect() as connection:
+            last_us = await connection.scalar(select(func.max(col(LedgerEntry.at_us))).where(self._in_ledger()))
+        # A host's clock may be ahead.
+        return 0 if last_us is None else min(_SETTLES_US, last_us + _SETTLES_US - self._now_us())
 
     async def _requests(self) -> list[tuple[str, str]]:
         """Return the next page of (team, request) of the end user, by end user, time and id."""
@@ -178,7 +210,13 @@ class PersonErasure:
             self._last = (found[-1][0], found[-1][1], found[-1][2])
         return sorted({(row[3], row[2]) for row in found})
 
-    async def _of_requests(self, actions: Sequence[Action], team_id: str, request_ids: list[str]) -> None:
+    async def _of_requests(self, actions: Sequence[Action], requests: Sequence[tuple[str, str]]) -> None:
+        for team_id in {each[0] for each in requests}:
+            mine = [request_id for team, request_id in requests if team == team_id]
+            for start in range(0, len(mine), BATCH):
+                await self._of_team(actions, team_id, mine[start : start + BATCH])
+
+    async def _of_team(self, actions: Sequence[Action], team_id: str, request_ids: list[str]) -> None:
         responses = [f"resp_{each.removeprefix('req_')}" for each in request_ids]
         mine = and_(col(BackgroundResponse.team_id) == team_id, col(BackgroundResponse.response_id).in_(responses))
         events = col(BackgroundEvents.response_id).in_(select(col(BackgroundResponse.response_id)).where(mine))
@@ -196,8 +234,12 @@ class PersonErasure:
             col(LedgerEntry.end_user) != "",
         )
 
-    async def _ledger(self) -> None:
-        """Take the end user out of the books. Amounts stay; the last entries go with the sums, so that these agree at any moment."""
+    async def _ledger(self) -> list[tuple[str, str]]:
+        """Take the end user out of the books. Amounts stay. The last entries go with the sums, so that these agree in the end; where it is cut off
+        before, `ledger verify` tells their difference until it is finished.
+
+        Return the requests (team, id) whose texts may come yet.
+        """
         table = SQLModel.metadata.tables["ledger_entry"]
         spenders = self._named.values("spender")
         of_sums = [(each, and_(each.c.scope == "end_user", each.c.scope_id.in_(spenders))) for each in _SUMS]
@@ -209,14 +251,18 @@ class PersonErasure:
             self._rows.note(table.name, await self._rows.count(table, self._in_ledger()))
             for each, where in of_sums:
                 self._rows.note(each.name, await self._rows.count(each, where))
-            return
-        await self._rows.blank(table, self._in_ledger(), "end_user")
+            return []
+        fresh = col(LedgerEntry.at_us) > self._now_us() - _SETTLES_US
+        await self._rows.blank(table, and_(self._in_ledger(), ~fresh), "end_user")
         async with overwriting(self._rows.engine) as connection:
             await _lock(connection)
+            of_fresh = select(col(LedgerEntry.team_id), col(LedgerEntry.request_id)).where(self._in_ledger(), fresh)
+            late = {(row[0], row[1]) for row in await connection.execute(of_fresh)}
             changed = await connection.execute(update(table).where(self._in_ledger()).values(end_user=""))
             self._rows.note(table.name, changed.rowcount)
             for each, where in of_sums:
                 self._rows.note(each.name, (await connection.execute(delete(each).where(where))).rowcount)
+        return sorted(late)
 
     async def _account(self) -> None:
         named, person = self._named, self._named.person

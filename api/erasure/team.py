@@ -67,14 +67,15 @@ class ContentErasure:
         of_team = and_(
             col(StoredFile.organisation_id) == self._organisation_id,
             col(StoredFile.team_id) == self._team_id,
-            col(StoredFile.purpose) != _RESERVED,
             self._is_before(col(StoredFile.created_us)),
         )
         reads = exists().where(
             col(BatchRow.input_file_id) == col(StoredFile.file_id), col(BatchRow.status).in_(_READ_BY)
         )
         table = _table(StoredFile)
-        free = and_(of_team, ~reads) if self._blobs is not None else and_(of_team, false())
+        # What is being written is told as left: its bytes would come after its row had gone.
+        is_whole = col(StoredFile.purpose) != _RESERVED
+        free = and_(of_team, is_whole, ~reads) if self._blobs is not None else and_(of_team, false())
         if self._rows.dry:
             self._rows.note(table.name, await self._rows.count(table, free))
         else:
@@ -84,16 +85,26 @@ class ContentErasure:
 
     async def _remove(self, free: ColumnElement[bool]) -> None:
         self._rows.note("stored_file", 0)
-        while self._blobs is not None:
+        if self._blobs is None:
+            return
+        gone_ids: set[str] = set()
+        while True:
             async with self._rows.engine.connect() as connection:
                 found = (await connection.scalars(select(col(StoredFile.file_id)).where(free).limit(BATCH))).all()
+            gone_ids.update(found)
             for file_id in found:
                 await self._blobs.remove(file_id)
             async with overwriting(self._rows.engine) as connection:
                 gone = delete(StoredFile).where(free, col(StoredFile.file_id).in_(found))
                 self._rows.note("stored_file", (await connection.execute(gone)).rowcount)
             if len(found) < BATCH:
-                return
+                break
+        # A process that was killed may have begun to write the same file: a batch's output has one id, whoever writes it.
+        begun = (
+            [name for name, _ in await self._blobs.names() if name.partition(".")[0] in gone_ids] if gone_ids else []
+        )
+        for name in begun:
+            await self._blobs.remove(name)
 
     async def _events(self) -> None:
         mine = and_(

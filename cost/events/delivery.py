@@ -63,6 +63,8 @@ class Delivery:
         self._timeout_s = timeout_s
         self._failures = 0
         self._most = limits.events
+        self._oldest_us: int | None = None
+        """When the first event that waits was written, as of the last look."""
 
     async def run(self) -> None:
         """Deliver for ever."""
@@ -80,9 +82,13 @@ class Delivery:
         self._failures = 0
         return 0.0 if sent else IDLE_S
 
+    def show(self) -> None:
+        """Show the lag as it is by now: a send may last for minutes, and so may the pause after it."""
+        self._metrics.set_lag(self.name, self._age_s(self._oldest_us))
+
     def rest(self) -> None:
         """Show no lag: another process tells this sink now."""
-        self._metrics.set_lag(self.name, 0)
+        self._show(None)
 
     async def _step(self) -> bool:
         place = await self._outbox.place(self.name)
@@ -91,15 +97,12 @@ class Delivery:
         if ahead.last == place or self._gathers(ahead, place):
             return False
         found = await self._outbox.after(place, max(_READ_AT_ONCE, self._limits.events))
-        if found.lost:
-            self._metrics.count(self.name, "dropped", found.lost)
-            _log.error("%d events up to number %d are lost to sink %s", found.lost, found.last, self.name)
         for batch in batches(found.events, await self._encoded(found.events), self._limits._replace(events=self._most)):
             await self._deliver(batch)
             self._most = min(self._limits.events, self._most + 1 + self._most // _GROWTH)
-            place = await self._move(place, batch.events[-1].sequence)
+            place = await self._pass(place, batch.events[-1].sequence, len(batch.events))
         if place < found.last:
-            await self._move(place, found.last)
+            await self._pass(place, found.last, 0)
         self._show(None)
         return True
 
@@ -116,9 +119,13 @@ class Delivery:
             await asyncio.sleep(0)
         return made
 
-    async def _move(self, before: int, upto: int) -> int:
+    async def _pass(self, before: int, upto: int, events: int) -> int:
+        """Move the place; numbers that were passed without an event are lost, which is counted once, here."""
         if not await self._outbox.move(self.name, before, upto):
             raise SinkFailed("another process tells this sink, too")
+        if lost := upto - before - events:
+            self._metrics.count(self.name, "dropped", lost)
+            _log.error("%d events up to number %d are lost to sink %s", lost, upto, self.name)
         return upto
 
     async def _deliver(self, batch: Batch) -> None:
@@ -170,7 +177,8 @@ class Delivery:
         return wait_s
 
     def _show(self, oldest_us: int | None) -> None:
-        self._metrics.set_lag(self.name, self._age_s(oldest_us))
+        self._oldest_us = oldest_us
+        self.show()
 
     def _age_s(self, written_us: int | None) -> float:
         return 0.0 if written_us is None else (self._timing.now_us() - written_us) / 1_000_000

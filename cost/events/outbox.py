@@ -45,9 +45,9 @@ class Waiting(NamedTuple):
 
     events: tuple[Event, ...]
     last: int
-    """Number of the last one that was looked at; the cursor's where there was none."""
-    lost: int
-    """Numbers up to there that have no event any more: they waited too long, or the ledger has the entry no more."""
+    """Number of the last one that was looked at; the cursor's where there was none. Numbers up to there without an event are lost: they waited
+    too long, or the ledger has the entry no more.
+    """
 
 
 class Ahead(NamedTuple):
@@ -180,7 +180,7 @@ class EventOutbox:
                 rows = len(found)
                 read += rows
                 last = found[-1][0] if found else last
-        return Waiting(tuple(events), last, last - sequence - len(events))
+        return Waiting(tuple(events), last)
 
     async def move(self, sink: str, before: int, upto: int) -> bool:
         """Write that a sink has everything up to a number; False where it is no longer told from `before`."""

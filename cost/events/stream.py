@@ -14,6 +14,7 @@ LEASE_S: Final = 20.0
 _RENEW_S: Final = 5.0
 _NUMBER_S: Final = 0.5
 _FORGET_S: Final = 10.0
+_SHOW_S: Final = 5.0
 
 
 class EventStream:
@@ -71,6 +72,7 @@ class EventStream:
                 tasks.create_task(each.run(), name=f"events-{each.name}")
             tasks.create_task(self._number_forever(), name="events-number")
             tasks.create_task(self._forget_forever(), name="events-forget")
+            tasks.create_task(self._show_forever(), name="events-show")
 
     async def _number_forever(self) -> None:
         while True:
@@ -79,6 +81,12 @@ class EventStream:
     async def _forget_forever(self) -> None:
         while True:
             await self._timing.sleep(_FORGET_S if not await self._tried(self._forget) else 0)
+
+    async def _show_forever(self) -> None:
+        while True:
+            await self._timing.sleep(_SHOW_S)
+            for each in self._deliveries:
+                each.show()
 
     async def _forget(self) -> int:
         return await self._outbox.forget([each.name for each in self._deliveries], self._keep_us)

@@ -17,6 +17,8 @@ from settings.decoding import DECODE_ERRORS
 SCHEMA: Final = 1
 """Version of the files' columns: a column that is added leaves it as it is, one that means something else does not."""
 MANIFEST: Final = "manifest.json"
+_MANIFEST_BYTES: Final = 8_192
+"""The most that a manifest has of one file, and beside its files."""
 KIND: Final = COLUMNS.index("entry")
 _DEFAULTS: Final = dict(
     zip(COLUMNS[len(COLUMNS) - len(Entry.__struct_defaults__) :], Entry.__struct_defaults__, strict=True)
@@ -43,8 +45,10 @@ class Place(Protocol):
         """Write a file. Raises PlaceUnreachable."""
         ...
 
-    def get(self, name: str) -> bytes | None:
-        """Return a file, None where it is not there. Raises PlaceUnreachable."""
+    def get(self, name: str, most: int) -> bytes | None:
+        """Return a file, None where it is not there. Of what is longer than `most` bytes, or is no file, anything else than what was
+        written: who else may write there must not fill our memory. Raises PlaceUnreachable.
+        """
         ...
 
 
@@ -124,7 +128,7 @@ class ArchiveReader:
     def rows(self, file: FileRow, names: Sequence[str] = COLUMNS) -> list[tuple[Any, ...]]:
         """Return a file's rows, or some of their columns. Raises FileDamaged and PlaceUnreachable."""
         name = f"{self._run}/{file.name}"
-        data = self._place.get(name)
+        data = self._place.get(name, file.bytes)
         if data is None:
             raise FileDamaged(f"{name} is not in {self._place.text}")
         if hashlib.sha256(data).hexdigest() != file.sha256:
@@ -138,7 +142,7 @@ class ArchiveReader:
     def check_manifest(self, month: str, files: Sequence[FileRow]) -> None:
         """Raise FileDamaged where the manifest is not there, or names other files or sums than the database, and PlaceUnreachable."""
         name = f"{self._run}/{MANIFEST}"
-        data = self._place.get(name)
+        data = self._place.get(name, _MANIFEST_BYTES * (1 + len(files)))
         if data is None:
             raise FileDamaged(f"{name} is not in {self._place.text}; the database has the same figures")
         sums = sums_of(files)

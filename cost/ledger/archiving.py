@@ -308,7 +308,7 @@ class Archiving:
     def _put(self, name: str, data: bytes) -> None:
         """Write, and read back. Raises FileDamaged and PlaceUnreachable."""
         self._place.put(name, data)
-        if self._place.get(name) != data:
+        if self._place.get(name, len(data)) != data:
             raise FileDamaged(f"{name} in {self._place.text} is not what was written to it")
 
     async def _write_manifest(self, month_us: int, run: str) -> None:

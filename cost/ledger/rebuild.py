@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cost.ledger.archived import refuse_archived
 from cost.ledger.rollups import (
+    LOCK_ORDER,
     MONTH_KEY,
     QUARTER_KEY,
     ROLLUP_KEY,
@@ -30,8 +31,7 @@ from cost.tables import COARSER_DAYS, ROLLUP_SUMS, rollup_day, rollup_hour
 from cost.times import DAY_US, HOUR_US, month_of, next_month
 
 # Blocks other writers of roll-ups: one that wrote to the ledger already waits, and adds to the new sums.
-_LOCKED: Final = (rollup_hour, rollup_day, *COARSER_DAYS, spend_day, spend_quarter, end_user_month)
-_LOCK: Final = text(f"LOCK TABLE {', '.join(table.name for table in _LOCKED)} IN SHARE ROW EXCLUSIVE MODE")
+_LOCK: Final = text(f"LOCK TABLE {', '.join(LOCK_ORDER)} IN SHARE ROW EXCLUSIVE MODE")
 _REFUSED: Final = "the roll-ups cannot be made anew"
 _LAST_US: Final = 250_000_000_000_000_000
 """A moment in the year 9892: what is asked for may have no end."""

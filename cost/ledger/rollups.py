@@ -345,6 +345,8 @@ _TABLES: Final = (
     (end_user_month, MONTH_KEY, ("spent_nanousd",)),
     (spend_quarter, QUARTER_KEY, ("spent_nanousd",)),
 )
+LOCK_ORDER: Final = tuple(table.name for table, _, _ in _TABLES)
+"""The order in which writers lock these tables: whoever locks several of them does so in the same, or the two deadlock."""
 
 
 def upserts(rolled: RollupDeltas) -> list[tuple[str, list[tuple[Any, ...]]]]:

@@ -218,7 +218,9 @@ async def erase(view: Annotated[PageRequest, Depends(allowed("team.change"))]) -
     rows = sum(erased.rows.values())
     told = f"{rows:,} rows would go; nothing was erased." if is_counted else f"{rows:,} rows are erased."
     left = sum(erased.left.values())
-    return view.redirect(back, f"{told} {left:,} are left until a batch under way has ended." if left else told)
+    return view.redirect(
+        back, f"{told} {left:,} are left until batches and uploads under way have ended." if left else told
+    )
 
 
 async def outlook(gateway: Gateway, team: TeamRecord, now_us: int, present: TeamRecord | None = None) -> FloorForecast:

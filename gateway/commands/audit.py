@@ -196,16 +196,9 @@ def operators(config: Path | None = None) -> str:
 
 
 def log_of(engine: "AsyncEngine") -> "AuditLog":
-    """Return the audit log without terminal output: a server's log prints the hashes of entries, and its next one includes
-    those of commands.
-    """
-    import logging
-
+    """Return the audit log."""
     from accounts.audit.log import AuditLog
 
-    logger = logging.getLogger("weighbridge.audit")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
     return AuditLog(engine)
 
 

@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -65,7 +65,14 @@ async def restore(
         done = await put_back(engine, folder, file, replace=replace, say=lambda line: typer.echo(line, err=True))
         if done.is_newest:
             made = done.manifest
-            told = {"made_at": made.made_at, "made_on": made.host, "schema": made.revision, "replaced": done.replaced}
+            told: dict[str, Any] = {
+                "made_at": made.made_at,
+                "made_on": made.host,
+                "schema": made.revision,
+                "replaced": done.replaced,
+            }
+            if done.erased_since:
+                told["erased_since"] = [each.command or each.at for each in done.erased_since]
             await note(engine, operators(), "database.restored", "database", made.kind, told)
     if as_json:
         print_json(done)
@@ -97,6 +104,12 @@ def _print(done: "Restored", folder: Path | None) -> None:
             f"{', …' if len(done.strangers) > _SHOWN else ''})",
             err=True,
         )
+    if done.erased_since:
+        typer.echo("erased since that backup, and back now; erase again:", err=True)
+    for each in done.erased_since:
+        why = f" ({each.reason})" if each.reason else ""
+        nobody = f"an end user of `{each.organisation_id}`, whom the log does not name"
+        typer.echo(f"  {each.at}  {each.command or nobody}{why}", err=True)
     for gap in done.gaps:
         lost = "an unknown number of entries" if gap.entries is None else counted(gap.entries, "entry", "entries")
         typer.echo(

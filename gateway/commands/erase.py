@@ -129,6 +129,9 @@ def _print(erased: "Erased", *, as_json: bool) -> None:
     total = counted(sum(erased.rows.values()), "row", "rows")
     typer.echo(f"{total} would be erased; nothing was" if erased.dry_run else f"{total} erased", err=True)
     for name, count in erased.left.items():
-        typer.echo(f"{name}: {count} left, as a batch under way needs them: cancel it, then erase again", err=True)
+        typer.echo(
+            f"{name}: {count} left, of batches and uploads under way: cancel batches, and erase again when they have ended",
+            err=True,
+        )
     for name, why in erased.kept.items():
         typer.echo(f"{name}: kept: {why}", err=True)

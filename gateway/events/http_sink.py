@@ -1,5 +1,7 @@
 """Events by HTTP: a batch a POST, signed where the sink has a secret."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +38,7 @@ _CONFLICT: Final = 409
 _REFUSALS: Final = frozenset({400, _CONFLICT, 413, 422})
 """What is about the events in a batch; anything else is about the sink, and the whole batch waits."""
 _MOST_REPLY: Final = 16_384
+_REPLY_S: Final = 2.0
 
 
 class HttpSink:
@@ -117,12 +120,17 @@ class HttpSink:
         """Return True where an event is refused as it came before: a sink that has everything must not wait for ever."""
         if reply.status == _CONFLICT:
             return True
+        if not self._shape.known:
+            return False
         told = b""
-        async for part in reply.content.iter_any():
-            told += part
-            if len(told) >= _MOST_REPLY:
-                break
-        return bool(self._shape.known) and self._shape.known in told
+        # By its status the event is refused: a body that comes slowly, or breaks off, must not make it a fault of the sink.
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_REPLY_S):
+                async for part in reply.content.iter_any():
+                    told += part
+                    if len(told) >= _MOST_REPLY:
+                        break
+        return self._shape.known in told
 
 
 def _name(batch: Batch) -> str:

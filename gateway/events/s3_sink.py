@@ -36,17 +36,18 @@ class S3Sink:
         for hour, events in by_hour.items():
             name = f"{hour}/{sequence_text(events[0].sequence)}-{sequence_text(events[-1].sequence)}.parquet"
             try:
-                await asyncio.to_thread(self._write, name, events)
+                await self._files.put(name, await asyncio.to_thread(_rows, events), COLUMNS)
             except self._files.failures as error:
                 # Its text may hold an address; the store's own word for it says what to do: AccessDenied, RequestTimeTooSkewed.
                 code = _CODE.search(str(error))
                 raise SinkFailed(type(error).__name__ if code is None else code[1]) from None
 
-    def _write(self, name: str, events: Sequence[Event]) -> None:
-        self._files.put(name, [_row(event) for event in events], COLUMNS)
-
     async def aclose(self) -> None:
         """Do nothing: the store's client keeps nothing open."""
+
+
+def _rows(events: Sequence[Event]) -> list[dict[str, Any]]:
+    return [_row(event) for event in events]
 
 
 def _row(event: Event) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class Parquet:
             for row in self._rows:
                 by_hour.setdefault(hour_of(row["ended_at"]), []).append(row)
             for hour, rows in by_hour.items():
-                await asyncio.to_thread(self._put, hour, rows)
+                name = f"{hour}/{rows[0]['request_id']}-{rows[-1]['request_id']}.parquet"
+                await self._files.put(name, rows, _COLUMNS)
                 written = {id(row) for row in rows}
                 self._rows = [row for row in self._rows if id(row) not in written]
 
@@ -101,9 +102,6 @@ class Parquet:
         except Exception as error:  # noqa: BLE001 - the rows wait for the next time
             _log.warning("a Parquet file could not be written (%s); its rows wait", type(error).__name__)
 
-    def _put(self, hour: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._files.put(f"{hour}/{rows[0]['request_id']}-{rows[-1]['request_id']}.parquet", rows, _COLUMNS)
-
 
 class ParquetFiles:
     """Files of one prefix in a store."""
@@ -119,8 +117,13 @@ class ParquetFiles:
             OSError,
         )
 
-    def put(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
+    async def put(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> None:
         """Write a file; it is there whole or not at all. Raises one of `failures`."""
+        data = await asyncio.to_thread(self._encoded, rows, columns)
+        # In no thread: a store that does not answer would keep it for minutes, whatever the caller's time, and a stop would wait for it.
+        await self._obstore.put_async(self._store, name, data)
+
+    def _encoded(self, rows: Sequence[Mapping[str, Any]], columns: Columns) -> bytes:
         arrow = self._arrow
         kinds = {
             "str": arrow.string(),
@@ -132,7 +135,7 @@ class ParquetFiles:
         schema = arrow.schema([(column, kinds[kind]) for column, kind in columns])
         file = io.BytesIO()
         self._parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), file, compression="zstd")
-        self._obstore.put(self._store, name, file.getvalue())
+        return file.getvalue()
 
 
 def open_store(settings: Bucket) -> Any:

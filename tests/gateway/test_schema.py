@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.database import LOCK_SCHEMA, MIGRATIONS, make_engine, migrate_with, upgrade
+from gateway.database import LOCK_SCHEMA, MIGRATIONS, make_engine, migrate, migrate_with, upgrade
 from gateway.expected_errors import expected, mends_itself
 from gateway.schema import (
     SchemaRefused,
@@ -27,6 +28,7 @@ from gateway.schema import (
     revisions,
     upgrade_with_backup,
 )
+from tests.postgres import Postgres
 
 invoke = CliRunner().invoke
 
@@ -224,6 +226,31 @@ async def test_a_migration_does_not_queue_before_everybody(empty_database_url: s
         assert not waiting.done()
     await waiting
     await engine.dispose()
+
+
+async def test_a_migration_lets_others_by_while_it_waits_for_a_table(postgres: Postgres) -> None:
+    """A report reads the ledger for long: who asks for the ledger meanwhile, such as the drain, waits a second at most, and the migration
+    is done once the report is.
+    """
+    engine = make_engine(await postgres.empty_database())
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'")
+    try:
+        await migrate_with(engine, partial(upgrade, revision="0042"))
+        async with engine.connect() as report:
+            await report.execute(text("SELECT 1 FROM ledger_entry LIMIT 1"))
+            migrating = asyncio.create_task(migrate(engine))
+            for _ in range(2):
+                async with asyncio.timeout(30), engine.connect() as looking:
+                    while not await looking.scalar(waits):  # noqa: ASYNC110 - the server tells nobody
+                        await asyncio.sleep(0.02)
+                # Behind the migration, which was to wait ten seconds.
+                async with asyncio.timeout(8), engine.connect() as other:
+                    await other.execute(text("SELECT 1 FROM ledger_entry LIMIT 1"))
+                assert not migrating.done()
+        await migrating
+        assert (await read_state(engine)).fit == "newest"
+    finally:
+        await engine.dispose()
 
 
 async def test_tables_without_a_version_are_let_be(empty: AsyncEngine) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -174,6 +175,13 @@ def test_a_folder_of_somebody_else(config: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "cannot write to /var/lib/weighbridge" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_it_says_which_version_it_is() -> None:
+    """Whoever finds it running without its tag can tell."""
+    labels = json.loads(podman("inspect", IMAGE, "--format", "{{json .Labels}}").stdout)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert labels["org.opencontainers.image.version"] == version
 
 
 def test_it_is_small(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from gateway.configuration.environment import Environment
 from gateway.database import make_engine
 from tests.gateway.from_litellm.litellm_database import SALT_KEY, TABLES, LitellmDatabase
 from tests.postgres import Postgres
+from tests.processes import ROOT
 from tests.providers.wires import LITELLM_WARNINGS, Provider, provider
 from tests.running_gateway import PEPPER, Running, gateway_at
 from tests.scenarios.test_model_facts import answer
@@ -226,3 +229,20 @@ async def test_a_gateway_behind_ours_is_an_address(
         assert upstream.bodies[-1]["model"] == "gpt-4o-at-litellm"
     finally:
         await engine.dispose()
+
+
+async def test_an_import_tells_its_lines_and_nothing_else(theirs: LitellmDatabase, place: Path) -> None:
+    """Two hundred hashes of the audit log stood before what was written, and hid it."""
+    words = ["import", "litellm", "config.yaml", "--database", theirs.url, "--secrets", "secrets.env"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "gateway.cli", *words],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote weighbridge.yaml" in done.stderr
+    assert len(done.stderr.splitlines()) < 10, done.stderr

@@ -128,6 +128,10 @@ class Refusals:
     def _as_request(self, outcome: RequestOutcome, reason: str) -> RefusedRequest:
         # Of a limit or for want of room every name is ours; of a request that is wrong some may be the caller's words.
         ours = outcome.status in _OUR_WORDS
+        message = told_message(outcome.error_message, says_names=ours) or ""
+        if outcome.end_user:
+            # It has a column of its own, which is emptied where they are erased.
+            message = message.replace(f"`{outcome.end_user}`", "`…`")
         return RefusedRequest(
             request_id=outcome.request_id,
             at_us=self._now_us(),
@@ -138,7 +142,7 @@ class Refusals:
             end_user=outcome.end_user,
             reason=reason,
             status=outcome.status,
-            message=told_message(outcome.error_message, says_names=ours) or "",
+            message=message,
         )
 
     def count_shed(self) -> None:

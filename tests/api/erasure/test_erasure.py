@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, LargeBinary, String, Table, insert, select
+from sqlalchemy import JSON, Boolean, DateTime, Float, Integer, LargeBinary, String, Table, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts import transactions
@@ -26,11 +26,13 @@ from api.erasure.change import erase_content, erase_person
 from api.erasure.holdings import holdings
 from api.people.change import put_person
 from cost.end_users import booked
+from cost.ledger.rollups import LOCK_ORDER
 from cost.ledger.verify import check
-from cost.times import DAY_US
+from cost.times import DAY_US, wall_us
 from gateway.database import make_engine, metadata
 from proxy.batch.blobs import LocalBlobs
 from proxy.errors import BadRequest, LastAdmin, TeamNotFound
+from tests.postgres import Postgres
 from tests.sqlite import newest_sqlite
 
 pytestmark = pytest.mark.story
@@ -268,6 +270,43 @@ async def test_what_is_no_id_is_refused(engine: AsyncEngine, ada: Person, who: s
         await erase_person(engine, AuditLog(engine), BOSS, "acme", who, operator="acme", dry_run=True)
 
 
+async def test_it_waits_for_who_books_and_deadlocks_with_nobody(postgres: Postgres) -> None:
+    """Both lock the sums: whoever does so in another order ends the other's transaction, an erasure with an error that helps nobody."""
+    engine = make_engine(await postgres.database())
+    try:
+        await AccountStore(engine).create_organisation("acme")
+        await AccountStore(engine).create_team("team_acme", organisation_id="acme")
+        entry = {
+            "entry": "settle",
+            "organisation_id": "acme",
+            "team_id": "team_acme",
+            "end_user": USER,
+            "at_us": 5 * DAY_US,
+        }
+        await put(engine, "ledger_entry", request_id="req_1", **entry)
+        async with engine.begin() as booking:
+            for name in LOCK_ORDER:
+                await booking.execute(text(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE"))
+                if name == "spend_day":
+                    erasing = asyncio.create_task(
+                        erase_person(engine, AuditLog(engine), BOSS, "acme", USER, operator="acme", dry_run=False)
+                    )
+                    await _until_somebody_waits(engine)
+        assert (await erasing).rows["ledger_entry"] == 1
+    finally:
+        await engine.dispose()
+
+
+async def _until_somebody_waits(engine: AsyncEngine) -> None:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'spend_day'::regclass")
+    async with asyncio.timeout(30):
+        while True:
+            async with engine.connect() as connection:
+                if await connection.scalar(waiting):
+                    return
+            await asyncio.sleep(0.02)
+
+
 async def _cut_off_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """End the process, as it were, at the n-th transaction."""
     taken = 0
@@ -384,6 +423,53 @@ async def test_what_a_batch_still_reads_is_left_and_told(engine: AsyncEngine, ad
         )  # fmt: skip
         assert told.left == {"batch": 1, "stored_file": 1}
         assert told.rows == {}
+
+
+async def test_an_upload_under_way_is_left_and_told(engine: AsyncEngine, ada: Person, tmp_path: Path) -> None:
+    """Its bytes are there before its row says what it is; that of a process that died is free after an hour, and goes by itself."""
+    await put(engine, "stored_file", file_id="file-1", purpose="reserved", created_us=1, expires_us=None, team_id="team_acme", organisation_id="acme")  # fmt: skip
+    for dry_run in (True, False):
+        told = await erase_content(
+            engine, AuditLog(engine), BOSS, "acme", "team_acme", before_us=None, blobs=LocalBlobs(tmp_path), dry_run=dry_run
+        )  # fmt: skip
+        assert (told.rows, told.left) == ({}, {"stored_file": 1})
+
+
+async def test_what_a_killed_process_had_begun_of_a_file_goes_with_it(
+    engine: AsyncEngine, ada: Person, tmp_path: Path
+) -> None:
+    """A batch's output has one id, so two processes may have written it."""
+    for name in ("file-1", "file-1.0a1b2c3d.part", "file-10.0a1b2c3d.part"):
+        (tmp_path / name).write_bytes(b"prompt")
+    await put(engine, "stored_file", file_id="file-1", purpose="batch_output", created_us=1, expires_us=None, team_id="team_acme", organisation_id="acme")  # fmt: skip
+    await erase_content(
+        engine, AuditLog(engine), BOSS, "acme", "team_acme", before_us=None, blobs=LocalBlobs(tmp_path), dry_run=False
+    )
+    names = os.listdir(tmp_path)  # noqa: PTH208 - names are enough
+    assert [each for each in names if each.startswith("file-")] == ["file-10.0a1b2c3d.part"]
+
+
+async def test_texts_that_are_written_after_their_entry_go_too(engine: AsyncEngine, ada: Person) -> None:
+    """Prompts to learn from come a second after the books, which then no longer say whose they are."""
+    entry = {"entry": "settle", "organisation_id": "acme", "team_id": "team_acme", "end_user": USER}
+    await put(engine, "ledger_entry", request_id="req_1", at_us=wall_us(), **entry)
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        number = len(rests)
+        await put(engine, "weighing", request_id=f"req_{number}", team_id="team_acme", prompt="what was said")
+        # Somebody goes on calling.
+        await put(engine, "ledger_entry", request_id=f"req_{number + 1}", at_us=wall_us(), **entry)
+
+    log = AuditLog(engine)
+    told = await erase_person(engine, log, BOSS, "acme", USER, operator="acme", dry_run=False, rest=rest)
+    assert told.rows["weighing"] == 2
+    assert await everything(engine, "weighing") == []
+    assert len(rests) == 2
+    assert all(0 < each <= 5 for each in rests)
+    await put(engine, "ledger_entry", request_id="req_old", at_us=5, **entry)
+    assert sum(USER in row for row in await everything(engine, "ledger_entry")) == 2
 
 
 async def test_another_organisations_team_is_not_there(engine: AsyncEngine, ada: Person, tmp_path: Path) -> None:

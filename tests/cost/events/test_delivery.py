@@ -243,6 +243,39 @@ async def test_lost_events_are_counted_and_passed(telling: Telling) -> None:
     assert (sink.ids, sink.sequences, telling.counted("dropped")) == (["c"], [3], 2)
 
 
+async def test_lost_events_are_counted_once_however_often_it_is_tried(telling: Telling) -> None:
+    """A sink that stays away for days after some were dropped is tried every five minutes."""
+    sink = KeptSink()
+    await write(telling, "a", "b")
+    telling.clock.pass_s(100)
+    await write(telling, "c")
+    await telling.outbox.forget(["lake"], 50_000_000)
+    delivery = telling.delivery(sink)
+    with raising(sink, SinkFailed("status 503")):
+        for _ in range(5):
+            await delivery.step()
+    await delivery.step()
+    await delivery.step()
+    assert (sink.sequences, telling.counted("dropped")) == ([3], 2)
+
+
+async def test_the_lag_grows_between_tries(telling: Telling) -> None:
+    """A pause is five minutes, or an hour where the sink asks for it: the alert must not wait for its end."""
+    sink = KeptSink()
+    await write(telling, "a")
+    delivery = telling.delivery(sink)
+    with raising(sink, SinkFailed("status 503")):
+        await delivery.step()
+    assert telling.lag() == 0
+    telling.clock.pass_s(3_600)
+    delivery.show()
+    assert telling.lag() == 3_600
+    await delivery.step()
+    telling.clock.pass_s(60)
+    delivery.show()
+    assert telling.lag() == 0
+
+
 async def test_a_file_waits_for_more_events(telling: Telling) -> None:
     """Until there are enough, or the oldest has waited."""
     sink = KeptSink()

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cost.events.delivery import Timing
-from cost.events.sink import SinkFailed
+from cost.events.sink import Batch, SinkFailed
 from cost.events.stream import LEASE_S, EventStream
 from cost.times import DAY_US
 from tests.cost.entries import settle
@@ -116,3 +116,22 @@ async def test_an_outbox_that_is_away_ends_nothing(telling: Telling, monkeypatch
     await telling.store.insert([settle("a")])
     await until(lambda: "a" in sink.ids)
     await end("one", task)
+
+
+async def test_the_lag_is_told_while_a_sink_hangs(telling: Telling) -> None:
+    """A batch may take five minutes."""
+
+    class Hanging(KeptSink):
+        async def send(self, batch: Batch) -> None:
+            self.tries += 1
+            await asyncio.Event().wait()
+
+    sink = Hanging()
+    running = asyncio.create_task(stream(telling, "one", lake=sink).run())
+    await until(lambda: telling.lag() is not None)
+    await telling.store.insert([settle("a")])
+    await until(lambda: sink.tries == 1)
+    telling.clock.pass_s(4)
+    await until(lambda: telling.lag() == 4)
+    await end("one", running)
+    assert telling.lag() == 0

@@ -1,13 +1,15 @@
-"""A process that archives or restores April and stands still at its n-th step, to be killed there.
+"""Processes that archive or restore April and are killed at their n-th step.
 
-Run as `python -m tests.cost.ledger.archiving_child DATABASE_URL FOLDER archive|restore STEP NOW_US`. A step is a flush of a file to the
-disk, or a transaction: before it begins, before it commits, and after. Says `at STEP`, or `done` if it ended before.
+`python -m tests.cost.ledger.archiving_child DATABASE_URL FOLDER` imports what they need once, and forks one for each line
+`archive|restore STEP NOW_US` that it reads. A step is a flush of a file to the disk, or a transaction: before it begins, before it commits, and
+after. It says `killed`, `done` if the process ended before, or `failed`.
 """
 
 import asyncio
 import os
+import signal
 import sys
-import time
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ _MOST: Final = 5
 
 
 class Steps:
-    """Counts them, and stands still at one."""
+    """Counts them, and is killed at one."""
 
     def __init__(self, last: int) -> None:
         self._left = last
@@ -35,8 +37,7 @@ class Steps:
         """One step."""
         self._left -= 1
         if not self._left:
-            os.write(sys.stdout.fileno(), b"at\n")
-            time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class SteppingArchiving(Archiving):
@@ -65,9 +66,24 @@ async def main(url: str, folder: Path, what: str, last: int, now_us: int) -> Non
     work.steps = steps
     await (work.archive(APRIL) if what == "archive" else work.restore(APRIL))
     await engine.dispose()
-    os.write(sys.stdout.fileno(), b"done\n")
+
+
+def end_of(url: str, folder: Path, order: str) -> str:
+    """How a process with this order ended."""
+    what, last, now_us = order.split()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(main(url, folder, what, int(last), int(now_us)))
+        except BaseException:  # noqa: BLE001 - a process that was forked never goes on as the one that it was
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, ended = os.waitpid(pid, 0)
+    return {0: "done", -signal.SIGKILL: "killed"}.get(os.waitstatus_to_exitcode(ended), "failed")
 
 
 if __name__ == "__main__":
-    _, url, folder, what, last, now_us = sys.argv
-    asyncio.run(main(url, Path(folder), what, int(last), int(now_us)))
+    for line in sys.stdin:
+        sys.stdout.write(f"{end_of(sys.argv[1], Path(sys.argv[2]), line)}\n")
+        sys.stdout.flush()

@@ -1,6 +1,7 @@
 """A month of the ledger goes into files and comes back: nothing is lost, nothing counts twice, and nothing says zero for it."""
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -282,7 +283,24 @@ async def test_a_rebuild_never_zeroes_an_archived_month(engine: AsyncEngine, tmp
     assert await rolled(engine) == sums
 
 
-@pytest.mark.parametrize("deed", ["flip", "remove", "manifest", "sums", "other files", "away"])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "flip",
+        "remove",
+        "manifest",
+        "sums",
+        "other files",
+        "away",
+        "cut",
+        "empty",
+        "another's",
+        "folder",
+        "pipe",
+        "endless",
+        "endless manifest",
+    ],
+)
 async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngine, tmp_path: Path, deed: str) -> None:
     """One byte, a missing file or manifest, or one that tells otherwise, is a difference with its name; a place that is away is said,
     and totals are compared.
@@ -308,9 +326,12 @@ async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngi
         else:
             told["files"][0]["name"] = "../../etc/passwd"
         file.write_bytes(msgspec.json.encode(told))
-    else:
+    elif deed == "away":
         (tmp_path / "kept").rename(tmp_path / "away")
-    found = await verified(engine)
+    else:
+        file = _spoilt(file, deed)
+    async with asyncio.timeout(60):
+        found = await verified(engine)
     if deed == "away":
         assert (found.differences, found.damaged) == (0, ())
         assert "there is no folder" in found.unread[0]
@@ -321,6 +342,27 @@ async def test_verification_names_what_is_wrong_with_the_files(engine: AsyncEngi
         await connection.execute(text("UPDATE rollup_day SET cost_nanousd = cost_nanousd + 1"))
     assert (await verified(engine)).differences > found.differences
     assert (await verified(engine, files=False)).differences > 0
+
+
+def _spoilt(file: Path, deed: str) -> Path:
+    """Do what somebody may do who can write to the place; return the file that is spoilt."""
+    other = file.parents[1].glob(f"*/{file.name[:5]}*")
+    data = {"cut": file.read_bytes()[:-100], "another's": max(other).read_bytes()}.get(deed, b"")
+    if deed == "endless manifest":
+        file = file.parents[1] / "manifest.json"
+    file.unlink()
+    match deed:
+        case "folder":
+            file.mkdir()
+        case "pipe":
+            os.mkfifo(file)
+        case "endless" | "endless manifest":
+            # Terabytes of nothing, which are on no disk.
+            with file.open("wb") as opened:
+                opened.truncate(1 << 42)
+        case _:
+            file.write_bytes(data)
+    return file
 
 
 class Stopped(BaseException):
@@ -345,10 +387,10 @@ class Killed:
         self._place.put(name, data)
         self._step()
 
-    def get(self, name: str) -> bytes | None:
+    def get(self, name: str, most: int) -> bytes | None:
         """Read, and die before."""
         self._step()
-        return self._place.get(name)
+        return self._place.get(name, most)
 
 
 async def test_a_run_that_dies_anywhere_is_gone_on_with(engine: AsyncEngine, tmp_path: Path) -> None:
@@ -539,7 +581,7 @@ async def test_a_bucket_keeps_a_month_as_a_folder_does(
     await sign(engine, "default", APRIL)
     before = await rows_of(engine)
     place = open_place(f"s3://{BUCKET}/books/{engine.dialect.name}")
-    assert place.get("nothing.parquet") is None
+    assert place.get("nothing.parquet", 1 << 30) is None
     done = await archiving(engine, place).archive(APRIL)
     assert (done.rows, await rows_of(engine)) == (len(before), [])
     assert (await verified(engine)).differences == 0

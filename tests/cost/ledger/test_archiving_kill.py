@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,20 +18,28 @@ _LEASE_US: Final = 121_000_000
 _REPOSITORY: Final = Path(__file__).parents[3]
 
 
-def _run(url: str, folder: Path, what: str, step: int, now_us: int) -> bool:
+@pytest.fixture
+def run(database_url: str, tmp_path: Path) -> Iterator[Callable[[str, int, int], bool]]:
     """Run until the step, and kill it there; True if it ended before."""
-    command = [sys.executable, "-m", "tests.cost.ledger.archiving_child", url, folder, what, step, now_us]
-    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, cwd=_REPOSITORY) as child:
-        assert child.stdout is not None
-        told = child.stdout.readline()
-        child.kill()
-    assert told, f"{what} failed on its way to step {step}"
-    return told == b"done\n"
+    command = [sys.executable, "-m", "tests.cost.ledger.archiving_child", database_url, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_REPOSITORY, text=True) as forks:
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        order, told = forks.stdin, forks.stdout
+
+        def until(what: str, step: int, now_us: int) -> bool:
+            print(what, step, now_us, file=order, flush=True)
+            ended = told.readline().strip()
+            assert ended in {"killed", "done"}, f"{what} {ended} on its way to step {step}"
+            return ended == "done"
+
+        yield until
+        order.close()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_a_month_survives_kills(engine: AsyncEngine, database_url: str, tmp_path: Path) -> None:
+async def test_a_month_survives_kills(engine: AsyncEngine, run: Callable[[str, int, int], bool]) -> None:
     """Killed again and again, each time a little later: before, within and after each kind of step.
 
     After each kill an entry is in the ledger or in a file that is noted, and never in both; the roll-ups never move, and the books
@@ -43,7 +52,7 @@ async def test_a_month_survives_kills(engine: AsyncEngine, database_url: str, tm
     for what in ("archive", "restore"):
         # Each run goes on where the last one ended, so all steps come within reach of a few.
         step = 1
-        while not _run(database_url, tmp_path, what, step, now_us):
+        while not run(what, step, now_us):
             kills += 1
             # Its lease is over: whoever comes next does not wait for the dead.
             now_us += _LEASE_US

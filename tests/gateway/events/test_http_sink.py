@@ -234,6 +234,36 @@ async def test_an_endless_reply_is_left(status: int, failure: type[Exception] | 
     assert peak < 5_000_000
 
 
+@pytest.mark.parametrize("shape", [STRUCTURED, LAGO])
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_a_refusal_stands_whatever_becomes_of_its_body(
+    shape: Shape, *, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed after the heads, or a byte now and then for ever: the one event is set aside, and does not hold up all that follow."""
+    monkeypatch.setattr("gateway.events.http_sink._REPLY_S", 0.1)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b"HTTP/1.1 422 No\r\ncontent-length: 100000\r\n\r\n{")
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+            while not is_cut:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        is_over.set()
+
+    is_over = asyncio.Event()
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server, asyncio.timeout(30):
+        with pytest.raises(BatchRefused, match="422"):
+            await sent(Receiver(), 1, url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", shape=shape)
+        await is_over.wait()
+
+
 async def test_a_sink_that_hangs_can_be_cancelled_and_used_again() -> None:
     """The delivery bounds its time."""
     async with receiving() as receiver:

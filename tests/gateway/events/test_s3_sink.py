@@ -1,5 +1,6 @@
 """Events as Parquet files, against a server that speaks S3."""
 
+import asyncio
 import http.server
 import io
 import threading
@@ -97,3 +98,29 @@ async def test_a_key_is_sent_with_its_own_token_alone(monkeypatch: pytest.Monkey
         server.server_close()
     assert [each.get("x-amz-security-token") for each in _Store.heads] == [None, "its own"]
     assert {each["x-amz-server-side-encryption"] for each in _Store.heads} == {"aws:kms"}
+
+
+async def test_a_store_that_does_not_answer_holds_no_thread() -> None:
+    """Its client tries on for minutes: each try of the sink would leave a thread behind, and a stop would wait for all of them."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        while await reader.read(65_536):
+            pass
+        writer.close()
+        await writer.wait_closed()
+        is_over.set()
+
+    is_over = asyncio.Event()
+    asked = asyncio.Event()
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server, asyncio.timeout(20):
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        files = S3Sink(Bucket(BUCKET, endpoint=endpoint, access_key_id="key", secret_access_key="secret"))
+        sending = asyncio.create_task(files.send(batch(Event(1, settle("a")))))
+        await asked.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await is_over.wait()

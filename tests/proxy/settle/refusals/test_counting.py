@@ -115,3 +115,13 @@ def test_what_a_caller_may_have_typed_is_not_kept() -> None:
     (kept,) = counted.changed_after(0, "b").requests
     assert "secret" not in kept.message
     assert (kept.status, kept.reason) == (400, "model_not_found")
+
+
+def test_an_end_user_stands_in_their_own_column_alone() -> None:
+    """Which is what an erasure empties; the message of their limit is sent to the caller with their id."""
+    counted = Refusals(lambda: NOW_US)
+    said = "Rate limit reached for requests per minute of end user `cust-1` of team `a`: Limit 1"
+    counted.finished(outcome(error_message=said, end_user="cust-1"))
+    (told,) = counted.changed_after(0, "b").requests
+    assert told.end_user == "cust-1"
+    assert told.message == said.replace("cust-1", "…")
