@@ -80,6 +80,8 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The only models it may use, of its team's; None for all of those."""
     blocked_at: datetime | None = None
     """Since when it is refused for now."""
+    read_day_us: int | None = None
+    """Start of the UTC day of its last request that asked no model, in microseconds since 1970; None for none."""
 
     def works_at(self, moment: datetime) -> bool:
         """Return True when the key is neither revoked nor expired at that moment; a block is for now only."""

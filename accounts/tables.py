@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     DateTime,
@@ -127,3 +128,5 @@ class ApiKey(SQLModel, table=True):
     expires_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     blocked_at: datetime | None = Field(default=None, sa_column=Column(UtcDateTime(), nullable=True))
     """Since when it is refused for now; null while it works."""
+    read_day_us: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    """Start of the UTC day of its last request that asked no model; null for none."""

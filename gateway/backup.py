@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
@@ -28,7 +28,7 @@ from api.erasure.past import PastErasure, last_entry, past_erasures
 from cost.database_clock import DATABASE_US
 from cost.ledger.journal_gaps import Gap, find_gaps
 from cost.ledger.journal_places import read_places
-from cost.ledger.segments import is_alive, journals, segment_path, waiting
+from cost.ledger.segments import Waiting, is_alive, journals, segment_path, waiting
 from cost.tables import Boot
 from cost.times import wall_us
 from gateway.archive import (
@@ -58,6 +58,8 @@ from settings.private import private_file, private_folder
 
 _DATABASE: Final = "database.sqlite"
 _JOURNALS: Final = "journals/"
+_BEGUN_WITHIN_US: Final = 60_000_000
+"""A database that takes writes knows a journal within seconds of its first entry."""
 _TABLES: Final = "tables/"
 _SEGMENT: Final = re.compile(r"journals/boot-([0-9a-z]{1,64})-([0-9]{1,12})\.log")
 _AUDIT: Final = "audit_entry"
@@ -81,6 +83,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """Files of journals that were brought back."""
     waiting: int
     """Entries in journals here that the restored database does not have yet."""
+    strangers: tuple[str, ...]
+    """Of these the journals' ids that were written before the backup and that it does not know: another gateway's."""
     gaps: tuple[Gap, ...]
     is_newest: bool
     """False for a schema that is to be upgraded."""
@@ -293,10 +297,12 @@ async def restore(
     last = await last_entry(engine) if erased else 0
     places = await read_places(engine) if is_newest else None
     gaps = [] if journal_dir is None or not is_newest else await find_gaps(engine, journal_dir, socket.gethostname())
+    left = [] if journal_dir is None else [each for each in waiting(journal_dir, places or {}) if each.entries]
     return Restored(
         manifest=manifest,
         segments=segments,
-        waiting=0 if journal_dir is None else sum(each.entries for each in waiting(journal_dir, places or {})),
+        waiting=sum(each.entries for each in left),
+        strangers=() if places is None else tuple(_strangers(left, places.keys(), manifest)),
         gaps=tuple(gaps),
         is_newest=is_newest,
         replaced=None if kept is None else str(kept),
@@ -356,6 +362,14 @@ async def _check_one_gateway(manifest: Manifest, engine: AsyncEngine, journal_di
             f"this backup is of another gateway's database, made on {manifest.host[:200]}, and the journals in {journal_dir} are of the present "
             "one: the next start would book them into the other's books, so nothing was restored. Move them away if that backup is meant"
         )
+
+
+def _strangers(left: Sequence[Waiting], known: Collection[str], manifest: Manifest) -> Iterator[str]:
+    """Yield the ids of journals that the backup would know, had its gateway written them."""
+    made_us = int(datetime.fromisoformat(manifest.made_at).timestamp()) * 1_000_000
+    for each in left:
+        if each.boot_id not in known and (each.oldest_at_us or made_us) < made_us - _BEGUN_WITHIN_US:
+            yield each.boot_id
 
 
 _NAMES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}

@@ -1,29 +1,17 @@
 """Addresses of deployments that can hardly be reached as they are written, or not by whom they should."""
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
 from providers.config import DeploymentConfig, ModelConfig, ProvidersSection
 from providers.known_providers import known_providers
+from providers.private_addresses import is_inside
 from providers.target import OWN_ENGINES
 from providers.upstreams import OPENAI_SHAPED
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"})  # noqa: S104 - compared, not bound
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-_PRIVATE: Final = (
-    ".internal",
-    ".local",
-    ".localhost",
-    ".lan",
-    ".home",
-    ".corp",
-    ".intranet",
-    ".private",
-    ".test",
-    ".svc",
-)
 _HTTP_PORT: Final = 80
 _HTTPS_PORT: Final = 443
 _SHARED_PORTS: Final = frozenset({8000, 8080})
@@ -101,25 +89,15 @@ def _open(deployment: DeploymentConfig) -> str | None:
         return None
     return (
         None
-        if is_private(parts.hostname or "")
+        if is_inside(deployment.base_url)
         else "sends the key and all prompts through the internet unencrypted; write https://"
     )
-
-
-def is_private(host: str) -> bool:
-    """Return whether a host is of this machine or a network of one's own, by its name or address."""
-    if host in _LOOPBACK or "." not in host.strip("[]") or f".{host}".endswith(_PRIVATE):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_private
-    except ValueError:
-        return False
 
 
 def _owned(model: ModelConfig, deployment: DeploymentConfig) -> str | None:
     """Return that an address is probably an engine of one's own, whose tokens cost nothing."""
     parts = urlsplit(deployment.base_url)
-    if deployment.kind != "openai" or model.prices is not None or not is_private(parts.hostname or ""):
+    if deployment.kind != "openai" or model.prices is not None or not is_inside(deployment.base_url):
         return None
     for known in known_providers():
         if known.is_own and known.port == parts.port and parts.port not in _SHARED_PORTS:

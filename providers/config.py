@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from cost.price_book.price_config import ModelPrices
+from providers.private_addresses import is_inside
 from providers.shorthand import upstream_pattern, whole_deployment, whole_model
 from providers.target import OWN_ENGINES, BatchApiKind, Capability, DeploymentKind, Tier
 from providers.wire import PATHS
@@ -143,8 +144,8 @@ class DeploymentConfig(Section):
     )
     allow_media_links: bool = Field(
         default=False,
-        description="Lets callers link to media, which an own engine fetches from inside your network; "
-        "otherwise only data: URLs.",
+        description="Lets callers link to media, which an own engine, or any host at a private address, fetches from inside your "
+        "network; otherwise only data: URLs.",
     )
 
     foreign_keys: ClassVar[Mapping[str, str]] = _FOREIGN_KEYS
@@ -169,9 +170,11 @@ class DeploymentConfig(Section):
             raise ValueError(f"options are litellm's; kind {self.kind} has none")
         if self.api_version and self.kind != "azure":
             raise ValueError(f"api_version is Azure's; kind {self.kind} has none")
-        if self.allow_media_links and self.kind not in OWN_ENGINES:
+        if self.allow_media_links and (
+            self.kind == "litellm" or not (self.kind in OWN_ENGINES or is_inside(self.base_url))
+        ):
             raise ValueError(
-                f"allow_media_links is for engines of one's own; kind {self.kind} fetches elsewhere or never"
+                f"allow_media_links is for engines of one's own and private addresses; kind {self.kind} fetches elsewhere or never"
             )
         for name, value in self.options.items():
             if _SECRET_OPTION.search(name) and not is_reference(value):

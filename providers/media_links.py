@@ -1,10 +1,10 @@
-"""Refusal of linked and named media: an engine of one's own would fetch a link from inside its network."""
+"""Refusal of linked and named media: an engine of one's own, of whatever kind it is declared, would fetch a link from inside its network."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 from providers.errors import CannotCarry
-from providers.target import OWN_ENGINES, Deployment
+from providers.target import Deployment
 from providers.wire import ChatRequest, field_of
 
 # vLLM and SGLang keep media under such a name if there is one: one caller's picture would be seen by another.
@@ -20,7 +20,7 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
     Names of cached media are refused too, whether links are allowed or not: the engine's cache is shared by all
     callers.
     """
-    if deployment.kind not in OWN_ENGINES:
+    if not deployment.fetches_inside:
         return
     # Most messages are text, and then nothing has to be decoded here.
     if any(isinstance(message.content, list) for message in request.messages):

@@ -8,6 +8,7 @@ import msgspec
 from cost.prices import Price, ServiceTier
 from cost.savings.comparators import Comparator
 from cost.told_cost import ToldCost
+from providers.private_addresses import is_inside
 from providers.quirks import Quirks, quirks_of
 
 Tier = Literal["interactive", "batch"]
@@ -76,7 +77,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     allow_media_links: bool = False
-    """The engine may fetch media that callers link to; only checked for engines of one's own."""
+    """It may be sent links to media also where `fetches_inside`."""
     api_version: str = ""
     """API version of a deployment at Azure's older addresses, which have the model in their path; empty elsewhere."""
     batch_api: BatchApiKind | None = None
@@ -97,8 +98,15 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = Quirks()
     """What it takes otherwise than the specification says; follows from its kind, address and model."""
 
+    fetches_inside: bool = False
+    """True for an engine of one's own, and for what stands in a network of one's own whatever its kind: a link would be fetched from
+    inside. Follows from the fields above.
+    """
+
     def __post_init__(self) -> None:
         # Each request asks several times.
+        inside = self.kind in OWN_ENGINES or is_inside(self.base_url)
+        msgspec.structs.force_setattr(self, "fetches_inside", inside)
         anthropic = self.kind == "litellm" and self.upstream_model.startswith(ANTHROPIC)
         msgspec.structs.force_setattr(self, "speaks_messages", anthropic and not self.options)
         msgspec.structs.force_setattr(self, "quirks", quirks_of(self.kind, self.base_url, self.upstream_model))

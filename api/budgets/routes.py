@@ -14,8 +14,10 @@ from api.budgets.change import remove_budget as remove_budget_of
 from api.budgets.listing import EnteredBudget, budget_as_json, member_budget_as_json, parse_budget
 from api.web.actor import actor_of
 from api.web.api_types import Deleted, Listed
+from api.web.changing import team_asked
 from api.web.gateway import AdminCaller, AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
+from api.web.parameters import Parameters, text
 from api.web.patience import patience
 from api.web.reading import json_reply
 from api.web.request_body import read_body
@@ -28,18 +30,31 @@ router = APIRouter(tags=["budgets"])
 
 MAX_BODY_BYTES: Final = 16 * 1024
 _PATIENCE_S: Final = 3.0
+_PARAMETERS: Final = {"team_id": text("Only this team's, and its keys'.")}
 
 
-@router.get("/v1/budgets", **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}))
+@router.get(
+    "/v1/budgets",
+    **described("List the budgets that concern the key", gives={200: Listed[BudgetOut]}, query=_PARAMETERS),
+)
 async def list_budgets(request: Request, caller: AuthenticatedCaller) -> Response:
     """Return budgets with their spend. A member key sees its team's, its own and its team's tags'; finance and admin
-    keys see all.
+    keys see all, or those of the team asked for and of its keys.
     """
-    store = BudgetStore(gateway_of(request).database)
+    gateway = gateway_of(request)
+    asked = Parameters(request.query_params, _PARAMETERS)
+    team = await team_asked(gateway, caller, asked)
+    store, accounts = BudgetStore(gateway.database), gateway.identity.accounts
     async with _database():
         if read_scope(caller).team_id is not None:
             found = await store.of_member(caller.organisation_id, caller.team_id, caller.key_id)
             data = [member_budget_as_json(each) for each in found]
+        elif "team_id" in asked:
+            keys = await accounts.keys_of(
+                team.organisation_id, team.team_id, await store.keys_with_one(team.organisation_id)
+            )
+            found = await store.of_team(team.organisation_id, team.team_id, [key.key_id for key in keys])
+            data = [budget_as_json(each) for each in found]
         else:
             data = [budget_as_json(each) for each in await store.of_organisation(caller.organisation_id)]
     return json_reply({"object": "list", "data": data})

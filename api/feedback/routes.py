@@ -11,8 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from accounts.caller import Caller
+from api.web.changing import TEAM_ASKED, team_asked
 from api.web.gateway import ActingCaller, AuthenticatedCaller, Gateway, gateway_of
 from api.web.openapi import described
+from api.web.parameters import Parameters
 from api.web.patience import patience
 from api.web.request_body import read_body
 from classifier.learning.store import ClassifiedRequest, Verdict
@@ -126,12 +128,14 @@ async def give_feedback(request: Request, caller: ActingCaller) -> Response:
     )
 
 
-@router.get("/v1/feedback/summary", **described("Sum up what was said", gives={200: FeedbackSummary}))
+@router.get("/v1/feedback/summary", **described("Sum up what was said", gives={200: FeedbackSummary}, query=TEAM_ASKED))
 async def feedback_summary(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Return number and mean of the verdicts of each kind, for the key's own team."""
+    """Return number and mean of the verdicts of each kind, for one team."""
+    gateway = gateway_of(request)
+    team = await team_asked(gateway, caller, Parameters(request.query_params, TEAM_ASKED))
     try:
         async with patience(_PATIENCE_S):
-            counts = await gateway_of(request).learning.counts(caller.team_id)
+            counts = await gateway.learning.counts(team.team_id)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         raise FeedbackUnavailable("The database does not answer; try again shortly.") from error
     rows = [
@@ -145,7 +149,7 @@ async def feedback_summary(request: Request, caller: AuthenticatedCaller) -> Res
         for each in counts
     ]
     return _json(
-        {"object": "feedback.summary", "team_id": caller.team_id, "learning": caller.settings.learning, "data": rows}
+        {"object": "feedback.summary", "team_id": team.team_id, "learning": team.settings.learning, "data": rows}
     )
 
 

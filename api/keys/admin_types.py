@@ -76,7 +76,7 @@ class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
     blocked_at: datetime | None
     last_used_on: str | UnsetType | None = UNSET
-    """UTC day of its last request within 90 days."""
+    """UTC day of its last request within 90 days, or of its last that asked no model."""
     requests_30d: int | UnsetType = UNSET
     key: str | UnsetType = UNSET
     object: str = "key"
@@ -106,10 +106,18 @@ def _state(key: KeyRecord, now: datetime) -> Literal["working", "blocked", "expi
     return "expired" if key.revoked_at is None else "revoked"
 
 
+def last_day_us(key: KeyRecord, use: KeyUse | None) -> int | None:
+    """Return the start of the UTC day on which a key was last used, to call or to read, in microseconds since 1970; None for none."""
+    return max(
+        (day for day in (key.read_day_us, None if use is None else use.last_day_us) if day is not None), default=None
+    )
+
+
 def used_key_out(key: KeyRecord, now: datetime, use: KeyUse | None) -> KeyOut:
     """Return a key with its recent use."""
+    day_us = last_day_us(key, use)
     return msgspec.structs.replace(
         key_out(key, now),
-        last_used_on=None if use is None else iso(use.last_day_us)[:10],
+        last_used_on=None if day_us is None else iso(day_us)[:10],
         requests_30d=0 if use is None else use.requests,
     )

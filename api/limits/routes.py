@@ -1,15 +1,16 @@
 """GET /v1/limits: a caller's limits and what remains of them. GET /v1/queues: state of the queues, for operators."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from accounts.access import may, principal_of
 from accounts.caller import Caller
 from api.web.gateway import AuthenticatedCaller, OperatorCaller, gateway_of
 from api.web.openapi import described
+from api.web.parameters import Parameters, text
 from api.web.reading import json_reply
 from proxy.admin.worker_report import QueueReport
 from proxy.admit.limits.book import places_of
@@ -21,6 +22,8 @@ from proxy.plan.pipeline_config import PipelineConfig
 from proxy.plan.route_plan import may_use
 
 router = APIRouter(tags=["limits"])
+
+_PARAMETERS: Final = {"model": text("A name that may be sent as `model`.")}
 
 
 class LimitStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +51,13 @@ class LimitsStanding(msgspec.Struct, frozen=True, kw_only=True):
     data: list[LimitStanding]
 
 
-@router.get("/v1/limits", **described("Read what is left of the limits", gives={200: LimitsStanding}))
-async def list_limits(
-    request: Request,
-    caller: AuthenticatedCaller,
-    model: Annotated[str, Query(description="A name that may be sent as `model`.")] = "",
-) -> Response:
+@router.get(
+    "/v1/limits", **described("Read what is left of the limits", gives={200: LimitsStanding}, query=_PARAMETERS)
+)
+async def list_limits(request: Request, caller: AuthenticatedCaller) -> Response:
     """Return the limits that each request of this key draws from; with `model`, also that model's."""
     gateway = gateway_of(request)
+    model = Parameters(request.query_params, _PARAMETERS).text("model") or ""
     if model and not may_name(gateway.rules(), caller, model):
         raise ModelNotFound(
             f"The model `{model[:200]}` does not exist, or your team or this key may not use it.", param="model"

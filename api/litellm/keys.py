@@ -149,7 +149,7 @@ async def info(desk: AdminRequest, named: str | None) -> dict[str, Any]:
 
 async def update(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     """Change what was sent; what was not sent stays."""
-    sent = Sent(fields, KNOWN)
+    sent = Sent(fields, KNOWN, changes=True)
     named = sent.text("key")
     if named is None:
         raise BadRequest("`key` says which key: itself, its id or its token.", param="key")

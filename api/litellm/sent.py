@@ -42,12 +42,14 @@ _WITHOUT_EQUAL: Final[Mapping[str, str]] = {
     "password": "people choose theirs by a link: POST /v1/admin/people/{email}/link",
     "sso_user_id": "people are found by their mail address at sign-in",
     "auto_create_key": "make the key by itself: POST /key/generate",
+    "spend": "the books say what was spent, and a budget is raised by POST /v1/admin/budgets/{id}/topups",
+    "key_type": "what a key may do is its role, which PUT /v1/admin/teams/{team_id}/keys/{key} gives: finance only reads, admin manages",
 }
 """Fields of LiteLLM's that nothing here does, and what to do instead."""
-_IGNORED: Final = frozenset(
-    {"send_invite_email", "key_type", "spend", "duration_unit", "created_by", "updated_by", "litellm_changed_by"}
-)
-
+_IGNORED: Final = frozenset({"send_invite_email", "created_by", "updated_by", "litellm_changed_by"})
+"""Fields that change neither what a key may do nor what it may spend."""
+_USUAL_TYPES: Final = ("default", "llm_api")
+"""Values of `key_type` that every key here is."""
 
 _MOST_USD: Final = usd(MAX_LIMIT_NANOUSD)
 _MOST_TEXTS: Final = 1_000
@@ -55,11 +57,14 @@ _MOST_CHARS: Final = 1_000
 
 
 class Sent:
-    """A body's fields. A field that says nothing (null, 0, empty) is as if it were left out, as Terraform's provider sends all of them."""
+    """A body's fields. A field that says nothing (null, 0, empty) is as if it were left out, as Terraform's provider sends all of them;
+    in a change (`changes`) a `spend` of 0 says something, as LiteLLM would forget what was spent.
+    """
 
-    def __init__(self, fields: Mapping[str, Any], known: Collection[str]) -> None:
+    def __init__(self, fields: Mapping[str, Any], known: Collection[str], *, changes: bool = False) -> None:
         for name, value in fields.items():
-            if not _says_something(value) or name in known or name in _IGNORED:
+            says = value is not None if changes and name == "spend" else bool(value)
+            if not says or name in known or name in _IGNORED or (name == "key_type" and value in _USUAL_TYPES):
                 continue
             why = _WITHOUT_EQUAL.get(name)
             if why is not None:
@@ -148,10 +153,6 @@ class Sent:
                 param="budget_duration",
             )
         return found
-
-
-def _says_something(value: Any) -> bool:
-    return bool(value)
 
 
 def _has_nul(fields: Mapping[str, Any]) -> bool:

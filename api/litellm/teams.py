@@ -66,7 +66,7 @@ async def new(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
 
 async def update(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     """Change what was sent of a team; what was not sent stays."""
-    sent = Sent(fields, _KNOWN)
+    sent = Sent(fields, _KNOWN, changes=True)
     team = await _team(desk, sent.text("team_id"))
     _check_organisation(desk, sent)
     alias = sent.text("team_alias")

@@ -66,7 +66,7 @@ def _role(named: str) -> OrganisationRole:
 
 async def update(desk: AdminRequest, fields: dict[str, Any]) -> dict[str, Any]:
     """Change name, role and metadata of a person; what was not sent stays."""
-    sent = Sent(fields, _KNOWN)
+    sent = Sent(fields, _KNOWN, changes=True)
     person = await find(desk, sent.text("user_id") or sent.text("user_email"))
     role, alias = sent.text("user_role"), sent.text("user_alias")
     changes: dict[str, Any] = {} if alias is None else {"name": alias}

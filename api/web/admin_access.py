@@ -13,7 +13,7 @@ from accounts.audit.entry import Actor
 from accounts.caller import Caller
 from accounts.store import TeamRecord
 from api.web.actor import actor_of
-from api.web.changing import looking
+from api.web.changing import looking, no_such_team
 from api.web.gateway import Gateway, Keyed, caller_of, gateway_of
 from api.web.parameters import check_path
 from api.web.reading import json_reply
@@ -100,9 +100,7 @@ async def _team(gateway: Gateway, principal: Principal, team_id: str) -> TeamRec
         with contextlib.suppress(TeamNotFound):
             async with looking():
                 return await gateway.identity.accounts.team_of(principal.organisation_id, team_id)
-    raise TeamNotFound(
-        f"There is no team `{team_id[:80]}`; GET /v1/admin/teams lists those that this key may read.", param="team_id"
-    )
+    raise no_such_team(team_id)
 
 
 def admin(right: Right, *, makes_team: bool = False) -> Admin:

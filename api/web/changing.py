@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from accounts.audit.entry import Actor
 from accounts.audit.log import AuditLog, Change
+from accounts.caller import Caller
 from accounts.errors import (
     AccountsError,
     BadId,
@@ -22,7 +23,9 @@ from accounts.errors import (
     UnknownTeam,
 )
 from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
-from accounts.store import KeyRecord
+from accounts.store import KeyRecord, TeamRecord
+from api.web.gateway import Gateway, narrowed, read_scope
+from api.web.parameters import Parameters, text
 from api.web.patience import patience
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
 from proxy.admit.limits.rules import BadLimit, UnknownLimit
@@ -74,6 +77,23 @@ async def looking() -> AsyncIterator[None]:
             yield
 
 
+TEAM_ASKED: Final = {"team_id": text("A team that the key reads; its own where none is named.")}
+
+
+async def team_asked(gateway: Gateway, caller: Caller, asked: Parameters) -> Caller | TeamRecord:
+    """Return the team of TEAM_ASKED: the caller itself for its own. Raises TeamNotFound for one that the key may not read or that
+    is not there, and ChangesUnavailable.
+    """
+    team_id = asked.text("team_id")
+    if team_id is None or team_id == caller.team_id:
+        return caller
+    scope = narrowed(read_scope(caller), team_id)
+    with contextlib.suppress(TeamNotFound):
+        async with looking():
+            return await gateway.identity.accounts.team_of(scope.organisation_id, team_id)
+    raise no_such_team(team_id)
+
+
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """Map errors of stores to the errors that callers get. Raises ChangesUnavailable where the database does not
@@ -108,6 +128,13 @@ def check_may_change(key: KeyRecord, *, may_all: bool) -> None:
     """
     if not may_change_key(key, may_all=may_all):
         raise NotAllowed(f"A key of the role {key.role} is for the organisation's administrators to change.")
+
+
+def no_such_team(team_id: str) -> TeamNotFound:
+    """Return the refusal of a team that is not there, or that a key may not read: the two must look the same."""
+    return TeamNotFound(
+        f"There is no team `{team_id[:80]}`; GET /v1/admin/teams lists those that this key may read.", param="team_id"
+    )
 
 
 def no_such_place(scope: str, scope_id: str) -> BadRequest:

@@ -15,6 +15,7 @@ from accounts.audit.log import AuditLog
 from accounts.caller import Caller
 from accounts.config import AccountsSection
 from accounts.directory import Directory
+from accounts.key_readings import KeyReadings
 from accounts.keys import Pepper
 from accounts.openid.providers import Providers
 from accounts.people.links import OneTimeLinks
@@ -26,6 +27,7 @@ from accounts.store import AccountStore
 from api.live.readers import Operations
 from api.live.workers import Workers
 from api.savings_calculator import SavingsCalculator
+from api.web.parameters import check_query
 from api.webhooks.callbacks import CallbackDesk
 from api.webhooks.webhooks_config import WebhooksSection
 from classifier.config import ClassifierSection
@@ -124,6 +126,8 @@ class Identity(NamedTuple):
     """OpenID providers for sign-in."""
     peppers: tuple[Pepper, ...]
     """Peppers, the current one first."""
+    readings: KeyReadings
+    """Which keys were used for what no model answers."""
 
 
 class Finance(NamedTuple):
@@ -232,10 +236,15 @@ class Keyed(SecurityBase):
 
 
 class _CallerOf(Keyed):
-    """Authenticates the request's key. Raises what `caller_by_key` raises."""
+    """Authenticates the request's key. Raises what `caller_by_key` raises, and BadRequest for a parameter that the route does not
+    have.
+    """
 
     async def __call__(self, request: Request) -> Caller:
-        return await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
+        caller = await caller_by_key(gateway_of(request).directory, read_headers(request.scope["headers"]))
+        check_query(request)
+        gateway_of(request).identity.readings.note(caller.key_id)
+        return caller
 
 
 caller_of: Final = _CallerOf()

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import msgspec
+from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +25,8 @@ _MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d{1,6}
 _WHOLE: Final = re.compile(r"-?\d{1,15}", re.ASCII)
 _MAX_VALUES: Final = 200
 _EPOCH: Final = dt.date(1970, 1, 1)
+_OTHERS_TAGS: Final = frozenset({"batch", "models", "responses"})
+"""Tags of routes in OpenAI's, Anthropic's and Mistral's shapes, whose clients add parameters of their own."""
 
 Word = TypeVar("Word", bound=str)
 
@@ -93,7 +96,8 @@ class Parameters:
         for raw, value in query.multi_items():
             name = raw.removesuffix("[]")
             if name not in known:
-                raise BadRequest(f"There is no parameter `{raw[:40]}`; there are {_listed(known)}.", param=raw[:40])
+                there = f"there are {_listed(known)}" if known else "there are none here"
+                raise BadRequest(f"There is no parameter `{raw[:40]}`; {there}.", param=raw[:40])
             values = self._given.setdefault(name, [])
             values.append(value)
             if len(values) > _MAX_VALUES:
@@ -207,6 +211,15 @@ def _supported_day(day: dt.date) -> dt.date:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(sorted(words))
+
+
+def check_query(request: Request) -> None:
+    """Raise BadRequest for a parameter that the request's route does not declare, unless its shape is another's."""
+    if request.scope["query_string"]:
+        route: APIRoute = request.scope["route"]
+        if _OTHERS_TAGS.isdisjoint(route.tags):
+            told = (route.openapi_extra or {}).get("parameters", ())
+            Parameters(request.query_params, (each["name"] for each in told))
 
 
 def check_path(request: Request) -> None:

@@ -16,7 +16,7 @@ from cost.meters import METER_COLUMNS, METER_NAMES, TOKEN_COLUMNS, split_row
 from cost.prices import usd
 from cost.reports.scope import ReadScope
 from cost.reports.usage import MAX_ROWS, UsagePage, UsageQuery, UsageReader, UsageSums
-from cost.times import start_of
+from cost.times import iso, start_of
 
 DAYS_SHOWN: Final = 14
 WEEK: Final = 7
@@ -270,6 +270,8 @@ def _plain_standing(standing: BudgetStatus) -> dict[str, Any]:
         "limit_usd": exact_usd(standing.limit_nanousd),
         "spent_usd": exact_usd(standing.spent_nanousd),
         "state": standing.state,
+        # The day that is told of may be long over.
+        "as_of": iso(standing.at_us),
     }
 
 

@@ -11,6 +11,7 @@ from accounts.caller import Role
 from accounts.keys import MintedKey
 from accounts.store import KeyRecord, utc_now
 from api.budgets.change import put_budget
+from api.keys.admin_types import last_day_us
 from api.keys.change import (
     MAX_OVERLAP_S,
     block_key,
@@ -70,7 +71,12 @@ _MENDABLE: Final = (BadRequest, NameTaken, BudgetTaken)
 _COLUMNS: Final = (
     Column("name", "Name", "link"),
     Column("state", "State", "badge"),
-    Column("used", "Last used", "day", "The UTC day of its last request; — for none within 90 days."),
+    Column(
+        "used",
+        "Last used",
+        "day",
+        "The UTC day of its last request, also of one that only read; — for none within 90 days.",
+    ),
     Column("requests", "Requests, 30 days", "number"),
     Column(
         "cost",
@@ -306,7 +312,7 @@ def _row(view: PageRequest, key: KeyRecord, use: KeyUse | None, now: datetime) -
         "ends_in": key.last4,
         "created": _us(key.created_at),
         "expires": None if key.expires_at is None else _us(key.expires_at),
-        "used": None if use is None else use.last_day_us,
+        "used": last_day_us(key, use),
         "requests": 0 if use is None else use.requests,
         "cost": 0 if use is None else use.cost_nanousd,
     }

@@ -2,7 +2,7 @@
 # ruff: noqa: PLC0415 - imports stand in the commands, so that `--help` answers at once
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,6 +11,8 @@ from gateway.table import counted
 
 if TYPE_CHECKING:
     from gateway.backup import Restored
+
+_SHOWN: Final = 5
 
 
 async def backup(
@@ -59,7 +61,8 @@ async def restore(
     from gateway.commands.audit import note, operators
 
     async with open_database() as engine:
-        done = await put_back(engine, journal_dir(), file, replace=replace, say=lambda line: typer.echo(line, err=True))
+        folder = journal_dir()
+        done = await put_back(engine, folder, file, replace=replace, say=lambda line: typer.echo(line, err=True))
         if done.is_newest:
             made = done.manifest
             told: dict[str, Any] = {
@@ -74,10 +77,10 @@ async def restore(
     if as_json:
         print_json(done)
     else:
-        _print(done)
+        _print(done, folder)
 
 
-def _print(done: "Restored") -> None:
+def _print(done: "Restored", folder: Path | None) -> None:
     rows = sum(table.rows for table in done.manifest.tables)
     typer.echo(
         f"restored: {counted(rows, 'row')} as of {done.manifest.made_at}, schema {done.manifest.revision}; "
@@ -91,6 +94,14 @@ def _print(done: "Restored") -> None:
     if done.waiting:
         typer.echo(
             f"{counted(done.waiting, 'line')} of journals here are not known to be in it; the gateway books what is missing when it starts",
+            err=True,
+        )
+    if done.strangers:
+        files = ", ".join(f"boot-{each}-*" for each in done.strangers[:_SHOWN])
+        typer.echo(
+            f"{counted(len(done.strangers), 'journal')} in {folder} were written before this backup by processes that it does not know, as those "
+            f"of another gateway are: move the files away before the gateway starts, or it books them into these books ({files}"
+            f"{', …' if len(done.strangers) > _SHOWN else ''})",
             err=True,
         )
     if done.erased_since:

@@ -18,9 +18,9 @@ from gateway.from_litellm.prices import is_price, number_in
 from gateway.from_litellm.secrets import Secrets
 from gateway.from_litellm.source import Variables, name_in
 from gateway.from_litellm.told import Account, Item
-from providers.address_hints import is_private
 from providers.config import DeploymentConfig
 from providers.known_providers import Provider, provider_at, provider_named
+from providers.private_addresses import is_inside
 
 _AZURE_API_VERSION: Final = "2025-02-01-preview"
 """What LiteLLM asks Azure for where nobody says."""
@@ -287,8 +287,11 @@ class _Reading:
             )
         else:
             words = "an OpenAI-compatible address"
-            if is_private(urlsplit(base).hostname or ""):
-                words += "; an engine of your own is `kind: vllm` or another, which costs nothing and is sent no links to media"
+            if is_inside(base):
+                words += (
+                    "; an engine of your own is `kind: vllm` or another, which costs nothing. Links to media are not sent to this address "
+                    "without `allow_media_links`"
+                )
             self._account.tell(model_item, "kept", words)
         entry.provider = _provider_name(base)
         entry.written = {"kind": "openai", "base_url": base, "upstream_model": entry.bare}

@@ -76,6 +76,7 @@ from selfhosted.scale.process_reports import FleetReport
 
 _LOOK_S = 0.5
 _INCIDENTS_S = 10.0
+_READINGS_S = 5.0
 _PURGE_S = 300.0
 _RETENTION_S = 600.0
 
@@ -328,6 +329,7 @@ class ControlPlane:
         incidents = IncidentRound(gateway, self._metrics.states.tell)
         # So that an incident is known that nobody looked at.
         background(stack, every(_INCIDENTS_S, incidents.look))
+        background(stack, every(_READINGS_S, gateway.identity.readings.save))
         background(stack, every(_RETENTION_S, incidents.forget))
         background(stack, every(_RETENTION_S, forget))
         background(stack, keep_pruned(PrefixStore(engine)))

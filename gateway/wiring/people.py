@@ -5,6 +5,7 @@ import contextlib
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from accounts.audit.log import AuditLog
+from accounts.key_readings import KeyReadings
 from accounts.keys import Pepper
 from accounts.openid.providers import open_providers
 from accounts.people.links import OneTimeLinks
@@ -40,4 +41,5 @@ def open_people(
         audit=AuditLog(engine, now_us=wall_us),
         providers=providers,
         peppers=peppers,
+        readings=KeyReadings(engine, wall_us),
     )

@@ -569,3 +569,32 @@ def test_a_full_disk_leaves_everything_as_it_was(host: Path) -> None:
         assert said in done.stderr
         assert "Traceback" not in done.stderr
     assert sorted(each.name for each in host.iterdir()) == before
+
+
+@pytest.mark.parametrize(("entered_us", "is_told"), [(0, True), (90_000_000, False)])
+async def test_journals_of_another_gateway_are_told_where_the_database_was_empty(
+    engine: AsyncEngine, elsewhere: AsyncEngine, tmp_path: Path, entered_us: int, is_told: bool
+) -> None:
+    """Those older than the backup whose processes it does not know; a process that began after it is its own gateway's."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    manifest = await back_up(engine, None, tmp_path / "b.tar.gz")
+    made_us = int(datetime.fromisoformat(manifest.made_at).timestamp()) * 1_000_000
+    entry = reserve(at_us=made_us + entered_us if entered_us else reserve().at_us)
+    segment_path(folder, "theirs", 0).write_bytes(encode_line(entry))
+    done = await restore(elsewhere, folder, tmp_path / "b.tar.gz", replace=False, say=_nothing)
+    assert isinstance(done, Restored)
+    assert (done.waiting, done.strangers) == (1, ("theirs",) if is_told else ())
+
+
+def test_the_command_says_what_to_do_with_anothers_journals(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the gateway starts, in a sentence that names the files."""
+    (host / "journal").mkdir()
+    assert invoke(app, ["backup", str(host / "b.tar.gz")]).exit_code == 0
+    segment_path(host / "journal", "theirs", 0).write_bytes(encode_line(reserve()))
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{host}/other.sqlite")
+    done = invoke(app, ["restore", str(host / "b.tar.gz")])
+    assert done.exit_code == 0, done.output
+    assert "1 journal in" in done.stderr
+    assert "move the files away before the gateway starts" in done.stderr
+    assert "(boot-theirs-*)" in done.stderr

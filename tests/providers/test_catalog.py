@@ -129,8 +129,10 @@ def test_secrets_in_files(tmp_path: Path) -> None:
 def test_media_links_are_allowed_by_name() -> None:
     """Only the deployment that says so may fetch what callers link to."""
     own = {"kind": "vllm", "base_url": "http://h/v1"}
-    made = catalog(section(model(deployments=[own, own | {"name": "b", "allow_media_links": True}])))
-    assert [deployment.allow_media_links for deployment in made.deployments] == [False, True]
+    near = {"kind": "openai", "base_url": "http://10.0.0.7/v1", "name": "c", "allow_media_links": True}
+    made = catalog(section(model(deployments=[own, own | {"name": "b", "allow_media_links": True}, near])))
+    assert [deployment.allow_media_links for deployment in made.deployments] == [False, True, True]
+    assert [deployment.fetches_inside for deployment in made.deployments] == [True, True, True]
 
 
 def test_a_model_may_hedge_other_tiers_than_all() -> None:

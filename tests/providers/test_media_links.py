@@ -13,6 +13,7 @@ from tests.providers.calls import chat_request, deployment
 
 METADATA = "http://169.254.169.254/latest"
 INLINE = "data:image/png;base64,AAAA"
+OUTSIDE = "https://api.example.com/v1"
 
 
 def asking(*parts: Any) -> ChatRequest:
@@ -90,7 +91,7 @@ def test_nobody_names_what_an_engine_keeps(part: dict[str, Any], *, allowed: boo
     """Engines share media by such a name, so that one caller would see, or replace, another's picture."""
     with pytest.raises(CannotCarry, match="without `uuid`"):
         refuse_media_links(asking(part), deployment("vllm", allow_media_links=allowed))
-    refuse_media_links(asking(part), deployment("openai"))
+    refuse_media_links(asking(part), deployment("openai", base_url=OUTSIDE))
 
 
 def test_tgi_reads_images_out_of_text() -> None:
@@ -107,4 +108,32 @@ def test_tgi_reads_images_out_of_text() -> None:
 def test_the_operator_may_allow_it() -> None:
     """`allow_media_links` lifts it for one deployment, and providers outside fetch from outside."""
     refuse_media_links(asking(image(METADATA) | {"uuid": None}), deployment("vllm", allow_media_links=True))
-    refuse_media_links(asking(image(METADATA)), deployment("openai"))
+    refuse_media_links(asking(image(METADATA)), deployment("openai", allow_media_links=True))
+    refuse_media_links(asking(image(METADATA)), deployment("openai", base_url=OUTSIDE))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1:8000", "localhost:1234", "10.0.0.7", "192.168.1.20:30000", "172.16.5.1", "169.254.1.1", "100.64.0.9", "[::1]:8000",
+     "[fd00::7]", "[fe80::1]", "[::ffff:10.0.0.7]", "127.1", "2130706433", "vllm:8000", "VLLM.Models.svc", "vllm.models.svc.cluster.local",
+     "gpu1.internal", "gpu1.local.", "host.docker.internal:11434"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["openai", "azure"])
+def test_an_address_of_ones_own_is_an_engine_of_ones_own(kind: DeploymentKind, host: str) -> None:
+    """vLLM, llama.cpp and others are often declared as OpenAI-compatible, and fetch whatever they are sent (vllm #57157, lmdeploy #4761)."""
+    with pytest.raises(CannotCarry, match="data:"):
+        refuse_media_links(asking(image(METADATA)), deployment(kind, base_url=f"http://{host}/v1"))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["api.openai.com", "8.8.8.8", "[2606:4700::1111]:443", "vllm.example.com", "internal.example.com", "mylocal.dev"],
+)
+def test_an_address_outside_fetches_from_outside(host: str) -> None:
+    """A provider's, whatever its name contains."""
+    refuse_media_links(asking(image(METADATA)), deployment("openai", base_url=f"https://{host}/v1"))
+
+
+def test_a_call_without_an_address_is_as_it_was() -> None:
+    """Litellm's own kinds have none, and their links are refused where litellm is called."""
+    refuse_media_links(asking(image(METADATA)), deployment("litellm", base_url="", upstream_model="bedrock/x"))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from accounts.audit.log import AuditLog, Scope
 from tests.api.admin_api.calls import SCRIPTED, call, globex, key_of
 from tests.in_turn import in_turn
+from tests.processes import until
 from tests.running_gateway import Running, model, running_gateway
 
 LATER = (datetime.now(UTC) + timedelta(days=30)).strftime("%Y-%m-%dT00:00:00Z")
@@ -64,6 +65,26 @@ async def test_a_policy_is_put_with_its_reason(gateway: Running) -> None:
         assert (refused.status, refused.param) == (400, param)
 
 
+async def test_a_key_that_only_reads_is_seen_to_be_used(gateway: Running) -> None:
+    """One that a script of finance's has, asks no model, and would look forgotten; one that nobody used has no day."""
+    admin = await key_of(gateway, "admin")
+    await call(gateway, "PUT", "/teams/team_a/keys/idle", admin, {})
+
+    async def used() -> dict[str, str | None]:
+        found = []
+        for team in (await call(gateway, "GET", "/teams", admin)).body["data"]:
+            found += (await call(gateway, "GET", f"/teams/{team['id']}/keys", admin)).body["data"]
+        return {each["role"] if each["role"] == "admin" else each["name"]: each["last_used_on"] for each in found}
+
+    async def is_written() -> bool:
+        return (await used())["admin"] is not None
+
+    await until(is_written)
+    found = await used()
+    assert (datetime.now(UTC).date() - date.fromisoformat(found["admin"] or "")).days in {0, 1}
+    assert found["idle"] is None
+
+
 async def test_a_key_is_put_once_and_told_once(gateway: Running) -> None:
     """201 has the key, 200 has not; it works; nothing keeps the reply."""
     admin = await key_of(gateway, "admin")
@@ -77,7 +98,7 @@ async def test_a_key_is_put_once_and_told_once(gateway: Running) -> None:
     assert (await call(gateway, "GET", "/teams/team_a", made.body["key"])).status == 200
     listed = (await call(gateway, "GET", "/teams/team_a/keys", admin)).body["data"]
     mine = next(each for each in listed if each["name"] == "ci")
-    assert (mine["state"], mine["last_used_on"], mine["requests_30d"]) == ("working", None, 0)
+    assert (mine["state"], mine["requests_30d"]) == ("working", 0)
     assert all("key" not in each for each in listed)
     assert await actions(gateway) == ["key.created"]
 

@@ -20,9 +20,11 @@ from accounts.audit.log import AuditLog
 from accounts.audit.tables import AuditHeadRow
 from accounts.caller import Caller
 from accounts.errors import AccountsError, UnknownKey
+from accounts.key_readings import KeyReadings
 from api.fleet.routes import router
 from api.live.readers import open_operations
 from api.live.workers import WorkersNow
+from cost.times import wall_us
 from gateway.database import make_engine
 from providers.catalog import Catalog
 from providers.config import TimeoutsConfig
@@ -70,7 +72,7 @@ class House:
                 workers=SimpleNamespace(now=_nobody),
                 operations=open_operations(engine, contextlib.AsyncExitStack()),
             ),
-            identity=SimpleNamespace(audit=AuditLog(engine)),
+            identity=SimpleNamespace(audit=AuditLog(engine), readings=KeyReadings(engine, wall_us)),
             config=lambda: SimpleNamespace(sign_in=SimpleNamespace(trusted_proxies=())),
         )
         self._app = FastAPI()
@@ -282,7 +284,8 @@ async def test_a_database_that_is_down_is_told() -> None:
         ("PUT", "/v1/fleet/pools/own/replicas/fixed/drain", "operator"),
         ("DELETE", "/v1/fleet/pools/own/replicas/fixed/drain", "operator"),
     ):
-        status, told = await house.ask(method, path, who, THERE if who == TOKEN else None, "instance=i1")
+        body, query = (THERE, "instance=i1") if who == TOKEN else (None, "")
+        status, told = await house.ask(method, path, who, body, query)
         assert (status, told["error"]["code"]) == (503, "fleet_unavailable")
     status, told = await house.ask("GET", "/v1/fleet", "operator")
     assert (status, told["registry"]["reachable"]) == (200, False)

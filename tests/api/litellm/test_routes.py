@@ -205,6 +205,14 @@ async def test_keys_as_the_documentation_makes_them(tmp_path: Path) -> None:
         ("/key/generate", {"guardrails": ["pii"]}, "guard"),
         ("/key/generate", {"budget_id": "tier"}, "max_budget"),
         ("/key/generate", {"something_new": 1}, "no field that is known"),
+        ("/key/generate", {"spend": 12.5}, "topups"),
+        ("/key/generate", {"key_type": "read_only"}, "role"),
+        ("/key/generate", {"key_type": "management"}, "role"),
+        ("/key/generate", {"key_type": ["llm_api"]}, "role"),
+        ("/key/generate", {"duration": "30d", "duration_unit": "h"}, "no field that is known"),
+        ("/key/update", {"key": "sk-1", "spend": 0}, "topups"),
+        ("/team/update", {"team_id": "team_a", "spend": 0.0}, "topups"),
+        ("/user/update", {"user_id": "u", "spend": 3}, "topups"),
         ("/key/generate", {"duration": "soon"}, "30d"),
         ("/key/generate", {"max_budget": 1, "budget_duration": "45d"}, "budget_duration"),
         ("/key/generate", {"max_budget": "a lot"}, "dollars"),
@@ -233,6 +241,18 @@ async def test_what_cannot_be_is_refused_by_name(tmp_path: Path, path: str, body
         assert words in told["error"]["message"]
         if "metadata" not in body and "rpm_limit" not in body and "max_budget" not in body:
             assert len(await client.running.accounts.list_keys()) == before
+
+
+async def test_what_says_nothing_is_taken(tmp_path: Path) -> None:
+    """A `spend` of 0 is that of every new key, and a type that every key is; LiteLLM's pages tick the mail of an invitation."""
+    async with a_client(tmp_path) as client:
+        for kind in ("default", "llm_api", None):
+            made = await client.post("/key/generate", {"spend": 0, "key_type": kind, "created_by": "u1"})
+            changed = await client.post(
+                "/key/update", {"key": made["key"], "key_type": kind, "spend": None, "rpm_limit": 7}
+            )
+            assert changed["rpm_limit"] == 7
+        await client.post("/user/new", {"user_email": "a@example.com", "send_invite_email": True})
 
 
 async def test_rights_are_those_of_the_admin_api(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from cost.reports.daily import (
 )
 from cost.reports.scope import ReadScope
 from cost.reports.usage import UsageSums
+from cost.times import iso
 from tests.cost.by_meter import by_meter
 from tests.cost.reports.days import DAY, DAY_US, HOSTILE, booked, books
 
@@ -117,6 +118,7 @@ async def test_plain_values_are_exact(reader: DailyReader) -> None:
     assert found["change_to_day_before"] == "0.501"
     assert found["meters"]["reasoning"] == {"used": 50, "cost_usd": "0.000000000"}
     assert found["budgets"][0]["state"] == "warning"
+    assert found["budgets"][0]["as_of"] == iso(DAY_US)
     assert found["models"][0]["name"] == "gpt-4o"
     assert found["models"][2]["cost_usd"] is None
     assert sum(Decimal(each["cost_usd"] or 0) for each in found["models"]) == usd(report.total.cost_nanousd)
