@@ -473,4 +473,4 @@ def test_the_index_of_sparse_attention_is_kept_too() -> None:
     model = model_from_config("mine", base | {"index_head_dim": 128}, source="it")
     plain = model_from_config("mine", base, source="it")
     for precision in ("bf16", "fp8"):
-        assert model.kv_bytes_per_token(precision) - plain.kv_bytes_per_token(precision) == 61 * 132  # type: ignore[arg-type]
+        assert model.kv_bytes_per_token(precision) - plain.kv_bytes_per_token(precision) == 61 * 132

@@ -344,7 +344,8 @@ def test_weights_that_are_narrow_already_are_not_narrowed_again() -> None:
     assert serving_of_plan(found, "pool").repository == "openai/gpt-oss-120b"
     with pytest.raises(PlanRefused, match=r"are FP4 already.*--weights"):
         plan(question(model=model_named("gpt-oss-120b"), precision="fp8"))
-    assert plan(question(model=model_named("gpt-oss-120b"), precision="fp8", weights="mine/gpt-oss-fp8"))
+    other = plan(question(model=model_named("gpt-oss-120b"), precision="fp8", weights="mine/gpt-oss-fp8"))
+    assert other.launch.repository == "mine/gpt-oss-fp8"
 
 
 def test_the_layers_that_keep_a_text_are_those_that_are_multiplied() -> None:
