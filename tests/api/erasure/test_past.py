@@ -3,6 +3,7 @@
 import shlex
 from datetime import date
 from pathlib import Path
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -76,7 +77,7 @@ async def test_a_teams_id_is_no_option_of_the_command(engine: AsyncEngine, team_
     assert not found.dry_run
     (past,) = await past_erasures(engine)
     given: list[dict[str, object]] = []
-    asked = typer.main.get_command(erase_app)
+    asked = cast(Any, typer.main.get_command(erase_app))
     with mock.patch.object(asked.commands["team"], "callback", lambda **told: given.append(told)):
         asked.main(shlex.split(past.command)[2:], standalone_mode=False)
     assert [(told["team_id"], told["what"], told["before"], told["dry_run"]) for told in given] == [
