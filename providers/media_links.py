@@ -12,7 +12,8 @@ _CACHE_NAMES: Final = ("uuid", "content_hash")
 _MEDIA = frozenset({"image", "input_image", "video", "audio", "input_audio", "file"})
 # An engine that looks for images in the prompt's text, too, fetches what it finds.
 _LINK_IN_TEXT = "![](http"
-_OBJECT: Final = b"{"
+# Names within JSON; where letters are escaped, any.
+_MAY_NAME_MEDIA: Final = (b'_url"', b"\\u", *(f'"{name}"'.encode() for name in sorted(_MEDIA)))
 
 
 def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
@@ -41,7 +42,8 @@ def refuse_media_links(request: ChatRequest, deployment: Deployment) -> None:
 def _refuse_in_fields(request: ChatRequest, deployment: Deployment) -> None:
     """Look through what is embedded, ranked, moderated or drawn: engines take parts there, at any depth, and `messages` beside `input`."""
     for name, raw in request.fields.items():
-        if _is_media(name) or _OBJECT in bytes(raw):
+        written = bytes(raw)
+        if _is_media(name) or any(each in written for each in _MAY_NAME_MEDIA):
             given = {name: field_of(request, name, deployment.deployment_id)}
             # A document may have a `uuid` of its own.
             parts = [each for each in _objects(given) if any(map(_is_media, each))]

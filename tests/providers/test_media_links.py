@@ -173,6 +173,15 @@ def test_links_are_refused_wherever_engines_take_parts(asked: ChatRequest) -> No
     refuse_media_links(asked, deployment("openai", base_url=OUTSIDE))
 
 
+def test_a_name_with_escaped_letters_is_read() -> None:
+    """JSON may write any letter by its number."""
+    for name in (b'"image\\u005furl"', b'"\\u0069mage"'):
+        asked = other("rerank", query="q")
+        asked.fields["documents"] = msgspec.Raw(b"[{%b:%b}]" % (name, msgspec.json.encode(METADATA)))
+        with pytest.raises(CannotCarry, match="data:"):
+            refuse_media_links(asked, deployment("vllm"))
+
+
 def test_texts_and_inline_media_are_ranked_and_embedded() -> None:
     """A text may have an address in it, and a document a `uuid`; a picture's is the engine's, as it is in messages."""
     for asked in (
