@@ -27,8 +27,8 @@ class KeyReadings:
     def note(self, key_id: str) -> None:
         """Note that a key is used now."""
         now_us = self._clock_us()
-        if now_us >= self._day_us + _DAY_US:
-            # What is still unsaved of the day before was used within the last seconds of it.
+        if not self._day_us <= now_us < self._day_us + _DAY_US:
+            # What is still unsaved of the day before was used within the last seconds of it. A clock that was ahead is put back.
             self._day_us = now_us - now_us % _DAY_US
             self._seen.clear()
         if key_id not in self._seen:

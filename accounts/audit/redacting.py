@@ -4,6 +4,7 @@ A person's id stays: it is random, and once the person is erased nothing says wh
 """
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
@@ -112,16 +113,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return value if name in _WORDS and isinstance(value, str) else self._value(value, of_person=of_person)
 
 
-def _without(text: str, part: str) -> str:
-    """Return the text with `part`, in any case, replaced."""
-    lower, found = part.lower(), text.lower()
-    if not lower or len(found) != len(text):
-        return text.replace(part, ERASED)
-    kept, start = [], 0
-    while (at := found.find(lower, start)) >= 0:
-        kept += [text[start:at], ERASED]
-        start = at + len(part)
-    return "".join([*kept, text[start:]])
+def _without(text: str, address: str) -> str:
+    """Return the text with the mail address, in any case, replaced; of `joann@example.com` nothing is `ann@example.com`'s."""
+    whole = rf"(?<![\w.+-]){re.escape(address)}(?![\w-]|\.\w)"
+    return re.sub(whole, ERASED, text, flags=re.IGNORECASE) if address else text
 
 
 def _state(text: str) -> Any:

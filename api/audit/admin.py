@@ -1,12 +1,11 @@
 """GET /v1/admin/audit: the organisation's audit log, paged as JSON, or complete as CSV or NDJSON."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends
-from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from accounts.audit.log import MAX_PAGE, Filters, Scope
@@ -15,7 +14,7 @@ from api.web.admin_access import AdminRequest, admin
 from api.web.changing import looking
 from api.web.gateway import Gateway
 from api.web.openapi import PREFIX, described
-from api.web.parameters import day, one_of, text, whole
+from api.web.parameters import Parameters, day, one_of, text, whole
 from api.web.patience import patience
 from api.web.reading import Export
 from proxy.errors import BadRequest
@@ -96,13 +95,14 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]) -> Response:
     """Return the organisation's own entries. Numbers are shared by all organisations, so they have gaps."""
-    query = desk.request.query_params
+    asked = Parameters(desk.request.query_params, _QUERY)
+    query = {name: asked.text(name) or "" for name in _QUERY}
     filters = asked_filters(query)
     scope = Scope(organisation_id=desk.organisation_id)
-    kind = query.get("format", "json")
+    kind = query["format"] or "json"
     most = _whole_number(query, "limit", MAX_PAGE)
     if kind in KINDS:
-        if "before" in query:
+        if query["before"]:
             raise BadRequest("`before` is for pages: a file begins with the oldest entry.", param="before")
         return export_reply(desk.gateway, scope, filters, kind, most)
     if kind != "json":
@@ -116,7 +116,7 @@ async def read_audit(desk: Annotated[AdminRequest, Depends(admin("audit.read"))]
     return desk.reply({"object": "list", "data": [entry_as_json(each) for each in page], "next_before": next_before})
 
 
-def asked_filters(query: QueryParams) -> Filters:
+def asked_filters(query: Mapping[str, str]) -> Filters:
     """Read the filters of an address's parameters. Raises BadRequest."""
     try:
         return filters_from(query)
@@ -148,7 +148,7 @@ async def _with_timeout(found: AsyncIterator[bytes], reads: asyncio.Semaphore) -
         yield piece
 
 
-def _whole_number(query: QueryParams, name: str, most: int) -> int | None:
+def _whole_number(query: Mapping[str, str], name: str, most: int) -> int | None:
     text = query.get(name, "")
     if not text:
         return None

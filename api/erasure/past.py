@@ -61,7 +61,8 @@ def _command(action: str, organisation_id: str, object_id: str, after: str) -> s
     if action == PERSON:
         words = [] if object_id == NOBODY else ["person", object_id, "--organisation", organisation_id]
     else:
-        words = ["team", object_id, "content", *_before(after)]
+        # An id may begin with a dash.
+        words = ["team", *_before(after), *(["--"] if object_id.startswith("-") else []), object_id, "content"]
     return shlex.join(["weighbridge", "erase", *words]) if words else ""
 
 

@@ -10,7 +10,7 @@ from api.limits.change import put_limit, read_limit, read_limits, remove_limit
 from api.web.admin_access import AdminRequest, admin
 from api.web.api_types import Deleted, Listed
 from api.web.openapi import PREFIX, described
-from api.web.parameters import text
+from api.web.parameters import Parameters, text
 from proxy.admit.limits.limit import Scope
 from proxy.admit.limits.rules import ANY_ID, OWN_SCOPES, SCOPES, Place, Rule, with_booked_user
 from proxy.admit.limits.store import LimitStore
@@ -113,7 +113,7 @@ def _check_may_change(desk: AdminRequest, place: Place) -> None:
 def _place_of(desk: AdminRequest, scope: str, scope_id: str) -> Place:
     if scope not in OWN_SCOPES:
         raise BadRequest(f"A limit is for one of {', '.join(SCOPES)}.", param="scope")
-    model = desk.request.query_params.get("model", "")
+    model = Parameters(desk.request.query_params, _QUERY).text("model") or ""
     if not model.isprintable():
         raise BadRequest("A model's name is printable.", param="model")
     return with_booked_user(Place(cast(Scope, scope), scope_id, model))

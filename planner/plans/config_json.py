@@ -9,7 +9,7 @@ import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -27,9 +27,11 @@ INDEX: Final = "model.safetensors.index.json"
 _MOST: Final = 10_000_000
 _MOST_LAYERS: Final = 10_000
 _DIGITS: Final = 6
+_MOST_TYPE_CHARS: Final = 100
 _MOST_CONFIG_BYTES: Final = 1_000_000
 _MOST_INDEX_BYTES: Final = 100_000_000
 _MOST_PARAMETERS: Final = 100_000_000_000_000
+_MOST_DIGITS: Final = 18
 
 _MOST_OFF: Final = 4
 """How many times too few or too many our count may be; beyond it what is stated belongs to another model."""
@@ -101,6 +103,8 @@ _NARROW: Final[Mapping[tuple[object, bool], Precision]] = {
 }
 """The same by their bits, and whether they are floating numbers."""
 
+_Shape = TypeVar("_Shape")
+
 
 class _Layer(msgspec.Struct, frozen=True):
     mixer: Mixer | None
@@ -111,39 +115,56 @@ def model_from_file(name: str, path: Path) -> ModelShape:
     """Read a shape from a file config.json; the parameters' number from the list of weights beside it, where there is one. Raises
     PlanRefused.
     """
-    config, index = _object_in(path, _MOST_CONFIG_BYTES, "config.json"), path.with_name(INDEX)
+    config, index = _read(path, _MOST_CONFIG_BYTES, "config.json", dict[str, Any]), path.with_name(INDEX)
     stated = None
     if path.name == "config.json" and index.is_file():
-        stated = _stated_by(_object_in(index, _MOST_INDEX_BYTES, INDEX), config)
+        stated = _stated_by(_read(index, _MOST_INDEX_BYTES, INDEX, _Index), config)
     return model_from_config(name, config, source=path.name, stated_parameters=stated)
 
 
-def _object_in(path: Path, most: int, kind: str) -> dict[str, Any]:
+class _Told(msgspec.Struct):
+    """As it is written: whole numbers are read, and nothing else is made an object of."""
+
+    total_parameters: msgspec.Raw = msgspec.Raw(b"")
+    total_size: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Index(msgspec.Struct):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def _read(path: Path, most: int, kind: str, shape: type[_Shape]) -> _Shape:
     if path.stat().st_size > most:
         raise PlanRefused(f"{path} is larger than any {kind}")
     try:
-        config = msgspec.json.decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except msgspec.ValidationError:
+        raise PlanRefused(f"{path} is not a JSON object") from None
     except DECODE_ERRORS:
         raise PlanRefused(f"{path} is not JSON") from None
-    if not isinstance(config, dict):
-        raise PlanRefused(f"{path} is not a JSON object")
-    return config
 
 
-def _stated_by(index: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+def _whole(told: msgspec.Raw) -> int:
+    """Return a whole number, 0 for anything else."""
+    digits = bytes(told)
+    return int(digits) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
+
+
+def _stated_by(index: _Index, config: Mapping[str, Any]) -> int | None:
     """Return the parameters that a list of weights states; None where it states bytes of narrowed weights only, from which no
     number follows.
     """
-    told = index.get("metadata")
-    if not isinstance(told, Mapping):
+    try:
+        told = msgspec.json.decode(index.metadata, type=_Told)
+    except DECODE_ERRORS:
         return None
-    if isinstance(stated := told.get("total_parameters"), int) and 0 < stated <= _MOST_PARAMETERS:
+    if 0 < (stated := _whole(told.total_parameters)) <= _MOST_PARAMETERS:
         return stated
     parts = (config, _language_model(config, "config.json"))
-    dtype = next((each[key] for each in parts for key in ("dtype", "torch_dtype") if each.get(key)), None)
-    size = told.get("total_size")
+    dtype = next((str(each[key]) for each in parts for key in ("dtype", "torch_dtype") if each.get(key)), None)
+    size = _whole(told.total_size)
     plain = dtype in {"bfloat16", "float16"} and not any(each.get("quantization_config") for each in parts)
-    if plain and isinstance(size, int) and 0 < size // 2 <= _MOST_PARAMETERS:
+    if plain and 0 < size // 2 <= _MOST_PARAMETERS:
         return size // 2
     return None
 
@@ -185,7 +206,9 @@ class _Reader:
     """What one file says, asked for piece by piece."""
 
     def __init__(self, text: Mapping[str, Any], config: Mapping[str, Any], source: str) -> None:
-        self._type = str(text.get("model_type") or "")
+        told = text.get("model_type")
+        # It is printed.
+        self._type = told if isinstance(told, str) and len(told) <= _MOST_TYPE_CHARS and told.isprintable() else ""
         self._known = architecture_of(self._type)
         self._config = config
         self._told = text
@@ -290,7 +313,7 @@ class _Reader:
         found = _NARROW.get((bits, weights.get("type") == "float")) if isinstance(bits, int) else None
         if found is None:
             raise PlanRefused(
-                f"{self._source}: how wide weights quantised by `{method[:64]}` are is not known; plan with the config.json of the model "
+                f"{self._source}: how wide weights quantised by {method[:64]!r} are is not known; plan with the config.json of the model "
                 "that they were made of, and name them with --weights and --precision"
             )
         return found

@@ -52,6 +52,21 @@ async def test_a_key_is_written_once_a_day(engine: AsyncEngine, updates: list[st
     assert await _days(accounts) == {one.key_id: 20_001 * DAY_US, other.key_id: None}
 
 
+async def test_a_clock_that_was_ahead_is_put_back(engine: AsyncEngine) -> None:
+    """Keys first seen after that were written as used on a day to come, for as long as the process ran."""
+    accounts = AccountStore(engine)
+    await accounts.create_team("team_a")
+    one, other = [await accounts.create_key("team_a", name, PEPPER) for name in ("one", "other")]
+    now_us = NOON_US + 365 * DAY_US
+    readings = KeyReadings(engine, lambda: now_us)
+    readings.note(one.key_id)
+    await readings.save()
+    now_us = NOON_US
+    readings.note(other.key_id)
+    await readings.save()
+    assert (await _days(accounts))[other.key_id] == 20_000 * DAY_US
+
+
 async def test_what_the_database_did_not_take_is_written_the_next_time(engine: AsyncEngine) -> None:
     """A database that is away costs no key its day."""
     accounts = AccountStore(engine)

@@ -42,6 +42,23 @@ async def _everything(engine: AsyncEngine) -> str:
         return " ".join(str(row) for row in await connection.execute(text("SELECT * FROM audit_entry")))
 
 
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ("asked by ann@x.example", "asked by erased"),
+        ("<ANN@X.example>, again (ann@x.example).", "<erased>, again (erased)."),
+        ("team_a/ann@x.example", "team_a/erased"),
+        ("joann@x.example", "joann@x.example"),
+        ("jo-ann@x.example and jo.ann@x.example", "jo-ann@x.example and jo.ann@x.example"),
+        ("jo+ann@x.example", "jo+ann@x.example"),
+        ("ann@x.example.com, ann@x.example-co.com", "ann@x.example.com, ann@x.example-co.com"),
+    ],
+)
+def test_of_anothers_address_no_part_is_taken_out(told: str, left: str) -> None:
+    """Whoever erases Ann leaves Joann in the log; an end user may be called `@`, too."""
+    assert Subject(anywhere=("ann@x.example", "@"), whole=()).text_without(told) == left
+
+
 async def test_names_go_and_the_chain_holds(log: RedactedLog, engine: AsyncEngine) -> None:
     """Also against a hash that was noted before; others' entries and what was done are as before."""
     noted = Anchor(*await log.head())

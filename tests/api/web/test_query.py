@@ -80,6 +80,52 @@ async def test_a_finance_key_gets_no_figures_of_a_team_that_is_not_there(finance
     assert twice.refusal == (400, None, "team_id"), twice
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "team_id[]=team_y",
+        "team_id%5B%5D=team_y",
+        "team_id=team%255Fy",
+        "team_id=team_y%00",
+        "team_id=%00",
+        "team_id=team_%EF%BD%99",
+        "team_id=%FF%FE",
+        "team_id=TEAM_Y",
+        "team_id=team_y%20",
+        "team_id=team_%25",
+        "team_id=" + "y" * 30_000,
+        "team_id=team_x&team_id=team_y",
+        "team_id=team_x&team_id[]=team_y",
+        "team_id=team_x;team_id=team_y",
+        "Team_id=team_y",
+        "team_id[0]=team_y",
+    ],
+)
+async def test_no_spelling_of_a_team_gives_a_member_anothers_figures(finance: Finance, asked: str) -> None:
+    """Refused in our own words, whichever report is asked."""
+    for path, needed in OF_TEAMS.items():
+        told = await finance.send("member x", "GET", f"{path}?{needed}{asked}")
+        assert told.status in {400, 404}, (path, told)
+        assert told.refusal[0] == told.status
+
+
+async def test_a_filter_in_brackets_or_twice_is_not_left_out(finance: Finance) -> None:
+    """A limit on one model would be taken from the whole team, and the whole log be read as the team's."""
+    body = {"requests_per_minute": 7}
+    for model in ("", "?model=only"):
+        assert (await finance.send("admin", "PUT", f"/v1/admin/limits/team/team_x{model}", body)).status < 300
+    twice = await finance.send("admin", "DELETE", "/v1/admin/limits/team/team_x?model=a&model=only")
+    assert twice.refusal == (400, None, "model"), twice
+    taken = await finance.send("admin", "DELETE", "/v1/admin/limits/team/team_x?model[]=only")
+    assert taken.status == 200, taken
+    assert (await finance.send("admin", "GET", "/v1/admin/limits/team/team_x")).status == 200
+    assert (await finance.send("admin", "GET", "/v1/admin/limits/team/team_x?model=only")).status == 404
+    assert (await finance.get("admin", "/v1/admin/audit", "object=limit")).body["data"]
+    assert (await finance.get("admin", "/v1/admin/audit", "object[]=nothing")).body["data"] == []
+    told = await finance.get("admin", "/v1/admin/audit", "object=limit&object=nothing")
+    assert told.refusal == (400, None, "object"), told
+
+
 async def test_what_is_of_the_key_alone_is_not_told_of_a_team(finance: Finance) -> None:
     """Limits and prices are those of the key that asks: another team's are refused, with what may be asked."""
     told = await finance.get("finance", "/v1/limits", "team_id=team_x")
