@@ -6,6 +6,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from api.web.changing import check_teams
 from api.web.gateway import FinanceReader, gateway_of, narrowed
 from api.web.openapi import described
 from api.web.parameters import Parameters, day, text
@@ -34,8 +35,9 @@ async def savings(request: Request, scope: FinanceReader) -> Response:
     A team's key sees its team's comparisons; idle GPUs and the fleet's verdict are for finance keys.
     """
     parameters = Parameters(request.query_params, _PARAMETERS)
-    scope = narrowed(scope, parameters.text("team_id"))
     gateway = gateway_of(request)
+    await check_teams(gateway, scope, filter(None, [parameters.text("team_id")]))
+    scope = narrowed(scope, parameters.text("team_id"))
     async with reading(gateway):
         days = _days(parameters, await calendar_of(gateway.database, scope.organisation_id))
         inputs = await gateway.finance.savings.inputs(scope, days)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from accounts.store import AccountStore
 from api.usage.routes import FIELDS, TIME_ZONE, calendar_asked, filters_of
+from api.web.changing import check_teams
 from api.web.gateway import AuthenticatedCaller, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, listed, moment, one_of, texts, whole
@@ -132,6 +133,7 @@ async def movers(request: Request, caller: AuthenticatedCaller) -> Response:
     parameters = Parameters(request.query_params, _PARAMETERS)
     group_by = parameters.listed("group_by", GROUPABLE) or _USUAL
     filters = filters_of(scope, parameters)
+    await check_teams(gateway, scope, filters.team)
     calendar = await calendar_asked(gateway, scope, parameters)
     now_us = wall_us()
     end_us = parameters.moment_us("end", calendar)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from api.usage.usage_types import UsageDay, UsagePageOut
 from api.web.accept import best_kind
+from api.web.changing import check_teams
 from api.web.gateway import AuthenticatedCaller, Gateway, check_reads, gateway_of, read_scope
 from api.web.openapi import described
 from api.web.parameters import Parameter, Parameters, day, listed, moment, text, texts, whole
@@ -75,6 +76,7 @@ async def usage(request: Request, caller: AuthenticatedCaller) -> Response:
     """Return usage of one day of a team (default: today, the key's own), or of a range grouped by `group_by`. Days are the organisation's."""
     scope = read_scope(caller)
     parameters = Parameters(request.query_params, _PARAMETERS)
+    await check_teams(gateway_of(request), scope, parameters.texts("team_id"))
     kind = best_kind(request.headers.get("accept"), (JSON, CSV, NDJSON))
     with_range = any(name in parameters for name in _RANGE)
     if with_range and "date" in parameters:

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,10 +24,11 @@ from accounts.errors import (
 )
 from accounts.people.people_errors import BadEmail, PersonExists, UnknownPerson
 from accounts.store import KeyRecord, TeamRecord
-from api.web.gateway import Gateway, narrowed, read_scope
+from api.web.gateway import Gateway, check_reads, narrowed, read_scope
 from api.web.parameters import Parameters, text
 from api.web.patience import patience
 from cost.budgets.budget_errors import BadBudget, BudgetConflict, UnknownBudget
+from cost.reports.scope import ReadScope
 from proxy.admit.limits.rules import BadLimit, UnknownLimit
 from proxy.errors import (
     BadRequest,
@@ -75,6 +76,21 @@ async def looking() -> AsyncIterator[None]:
     with refusals():
         async with patience(_PATIENCE_S):
             yield
+
+
+async def check_teams(gateway: Gateway, scope: ReadScope, team_ids: Iterable[str]) -> None:
+    """Raise TeamNotFound for a team that the scope does not have: figures of nobody would be zeros. The empty name is that of no
+    team, which idle GPUs are booked to. Raises ChangesUnavailable.
+    """
+    for team_id in team_ids:
+        check_reads(scope, team_id)
+        if not team_id or scope.team_id is not None:
+            continue
+        try:
+            async with looking():
+                await gateway.identity.accounts.team_of(scope.organisation_id, team_id)
+        except TeamNotFound:
+            raise no_such_team(team_id) from None
 
 
 TEAM_ASKED: Final = {"team_id": text("A team that the key reads; its own where none is named.")}

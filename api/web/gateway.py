@@ -259,8 +259,8 @@ def read_scope(caller: Caller) -> ReadScope:
 
 
 def check_reads(scope: ReadScope, team_id: str, *, param: str = "team_id") -> None:
-    """Raise TeamNotFound for a team outside the scope. A finance key may name another organisation's team: it has no
-    rows, like a team that does not exist.
+    """Raise TeamNotFound for a team outside the scope. Another organisation's has no rows for a finance key, and is no team of its
+    own either: `changing.check_teams`.
     """
     if scope.team_id not in {None, team_id}:
         raise TeamNotFound(

@@ -54,7 +54,11 @@ async def person(
             dry_run=dry_run,
             reason=reason,
         )
-    _print(erased, as_json=as_json)
+    _print(
+        erased,
+        as_json=as_json,
+        nowhere=f"nobody and nothing of {organisation} is known by {named!r}: is it spelt as callers and accounts have it?",
+    )
 
 
 @erase_app.command("team")
@@ -116,7 +120,7 @@ def _blobs(config: "Path | None") -> "Blobs":
     return open_blobs(section, Places(named, environment.data_dir))
 
 
-def _print(erased: "Erased", *, as_json: bool) -> None:
+def _print(erased: "Erased", *, as_json: bool, nowhere: str = "") -> None:
     import msgspec
 
     from gateway.table import counted, print_table
@@ -128,6 +132,9 @@ def _print(erased: "Erased", *, as_json: bool) -> None:
         print_table(["of", "rows"], [[name, str(count)] for name, count in erased.rows.items()])
     total = counted(sum(erased.rows.values()), "row", "rows")
     typer.echo(f"{total} would be erased; nothing was" if erased.dry_run else f"{total} erased", err=True)
+    if nowhere and not erased.rows:
+        typer.echo(nowhere, err=True)
+        return
     for name, count in erased.left.items():
         typer.echo(
             f"{name}: {count} left, of batches and uploads under way: cancel batches, and erase again when they have ended",

@@ -47,9 +47,15 @@ _CALLBACKS: Final = {
     "otel": ("changed", "traces go to OTEL_EXPORTER_OTLP_ENDPOINT or `telemetry.otlp_endpoint`"),
     "arize_phoenix": ("changed", "traces go to OTEL_EXPORTER_OTLP_ENDPOINT or `telemetry.otlp_endpoint`"),
     "langfuse_otel": ("changed", "traces go to OTEL_EXPORTER_OTLP_ENDPOINT or `telemetry.otlp_endpoint`"),
-    "langfuse": ("changed", "the plug-in `gateway.exporters.langfuse:Langfuse` (docs/plugins.md)"),
-    "s3": ("changed", "the plug-in `gateway.exporters.parquet:…` writes requests to files (docs/plugins.md)"),
-    "s3_v2": ("changed", "the plug-in `gateway.exporters.parquet:…` writes requests to files (docs/plugins.md)"),
+    "langfuse": ("changed", "add the plug-in `gateway.exporters.langfuse:Langfuse` (docs/plugins.md)"),
+    "s3": (
+        "changed",
+        "add the plug-in `gateway.exporters.parquet:…`, which writes requests to files (docs/plugins.md)",
+    ),
+    "s3_v2": (
+        "changed",
+        "add the plug-in `gateway.exporters.parquet:…`, which writes requests to files (docs/plugins.md)",
+    ),
 }
 _BY_SENTINELS: Final = "set WEIGHBRIDGE_REDIS_URL=redis+sentinel://HOST:26379,…/SERVICE (docs/databases.md)"
 _SEVERAL_REDIS: Final = {
@@ -216,12 +222,14 @@ class _Reading:
                 for each in self._targets(Item(at.document, at.path, targets))
                 if each not in own and each not in self._models.names[name]
             ]
+            place = "`policy.fallbacks`"
+            if len(self._models.names[name]) > 1:
+                # So it is written: a name of several models is a list in order.
+                place = f"the end of `policy.aliases.{name[:80]}`"
             self._account.tell(
                 at,
                 outcome,
-                "`policy.fallbacks`"
-                if outcome == "kept"
-                else "`policy.fallbacks`, for every failure; the context is checked before a call",
+                place if outcome == "kept" else f"{place}, for every failure; the context is checked before a call",
             )
 
     def _targets(self, item: Item) -> list[str]:

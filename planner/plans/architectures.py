@@ -77,10 +77,13 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _UNKNOWN: Final = Architecture()
 
+_SAME_AS: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
+"""Types that are another's under a name of their own. Source: Kimi K2's deployment guide."""
+
 
 def architecture_of(model_type: str) -> Architecture:
     """Return what is known of that type; of a new one nothing, which is said by `counted`."""
-    return _table().types.get(model_type, _UNKNOWN)
+    return _table().types.get(_SAME_AS.get(model_type, model_type), _UNKNOWN)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import msgspec
 
 from planner.plans.architectures import UNGATED, WRITES_NO_TEXT, architecture_of
-from planner.plans.models import ModelShape
+from planner.plans.models import ModelShape, Precision
 from planner.plans.plan_errors import PlanRefused
 from settings.decoding import DECODE_ERRORS
 
@@ -86,6 +86,23 @@ _FEEDS: Final[Mapping[str, Feed]] = {"mlp": "dense", "-": "dense", "moe": "exper
 """The same for lists in which a feed-forward block is a layer of its own."""
 
 
+_QUANTISED: Final[Mapping[str, Precision]] = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "mxfp4": "fp4",
+    "modelopt_fp4": "fp4",
+    "nvfp4": "fp4",
+}
+"""How wide weights are by `quant_method`, or by ModelOpt's `quant_algo`, where the name alone tells it."""
+
+_NARROW: Final[Mapping[tuple[object, bool], Precision]] = {
+    (4, False): "int4",
+    (8, False): "int8",
+    (4, True): "fp4",
+    (8, True): "fp8",
+}
+"""The same by their bits, and whether they are floating numbers."""
+
 _Shape = TypeVar("_Shape")
 
 
@@ -146,7 +163,7 @@ def _stated_by(index: _Index, config: Mapping[str, Any]) -> int | None:
     parts = (config, _language_model(config, "config.json"))
     dtype = next((str(each[key]) for each in parts for key in ("dtype", "torch_dtype") if each.get(key)), None)
     size = _whole(told.total_size)
-    plain = dtype in {"bfloat16", "float16"} and not config.get("quantization_config")
+    plain = dtype in {"bfloat16", "float16"} and not any(each.get("quantization_config") for each in parts)
     if plain and 0 < size // 2 <= _MOST_PARAMETERS:
         return size // 2
     return None
@@ -251,8 +268,12 @@ class _Reader:
             matrices=self.matrices,
             lookup_parameters=self.lookup_parameters,
             latent_values=latent,
+            # FP8, and a scale of 4 bytes for all of a token's values (vLLM's DeepseekV32IndexerCache).
+            index_bytes=self._get("index_head_dim") + 4 if latent is not None and self._has("index_head_dim") else 0,
             full_layers=full,
             state_values=others * self._state_values() if full is not None else 0,
+            quantised=self._quantised(),
+            wide_rest=self._wide_rest(),
             stated_parameters=self._check_stated(stated),
             doubts=() if stated is not None else tuple(self._doubts()),
             source=self._source,
@@ -268,6 +289,42 @@ class _Reader:
                 f"or put the model's {INDEX} beside it"
             )
 
+    @property
+    def _quantisation(self) -> Mapping[str, Any]:
+        given = self._config.get("quantization_config") or self._told.get("quantization_config")
+        return given if isinstance(given, Mapping) else {}
+
+    def _quantised(self) -> Precision | None:
+        """Return what the weights are narrowed to: an engine refuses to narrow them again to anything else."""
+        told = self._quantisation
+        if not told:
+            return None
+        method = str(told.get("quant_method") or told.get("quant_algo") or "").lower()
+        by_name = _QUANTISED.get(method) or _QUANTISED.get(str(told.get("quant_algo") or "").lower())
+        if by_name is not None:
+            return by_name
+        groups = told.get("config_groups")
+        one = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+        weights = one.get("weights") if isinstance(one, Mapping) else None
+        weights = weights if isinstance(weights, Mapping) else told
+        bits = weights.get("num_bits") or weights.get("bits")
+        if method == "bitsandbytes":
+            bits = 4 if told.get("load_in_4bit") is True else 8
+        found = _NARROW.get((bits, weights.get("type") == "float")) if isinstance(bits, int) else None
+        if found is None:
+            raise PlanRefused(
+                f"{self._source}: how wide weights quantised by {method[:64]!r} are is not known; plan with the config.json of the model "
+                "that they were made of, and name them with --weights and --precision"
+            )
+        return found
+
+    def _wide_rest(self) -> bool:
+        """Return whether the experts alone are narrowed, and attention is left as it was."""
+        lists = [self._quantisation.get(key) for key in ("modules_to_not_convert", "ignore", "exclude_modules")]
+        spared = [each for some in lists if isinstance(some, list) for each in some if isinstance(each, str)]
+        plain = all(layer.mixer in {"full", "window"} for layer in self.layers)
+        return self.experts > 1 and plain and any(each.rstrip(".*$").endswith("self_attn") for each in spared)
+
     def _check_stated(self, stated: int | None) -> int:
         counted = self.parameters + self.lookup_parameters
         if stated is None:
@@ -282,7 +339,7 @@ class _Reader:
         mend = f"num_parameters in it, or the model's {INDEX} beside it, settles that"
         if self._known.counted is None:
             kind = f"a model of type `{self._type}`" if self._type else "this model (the file has no model_type)"
-            yield f"{self._source}: how many parameters {kind} has was counted as for a Llama and not checked; {mend}"
+            yield f"{self._source}: how many parameters {kind} has was counted by the keys of this file and never compared; {mend}"
         towers = [key.removesuffix("_config") for key in ("vision_config", "audio_config") if self._config.get(key)]
         if towers:
             yield f"{self._source}: parameters of the {' and '.join(towers)} encoder are not counted; {mend}"
@@ -392,8 +449,8 @@ class _Reader:
         """The mean of a head's widths as keys and as values, with latent attention."""
         key = self._get("qk_nope_head_dim", otherwise=0) + self._get("qk_rope_head_dim", otherwise=0)
         value = self._get("v_head_dim", otherwise=0)
-        given = self._get("head_dim", otherwise=0)
-        return given or ((key + value) // 2 if key and value else self.head_dim)
+        # `head_dim` in such a file, or by its type's default, is the turned part alone.
+        return (key + value) // 2 if key and value else self.head_dim
 
     def _dense_widths(self) -> list[int]:
         """Return the inner width of each dense block."""

@@ -62,12 +62,16 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     latent_values: int | None = None
     """Values cached per token and layer by multi-head latent attention (DeepSeek), instead of keys and values; None
     without it."""
+    index_bytes: int = 0
+    """Bytes cached beside them per token and layer by the indexer of sparse attention, whatever the cache's precision."""
     full_layers: int | None = None
     """Layers whose keys and values grow with the text; None: all. The others are linear, or look back over a window."""
     state_values: int = 0
     """Values that each running sequence keeps in those other layers, whatever its length."""
     wide_rest: bool = False
     """True where a checkpoint narrows its experts only: the rest stays in bf16, as gpt-oss has it."""
+    quantised: Precision | None = None
+    """What the repository's weights are narrowed to already; None: published in 16 bits, or in FP8 where they are made FP8 anyway."""
     stated_parameters: int | None = None
     """Parameters stated by the card or counted layer by layer, where the shape does not account for everything."""
     doubts: tuple[str, ...] = ()
@@ -146,7 +150,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     def kv_bytes_per_token(self, precision: KvPrecision) -> int:
         """Return the KV cache bytes of one token on all GPUs together: 2 x layers x KV heads x head size x bytes."""
         if self.latent_values is not None:
-            return self.cached_layers * self.latent_values * KV_BYTES[precision]
+            return self.cached_layers * (self.latent_values * KV_BYTES[precision] + self.index_bytes)
         return 2 * self.cached_layers * self.kv_heads * self.head_dim * KV_BYTES[precision]
 
     def kv_bytes_per_token_per_gpu(self, precision: KvPrecision, tp: int) -> float:
@@ -210,9 +214,9 @@ MODELS: Final[Mapping[str, ModelShape]] = {
         _known("Qwen/Qwen3-235B-A22B", (94, 4_096, 64, 4, 128, 1_536), 151_936, 40_960, name="qwen3-235b-a22b",
             experts=128, active_experts=8),
         _known("openai/gpt-oss-20b", (24, 2_880, 64, 8, 64, 2_880), 201_088, 131_072, name="gpt-oss-20b", experts=32,
-            active_experts=4, full_layers=12, state_values=12 * 128 * 2 * 8 * 64, wide_rest=True),
+            quantised="fp4", active_experts=4, full_layers=12, state_values=12 * 128 * 2 * 8 * 64, wide_rest=True),
         _known("openai/gpt-oss-120b", (36, 2_880, 64, 8, 64, 2_880), 201_088, 131_072, name="gpt-oss-120b", experts=128,
-            active_experts=4, full_layers=18, state_values=18 * 128 * 2 * 8 * 64, wide_rest=True),
+            quantised="fp4", active_experts=4, full_layers=18, state_values=18 * 128 * 2 * 8 * 64, wide_rest=True),
         _known("MiniMaxAI/MiniMax-M2.5", (62, 3_072, 48, 8, 128, 1_536), 200_064, 196_608, name="minimax-m2.5", experts=256,
             active_experts=8),
         _known("deepseek-ai/DeepSeek-R1-0528", (61, 7_168, 128, 128, 160, 2_048), 129_280, 163_840, name="deepseek-r1",
@@ -220,7 +224,7 @@ MODELS: Final[Mapping[str, ModelShape]] = {
             latent_values=576, stated_parameters=671_026_419_200),
         _known("moonshotai/Kimi-K2.5", (61, 7_168, 64, 64, 160, 2_048), 163_840, 262_144, name="kimi-k2.5", experts=384,
             active_experts=8, shared_experts=1, expert_layers=60, dense_intermediate=18_432, latent_values=576,
-            stated_parameters=_K2, wide_rest=True),
+            stated_parameters=_K2, wide_rest=True, quantised="int4"),
         _known("Qwen/Qwen3-8B", (36, 4_096, 32, 8, 128, 12_288), 151_936, 40_960, name="qwen3-8b"),
         _known("Qwen/Qwen3-14B", (40, 5_120, 40, 8, 128, 17_408), 151_936, 40_960, name="qwen3-14b"),
         _known("Qwen/Qwen3-32B", (64, 5_120, 64, 8, 128, 25_600), 151_936, 40_960, name="qwen3-32b"),

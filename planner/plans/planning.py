@@ -206,7 +206,7 @@ def plan(question: Question) -> Plan:
     """Plan the smallest division of the model that fits and meets the targets, and as many replicas as the load needs.
     Raises PlanRefused.
     """
-    precision = question.precision or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
+    precision = _precision(question)
     kv_precision = question.kv_precision or ("fp8" if precision in ("fp8", "fp4") else "bf16")
     max_context = _context(question)
     tried = [_candidate(question, *each, precision, kv_precision, max_context) for each in _layouts(question)]
@@ -280,7 +280,7 @@ def plan(question: Question) -> Plan:
             nodes=_nodes_of(question, chosen),
             precision=precision,
             kv_precision=kv_precision,
-            quantised=question.weights is not None,
+            quantised=question.weights is not None or question.model.quantised is not None,
             max_context=max_context,
             limits=limits,
             memory_utilisation=question.memory_utilisation,
@@ -536,17 +536,21 @@ def _reasons(
     """Return the explanations of each choice, for people."""
     model, gpu = question.model, question.gpu
     limits = chosen.limits
+    layers = f"{model.cached_layers} layers"
+    if model.cached_layers < model.layers:
+        layers = f"{model.cached_layers} of {model.layers} layers"
     shape = (
-        f"{model.layers} layers x {model.latent_values} latent values"
+        f"{layers} x {model.latent_values} latent values"
         if model.latent_values is not None
-        else f"2 x {model.layers} layers x {model.kv_heads} KV heads x {model.head_dim}"
+        else f"2 x {layers} x {model.kv_heads} KV heads x {model.head_dim}"
     )
     return {
         "precision": _why_precision(question, precision),
         "kv_precision": "as asked for"
         if question.kv_precision is not None
         else ("as the weights: twice the tokens of bf16" if kv_precision == "fp8" else "as the weights are computed"),
-        "kv_bytes_per_token": f"{shape} x {2 if kv_precision == 'bf16' else 1} B",
+        "kv_bytes_per_token": f"{shape} x {2 if kv_precision == 'bf16' else 1} B"
+        + (f", and {layers} x {model.index_bytes} B of the indexer" if model.index_bytes else ""),
         "tp": "as asked for"
         if question.tp is not None
         else f"the smallest that fits {gpu.title} and meets the targets, at no more than {_DEARER:g} times the fewest GPUs",
@@ -567,9 +571,22 @@ def _reasons(
     }
 
 
+def _precision(question: Question) -> Precision:
+    """Return the precision of the weights. Raises PlanRefused where another one is asked for than the checkpoint has."""
+    has = question.model.quantised
+    if has is not None and question.weights is None and question.precision not in {None, has}:
+        raise PlanRefused(
+            f"the weights of {question.model.repository} are {has.upper()} already, and no engine makes {question.precision} of them: leave "
+            "--precision out, or name other weights with --weights"
+        )
+    return question.precision or has or ("fp8" if question.gpu.fp8_flops is not None else "bf16")
+
+
 def _why_precision(question: Question, precision: Precision) -> str:
     if question.precision is not None:
         return "as asked for"
+    if question.model.quantised is not None:
+        return "as the checkpoint is"
     if precision == "fp8":
         return f"{question.gpu.name} multiplies FP8 twice as fast, and half the bytes are read"
     return f"{question.gpu.name} has no FP8 units; INT8 weights (--precision int8) would use its INT8 ones"
@@ -590,7 +607,12 @@ def _warnings(
         and gpu.fp8_flops is None,
         f"{gpu.name} has no FP4 units: FP4 weights save memory there, no operations": precision == "fp4"
         and gpu.fp4_flops is None,
-        _CHECKPOINTS.get(precision, ""): precision in _CHECKPOINTS and question.weights is None,
+        _CHECKPOINTS.get(precision, ""): precision in _CHECKPOINTS
+        and question.weights is None
+        and question.model.quantised is None,
+        f"`{question.model.repository}` is a name and no repository: --weights says where `vllm serve` finds the weights": (
+            question.weights is None and "/" not in question.model.repository
+        ),
         "an FP8 cache costs a little accuracy, more without calibrated scales: compare answers before it serves": kv_precision
         == "fp8",
         f"the GPUs of {gpu.title} talk over PCIe: tensor parallelism is slow there": chosen.tp > 1

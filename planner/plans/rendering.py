@@ -44,7 +44,8 @@ def read_plan(path: Path) -> Plan:
 
 def serving_of_plan(answer: Plan, pool: str) -> Serving:
     """Return a plan as what serves the pool. Raises PlanRefused where its weights would not be of the planned precision."""
-    if answer.precision not in ("bf16", "fp8") and answer.launch.repository == answer.model.repository:
+    published = answer.model.quantised or "fp8"
+    if answer.precision not in ("bf16", published) and answer.launch.repository == answer.model.repository:
         raise PlanRefused(
             f"the plan is for {answer.precision.upper()}, and {answer.launch.repository} is not: its weights would not fit. Plan with "
             "--weights, a checkpoint of that precision"

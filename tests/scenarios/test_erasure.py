@@ -126,7 +126,10 @@ def test_the_command_counts_first_and_says_what_stays(site: Path) -> None:
     assert _run("audit", "verify").exit_code == 0
     for path in site.parent.glob(f"{site.name}*"):
         assert b"ada@acme" not in path.read_bytes()
-    assert _run("erase", "person", "--email", "ada@acme.example").exit_code == 0
+    again = _run("erase", "person", "--email", "ada@acme.example")
+    assert again.exit_code == 0
+    assert "nobody and nothing of default is known by 'ada@acme.example'" in again.output
+    assert "kept:" not in again.output
     assert _run("erase", "person").exit_code == 2
     assert _run("erase", "team", "team_x", "everything").exit_code == 2
 

@@ -412,7 +412,7 @@ def _print_plan(answer: "Plan", hope: "Outlook | None", year: "Year") -> None:
             f"{answer.limits.batched_tokens:,}",
             f"{answer.reasons['max_num_batched_tokens']} (vLLM's own: {usual.batched_tokens:,})",
         ],
-        ["replicas", f"{answer.replicas:,} ({answer.gpus:,} GPUs)", answer.reasons["replicas"]],
+        ["replicas", f"{answer.replicas:,} ({_gpus(answer.gpus)})", answer.reasons["replicas"]],
         ["speculative decoding", "on" if answer.speculation.on else "off", answer.speculation.why],
     ]
     print_table(["", "plan", "why"], rows)
@@ -593,6 +593,10 @@ def _year(dollars: Decimal | None) -> str:
     from cost.shown import money
 
     return "-" if dollars is None else money(dollars)
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number:,} GPUs"
 
 
 def _gb(size: int) -> str:

@@ -56,6 +56,15 @@ def rows_of_csv(content: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content, newline=""), strict=True))
 
 
+@pytest.mark.parametrize("path", ["/v1/usage", "/v1/usage/movers", "/v1/savings"])
+@pytest.mark.parametrize("team_id", ["team_r", "team_misspelt"])
+async def test_a_team_that_is_not_theirs_is_told(finance: Finance, path: str, team_id: str) -> None:
+    """Another organisation's and one that does not exist look the same, and never like a team that spent nothing."""
+    refused = await finance.get("finance", path, {"team_id": team_id})
+    assert refused.refusal == (404, "team_not_found", "team_id")
+    assert "GET /v1/admin/teams lists" in refused.text
+
+
 async def test_a_day_keeps_its_shape(finance: Finance) -> None:
     """REQUIREMENTS' names, exact money and the models; of the own team, or for finance of any or all of them."""
     body = (await finance.get("member x", "/v1/usage", {"team_id": "team_x", "date": "2026-04-05"})).body
@@ -84,8 +93,8 @@ async def test_a_day_keeps_its_shape(finance: Finance) -> None:
     assert everything["cost_usd"] == Decimal("0.073000003")
     one = (await finance.get("finance", "/v1/usage", {"date": "2026-04-05", "team_id": "team_y"})).body
     assert (one["team_id"], one["requests"], one["estimated_requests"]) == ("team_y", 1, 1)
-    foreign = (await finance.get("finance", "/v1/usage", {"date": "2026-04-05", "team_id": "team_r"})).body
-    assert (foreign["requests"], foreign["models"]) == (0, [])
+    nobody = (await finance.get("finance", "/v1/usage", {"date": "2026-04-05", "team_id": ""})).body
+    assert (nobody["team_id"], nobody["requests"]) == ("", 0)
     assert (await finance.get("member x", "/v1/usage", {"team_id": "team_y"})).refusal == (
         404,
         "team_not_found",

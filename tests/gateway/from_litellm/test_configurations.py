@@ -547,3 +547,19 @@ def test_a_secret_of_ours_goes_nowhere(tmp_path: Path, params: str) -> None:
     assert pepper not in shown
     assert "env:WEIGHBRIDGE" not in as_yaml(found.written)
     assert found.model("a")
+
+
+def test_fallbacks_of_a_name_of_several_models_stand_in_its_alias(tmp_path: Path) -> None:
+    """The table says where they are written, which is no key `policy.fallbacks`."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "model_list:\n"
+        "- {model_name: smart, litellm_params: {model: openai/gpt-4o, api_key: os.environ/A}}\n"
+        "- {model_name: smart, litellm_params: {model: azure/eu, api_base: 'https://eu.openai.azure.com', api_key: os.environ/B}}\n"
+        "- {model_name: cheap, litellm_params: {model: openai/gpt-4o-mini, api_key: os.environ/A}}\n"
+        "litellm_settings: {fallbacks: [{smart: [cheap]}]}\n"
+    )
+    found = imported(path)
+    assert found.written["policy"]["aliases"]["smart"] == ["smart--1", "smart--2", "cheap"]
+    assert "fallbacks" not in found.written["policy"]
+    assert found.became("litellm_settings.fallbacks[0].smart") == ["kept: the end of `policy.aliases.smart`"]

@@ -432,3 +432,71 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path, written: bytes) -> 
     (tmp_path / "config.json").write_bytes(written)
     with pytest.raises(PlanRefused, match=r"is not (a )?JSON"):
         model_from_file("mine", tmp_path / "config.json")
+
+
+QUANTISED = [
+    pytest.param({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", id="DeepSeek, MiniMax and Qwen"),
+    pytest.param({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "fp4", id="gpt-oss"),
+    pytest.param({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4", id="AWQ"),
+    pytest.param({"quant_method": "gptq", "bits": 8}, "int8", id="GPTQ"),
+    pytest.param({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, "fp4", id="ModelOpt"),
+    pytest.param({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", id="bitsandbytes"),
+    pytest.param(
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+        },
+        "int4",
+        id="Kimi K2 Thinking",
+    ),
+    pytest.param(
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+        },
+        "fp8",
+        id="Red Hat's FP8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("told", "precision"), QUANTISED)
+def test_what_weights_are_narrowed_to_is_read(told: dict[str, Any], precision: str) -> None:
+    """Wherever it stands: in the outer object or the language model's."""
+    llama = {**LLAMA, "model_type": "llama"}
+    assert model_from_config("mine", {**llama, "quantization_config": told}, source="it").quantised == precision
+    inner = {"model_type": "outer", "text_config": {**llama, "quantization_config": told}}
+    assert model_from_config("mine", inner, source="it").quantised == precision
+    assert model_from_config("mine", llama, source="it").quantised is None
+
+
+def test_weights_of_a_width_that_is_not_known_are_refused() -> None:
+    """With what to do instead."""
+    with pytest.raises(PlanRefused, match=r"quantised by 'hqq' are is not known.*--weights and --precision"):
+        model_from_config("mine", LLAMA | {"quantization_config": {"quant_method": "hqq"}}, source="it")
+
+
+def test_experts_alone_may_be_narrow() -> None:
+    """gpt-oss's attention stays in 16 bits."""
+    experts = LLAMA | {"num_local_experts": 128, "num_experts_per_tok": 4}
+    told = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    assert model_from_config("mine", experts | {"quantization_config": told}, source="it").wide_rest
+    assert not model_from_config("mine", experts, source="it").wide_rest
+
+
+def test_kimi_is_a_deepseek_by_another_name() -> None:
+    """Its type is DeepSeek V3's, so its count is no doubtful one."""
+    shape = {"num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384, "vocab_size": 163_840}
+    model = model_from_config("mine", shape | {"model_type": "kimi_k2", "first_k_dense_replace": 1}, source="it")
+    assert model.parameters == pytest.approx(1_026e9, rel=0.01)
+    assert model.head_dim == model_named("kimi-k2.5").head_dim
+    assert not any("never compared" in each for each in model.doubts)
+
+
+def test_the_index_of_sparse_attention_is_kept_too() -> None:
+    """DeepSeek V3.2's, beside the latent vectors: 128 values in FP8 and their scale, whatever the cache's precision."""
+    base = {"model_type": "deepseek_v32", "num_experts_per_tok": 8}
+    model = model_from_config("mine", base | {"index_head_dim": 128}, source="it")
+    plain = model_from_config("mine", base, source="it")
+    for precision in ("bf16", "fp8"):
+        assert model.kv_bytes_per_token(precision) - plain.kv_bytes_per_token(precision) == 61 * 132

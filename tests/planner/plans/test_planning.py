@@ -334,3 +334,29 @@ def test_adapters_lie_on_every_rank() -> None:
         memory_of(model_named("deepseek-r1"), gpu_named("h200"), tp=4, dp=dp, adapters=2).adapter_bytes for dp in (1, 2)
     )
     assert two == 2 * one > 0
+
+
+def test_weights_that_are_narrow_already_are_not_narrowed_again() -> None:
+    """An engine refuses `--quantization fp8` on a checkpoint that is something else; so does a plan."""
+    found = plan(question(model=model_named("gpt-oss-120b")))
+    assert found.precision == "fp4"
+    assert "--quantization" not in found.launch.arguments
+    assert serving_of_plan(found, "pool").repository == "openai/gpt-oss-120b"
+    with pytest.raises(PlanRefused, match=r"are FP4 already.*--weights"):
+        plan(question(model=model_named("gpt-oss-120b"), precision="fp8"))
+    other = plan(question(model=model_named("gpt-oss-120b"), precision="fp8", weights="mine/gpt-oss-fp8"))
+    assert other.launch.repository == "mine/gpt-oss-fp8"
+
+
+def test_the_layers_that_keep_a_text_are_those_that_are_multiplied() -> None:
+    """The formula beside a token's bytes gives that number."""
+    found = plan(question(model=model_named("gpt-oss-120b")))
+    assert found.reasons["kv_bytes_per_token"] == "2 x 18 of 36 layers x 8 KV heads x 64 x 1 B"
+    assert found.memory.kv_bytes_per_token == 2 * 18 * 8 * 64
+
+
+def test_a_name_that_is_no_repository_is_said_to_be_none() -> None:
+    """`vllm serve` would look for it on a hub."""
+    nameless = msgspec.structs.replace(model_named("llama-3-70b"), repository="mine")
+    assert any("--weights says where" in each for each in plan(question(model=nameless)).warnings)
+    assert not any("--weights says" in each for each in plan(question(model=nameless, weights="me/mine")).warnings)
