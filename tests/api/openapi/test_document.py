@@ -24,6 +24,7 @@ _SOUND: Final = {
     "start": "2026-04-05",
     "end": "2026-04-06",
     "time_zone": "Europe/Berlin",
+    "team_id": "team_x",
 }
 _READERS: Final = {
     "/v1/usage", "/v1/focus", "/v1/savings", "/v1/organization/costs", "/v1/organization/usage/completions",
