@@ -177,8 +177,8 @@ def model_from_config(
     A model without `num_key_value_heads` has as many as it has heads: that is what the key's absence means.
     """
     text = _language_model(config, source)
-    if config.get("num_parameters") is not None or text.get("num_parameters") is not None:
-        where = text if text.get("num_parameters") is not None else config
+    where = next((each for each in (text, config) if each.get("num_parameters") is not None), None)
+    if where is not None:
         stated_parameters = _count(where, source, "num_parameters", most=_MOST_PARAMETERS)
     return _Reader(text, config, source).shape(name, stated_parameters)
 
@@ -245,6 +245,7 @@ class _Reader:
         full = len(kept) if len(kept) < len(self.layers) else None
         kv_heads, head_dim = self._attention("full")
         with_experts = sum(layer.feed == "experts" for layer in self.layers)
+        widest = max(self._dense_widths(), default=0)
         return ModelShape(
             name=name,
             repository=str(self._config.get("_name_or_path") or name),
@@ -256,7 +257,7 @@ class _Reader:
             # Where experts work on a narrower vector, theirs are as many as those of blocks that much narrower.
             intermediate=max(1, self._expert_width * self._expert_hidden // self.hidden)
             if self.experts > 1
-            else max(self._dense_widths(), default=1),
+            else max(1, widest),
             vocabulary=self._get("vocab_size"),
             max_context=self._get(*_LONGEST, most=1_000_000_000),
             tied_embeddings=self._tied,
@@ -264,7 +265,7 @@ class _Reader:
             active_experts=self.active,
             shared_experts=self._get(*_SHARED, otherwise=0),
             expert_layers=with_experts if self.experts > 1 and with_experts < len(self.layers) else None,
-            dense_intermediate=max(self._dense_widths(), default=0) if self.experts > 1 else 0,
+            dense_intermediate=widest if self.experts > 1 else 0,
             matrices=self.matrices,
             lookup_parameters=self.lookup_parameters,
             latent_values=latent,
